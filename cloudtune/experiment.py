@@ -1,0 +1,266 @@
+"""An experiment: what the user asks for, from an experiment.yaml or from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from cloudtune.errors import ExperimentError
+from cloudtune.fields import (  # noqa: TC001 (pydantic reads annotations at run time)
+    Directory,
+    Dollars,
+    Name,
+    Parameter,
+    Seconds,
+    Storage,
+    Text,
+    Train,
+    Whole,
+)
+from cloudtune.mistakes import (
+    ExperimentMistakesError,
+    FieldPath,
+    Mistake,
+    dotted,
+    mistakes_in,
+    refuse,
+    unknown_field,
+)
+from cloudtune.search import Domain, parse_domain
+from cloudtune.train_source import check_function
+from cloudtune.wording import allowed_names, nearest, shown
+from cloudtune.yaml_lines import YamlDocument, read_yaml
+
+# Few enough names to read; otherwise only the nearest is given.
+_LISTED_INSTANCES = 12
+
+
+def _market(value: str) -> str:
+    if value == "spot":
+        raise refuse("spot comes later; use on-demand")
+    return value
+
+
+def _different(values: tuple[str, ...]) -> tuple[str, ...]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise refuse(f"{shown(value)} is listed twice; keep one", index)
+    return values
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Metric(_Section):
+    """The number that tells good trials from bad ones, as the training reports it."""
+
+    name: Text = Field(examples=["val_accuracy"])
+    mode: Literal["min", "max"] = Field(examples=["max"])
+
+
+class Epochs(_Section):
+    """How far a trial trains: at least `min` epochs, the best ones up to `max`."""
+
+    min: Whole = Field(default=1, ge=1, le=10**9, examples=["1"])
+    max: Whole = Field(ge=1, le=10**9, examples=["27"])
+
+    @model_validator(mode="after")
+    def _rising(self) -> Epochs:
+        if self.max < self.min:
+            raise refuse(f"{self.max} is below the min, {self.min}; raise it", "max")
+        return self
+
+
+class Limits(_Section):
+    """What the run may take: `deadline` in seconds, `budget` in US dollars; None is no limit."""
+
+    deadline: Seconds = Field(default=None, examples=["2h"])
+    budget: Dollars = Field(default=None, examples=["$40"])
+
+
+class Cloud(_Section):
+    """Where instances are rented; the last four fields are for AWS alone."""
+
+    provider: Literal["emulated", "aws"] = "emulated"
+    region: Text = Field(default="us-east-1", examples=["us-east-1"])
+    instances: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
+        default=("g4dn.12xlarge",), min_length=1, examples=["[g4dn.12xlarge]"]
+    )
+    market: Annotated[Literal["on-demand", "spot"], AfterValidator(_market)] = "on-demand"
+    max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
+    image: Text | None = Field(default=None, examples=["ami-0123456789abcdef0"])
+    subnet: Text | None = Field(default=None, examples=["subnet-0123456789abcdef0"])
+    security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
+    instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
+
+
+class Experiment(_Section):
+    """What the user asks for; a valid one by construction.
+
+    From Python each field takes what the file takes: `limits={"deadline": "2h", "budget": 40}`, or
+    a `timedelta`, or the models and domains themselves. `directory` is the folder of the experiment
+    file, to which `train` is relative; from Python the current folder unless given.
+
+    Raises:
+        ExperimentError: all the mistakes, one on each line.
+    """
+
+    name: Name = Field(examples=["digits"])
+    train: Train = Field(examples=["train.py:train"])
+    metric: Metric = Field(examples=["{name: val_accuracy, mode: max}"])
+    search: dict[Text, Parameter] = Field(min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"])
+    trials: Whole = Field(ge=1, le=100_000, examples=["12"])
+    epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
+    eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
+    strategy: Literal["sha"] = "sha"
+    limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
+    cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
+    storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
+    seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
+    directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ExperimentMistakesError(mistakes_in(error, type(self))) from None
+
+    @property
+    def space(self) -> dict[str, Domain]:
+        """The search space, in the order of the file."""
+        return {name: parse_domain(value) for name, value in self.search.items()}
+
+    @property
+    def train_file(self) -> Path:
+        """The file of the training function, as an absolute path."""
+        return self.directory / self.train.rpartition(":")[0]
+
+    @property
+    def train_function(self) -> str:
+        """The name of the training function in its file."""
+        return self.train.rpartition(":")[2]
+
+    def check_train(self) -> None:
+        """Pass if the training function is there; nothing of the user's is imported or run.
+
+        Raises:
+            ExperimentError: no such file or function, or the file is not valid Python.
+        """
+        check_function(self.train_file, self.train_function)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        overrides: Mapping[str, object] | None = None,
+        known_instances: Collection[str] | None = None,
+    ) -> Experiment:
+        """Return the experiment in a YAML file.
+
+        `overrides` are options that go before the file, by dotted field name, such as
+        "limits.deadline": "5m"; None stands for an option that was not given. `known_instances`
+        are the types that exist, where the caller knows them.
+
+        Raises:
+            ExperimentError: all the mistakes, each with its line or its option.
+        """
+        document = read_yaml(Path(path))
+        options: dict[FieldPath, object] = {
+            tuple(name.split(".")): value
+            for name, value in (overrides or {}).items()
+            if value is not None
+        }
+        fields = dict(document.value)
+        for field, value in options.items():
+            fields = _overridden(fields, field, value)
+        mistakes = list(_file_mistakes(fields, known_instances))
+        try:
+            experiment = cls(**{**fields, "directory": Path(path).absolute().parent})
+        except ExperimentMistakesError as error:
+            mistakes += error.mistakes
+        if mistakes:
+            mistakes.sort(key=lambda mistake: document.line(mistake.path))
+            raise ExperimentMistakesError([_placed(each, document, options) for each in mistakes])
+        return experiment
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON from which `from_json` makes an equal experiment, its directory included."""
+        return {**self.model_dump(mode="json"), "directory": str(self.directory)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Experiment:
+        """Return the experiment that `to_json` was given.
+
+        Raises:
+            ExperimentError: it is not one.
+        """
+        if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
+            raise ExperimentError(f"{shown(data)} is not an experiment; give what to_json returned")
+        return cls(**data)
+
+
+def _overridden(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
+    """Return the fields with one set; a section that is no mapping is left to be refused."""
+    name, below = str(path[0]), path[1:]
+    if not below:
+        return {**fields, name: value}
+    section = fields.get(name, {})
+    if not isinstance(section, Mapping):
+        return dict(fields)
+    return {**fields, name: _overridden(section, below, value)}
+
+
+def _file_mistakes(
+    fields: Mapping[str, object], known_instances: Collection[str] | None
+) -> list[Mistake]:
+    """Return the mistakes that only a file or an option can make."""
+    mistakes = []
+    if "directory" in fields:
+        mistakes.append(Mistake(("directory",), unknown_field("directory", Experiment)))
+    cloud = fields.get("cloud", {})
+    instances = cloud.get("instances", Cloud().instances) if isinstance(cloud, Mapping) else ()
+    if known_instances is None or not isinstance(instances, list | tuple):
+        return mistakes
+    for index, instance in enumerate(instances):
+        if isinstance(instance, str) and instance not in known_instances:
+            message = f"{shown(instance)} is not an instance type known here; "
+            message += _instances_near(instance, known_instances)
+            mistakes.append(Mistake(("cloud", "instances", index), message))
+    return mistakes
+
+
+def _instances_near(instance: str, known: Collection[str]) -> str:
+    names = sorted(known)
+    if len(names) <= _LISTED_INSTANCES:
+        return allowed_names(instance, names)
+    return f"{len(names)} types are known.{nearest(instance, names)}"
+
+
+def _placed(
+    mistake: Mistake, document: YamlDocument, options: Mapping[FieldPath, object]
+) -> Mistake:
+    for path in options:
+        if mistake.path[: len(path)] == path:
+            return replace(mistake, place=_option(path))
+    return replace(mistake, place=document.place(mistake.path))
+
+
+def _option(path: FieldPath) -> str:
+    """Return "--deadline" for limits.deadline: limits and cloud are left out, as in the options."""
+    words = path[1:] if path[0] in {"limits", "cloud"} and len(path) > 1 else path
+    return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")
+
+
+__all__ = ["Cloud", "Epochs", "Experiment", "Limits", "Metric"]
