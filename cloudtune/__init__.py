@@ -1,0 +1,51 @@
+"""The best model that a deadline and a dollar budget can buy, on GPUs rented by the second.
+
+These are the names that a training script uses. Each is imported when it is first asked for:
+`import cloudtune` costs a worker nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudtune.checkpoint import Checkpoint
+    from cloudtune.errors import CloudtuneError
+    from cloudtune.experiment import Experiment
+    from cloudtune.training import (
+        StopTraining,
+        epochs,
+        get_checkpoint,
+        get_context,
+        prepare_data_loader,
+        prepare_model,
+        report,
+    )
+
+__all__ = [
+    "Checkpoint",
+    "CloudtuneError",
+    "Experiment",
+    "StopTraining",
+    "epochs",
+    "get_checkpoint",
+    "get_context",
+    "prepare_data_loader",
+    "prepare_model",
+    "report",
+]
+
+_HOMES = {
+    "Checkpoint": "cloudtune.checkpoint",
+    "CloudtuneError": "cloudtune.errors",
+    "Experiment": "cloudtune.experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'cloudtune' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.training")), name)
+    globals()[name] = value
+    return value

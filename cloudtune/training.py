@@ -1,0 +1,538 @@
+"""What a user's training script imports, and the session that stands behind it.
+
+The script's side is `report`, `epochs`, `get_checkpoint`, `get_context` and the two `prepare_…`,
+named as in Ray Train. The other side is `Session`: who runs the script makes one in each worker
+process, grants it epochs and takes its reports. A script that is run on its own
+(`python train.py`) finds a session that grants CLOUDTUNE_EPOCHS epochs (3) and prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
+
+from cloudtune.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import torch
+    from torch.utils.data import DataLoader
+
+TrainFunction: TypeAlias = "Callable[[dict[str, Any]], object]"
+ModelT = TypeVar("ModelT", bound="torch.nn.Module")
+
+HOOK_VARIABLE: Final = "CLOUDTUNE_EPOCH_HOOK"
+EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
+
+
+class MissingMetricError(UsageError):
+    """A report lacks the metric by which the experiment compares its trials."""
+
+
+class NeverReportedError(UsageError):
+    """The training function ended, or an epoch of `epochs()` did, without a `report()`."""
+
+
+class StopTraining(SystemExit):
+    """The trial goes no further: unwinds the training function from within `report()`.
+
+    Not an `Exception`, so that a script's `except Exception` lets it pass; a SystemExit, so that
+    a script on its own ends quietly.
+    """
+
+
+class EpochHook(Protocol):
+    """Called on every rank at the end of each epoch, before the epoch's report is delivered."""
+
+    def __call__(
+        self, *, trial: str, epoch: int, width: float, nodes: int, elapsed: float
+    ) -> object:
+        """`elapsed` is in seconds since the epoch began; epoch 0 is the set-up of the worker."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One epoch of one trial, as rank 0 gives it.
+
+    `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
+    the epoch's length, waiting for a grant left out. `in_sync`: the parameters are equal, bit for
+    bit, on all ranks; None at one rank, or without `prepare_model`.
+    """
+
+    epoch: int
+    metrics: Mapping[str, float]
+    checkpoint: str | None
+    seconds: float
+    in_sync: bool | None
+
+
+@dataclass(eq=False)
+class Session:
+    """One worker's part of one trial in training.
+
+    The script runs in one thread (`run`, or within `activate`); `grant` and `stop` are called
+    from others. Every rank has a session, granted and stopped on its own; a stop takes effect at
+    the end of an epoch, where no collective of torch.distributed is pending. `restore` is the
+    checkpoint to go on from: its manifest says which epoch is the first. `born` is when the worker
+    began to be set up, on the monotonic clock; activation if not given.
+    """
+
+    trial_id: str
+    report_hook: Callable[[Report], object]
+    metric_name: str
+    metric_mode: str
+    max_epoch: int
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    nodes: int = 1
+    device: str = "cpu"
+    start_epoch: int = 0
+    store: CheckpointStore | None = None
+    restore: str | None = None
+    seed: int = 0
+    born: float | None = None
+
+    epoch: int = field(init=False)
+    """The last epoch that was reported, or that the trial was restored at."""
+    _granted: int = field(default=0, init=False)
+    _stopped: bool = field(default=False, init=False)
+    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _began: float = field(default_factory=time.monotonic, init=False)
+    _hook: EpochHook | None = field(default=None, init=False)
+    _models: list[torch.nn.Module] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.epoch = self.start_epoch
+
+    def grant(self, until_epoch: int) -> None:
+        """Let the script train through `until_epoch`; a lower grant than an earlier one is void."""
+        with self._changed:
+            self._granted = max(self._granted, until_epoch)
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Unwind the script at the end of its epoch, or at once where it waits for a grant."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def activate(self) -> Iterator[Session]:
+        """Make this the session of the calling thread: seeds, hook and start epoch are set."""
+        if self.restore is not None:
+            self.epoch = self.start_epoch = read_manifest(self.restore).epoch
+        self._hook = _load_epoch_hook(os.environ.get(HOOK_VARIABLE))
+        _seed_everything(self.derived_seed)
+        token = _active.set(self)
+        self._began = time.monotonic()
+        self.born = self._began if self.born is None else self.born
+        try:
+            yield self
+        finally:
+            _active.reset(token)
+
+    def run(self, function: TrainFunction, config: Mapping[str, Any]) -> None:
+        """Train to the end, or until stopped.
+
+        Raises:
+            NeverReportedError: the function returned with epochs to do and none reported.
+        """
+        with self.activate():
+            try:
+                function(dict(config))
+            except StopTraining:
+                return
+        if self.epoch == self.start_epoch < self.max_epoch:
+            raise NeverReportedError(
+                f"the training function of trial {self.trial_id} returned without ever calling "
+                "cloudtune.report(); call it at the end of each epoch"
+            )
+
+    @property
+    def derived_seed(self) -> int:
+        """A seed of this trial, the same on all its ranks and in every attempt at it."""
+        digest = hashlib.sha256(f"{self.seed}/{self.trial_id}".encode()).digest()
+        return int.from_bytes(digest[:4], "big")
+
+    def epochs(self) -> Iterator[int]:
+        """Give the epochs that are left; see the function of this name."""
+        if self.epoch == self.start_epoch:
+            self._call_hook(0, self.born or self._began)
+        self._began = time.monotonic()  # what the script did to set up is no part of an epoch
+        while self.epoch < self.max_epoch:
+            epoch = self.epoch + 1
+            yield epoch
+            if self.epoch < epoch:
+                raise NeverReportedError(
+                    f"epoch {epoch} ended without cloudtune.report(); call it once an epoch"
+                )
+
+    def report(self, metrics: Mapping[str, float], checkpoint: Checkpoint | None) -> None:
+        """End an epoch; see the function of this name."""
+        numbers = _numbers(metrics)
+        if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
+            raise MissingMetricError(
+                f"report() gave {{{', '.join(sorted(numbers))}}}; "
+                f"the experiment's metric is {self.metric_name!r}"
+            )
+        if self.epoch >= self.max_epoch:
+            raise StopTraining
+        epoch = self.epoch + 1
+        self._call_hook(epoch, self._began)
+        path = self._save(epoch, numbers, checkpoint) if self.rank == 0 else None
+        in_sync = self._compare_ranks()
+        self.epoch = epoch
+        if self.rank == 0:
+            seconds = time.monotonic() - self._began
+            self.report_hook(Report(epoch, numbers, path, seconds, in_sync))
+        self._wait_for_grant()
+
+    def _call_hook(self, epoch: int, since: float) -> None:
+        if self._hook is not None:
+            self._hook(
+                trial=self.trial_id,
+                epoch=epoch,
+                width=float(self.world_size),
+                nodes=self.nodes,
+                elapsed=time.monotonic() - since,
+            )
+
+    def _save(
+        self, epoch: int, metrics: Mapping[str, float], checkpoint: Checkpoint | None
+    ) -> str | None:
+        if checkpoint is None or self.store is None:
+            return None
+        # Before the save, not after it: the controller may not know of the new one yet when this
+        # node is lost, and would then go on from the one before.
+        self.store.prune(self.trial_id, self.metric_name, self.metric_mode)
+        with checkpoint.as_directory() as folder:
+            return self.store.save(self.trial_id, epoch, metrics, folder)
+
+    def _compare_ranks(self) -> bool | None:
+        """Whether the parameters are equal on all ranks: proof that gradients were exchanged."""
+        if self.world_size == 1 or not self._models:
+            return None
+        import torch.distributed  # noqa: PLC0415
+
+        digests: list[str | None] = [None] * self.world_size
+        torch.distributed.all_gather_object(digests, _digest(self._models))
+        return len(set(digests)) == 1
+
+    def _wait_for_grant(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self.epoch < self._granted)
+            if self._stopped:
+                raise StopTraining
+        self._began = time.monotonic()
+
+    def prepare_model(self, model: ModelT) -> ModelT:
+        """Move and wrap a model; see the function of this name."""
+        import torch  # noqa: PLC0415
+
+        device = torch.device(self.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        model = model.to(device)
+        self._models.append(model)
+        if self.world_size == 1:
+            return model
+        # The ranks begin with equal parameters; from here on, dropout and augmentation of one
+        # rank must not repeat those of another.
+        torch.manual_seed(self.derived_seed + self.rank)
+        device_ids = [device] if device.type == "cuda" else None
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
+        return cast("ModelT", wrapped)
+
+
+class Context:
+    """Where this worker stands, under Ray Train's names."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get_trial_id(self) -> str:
+        """The trial's id; "alone" in a script run on its own."""
+        return self._session.trial_id
+
+    def get_world_size(self) -> int:
+        """The number of workers of this trial: its width in GPUs, 1 for a share of one."""
+        return self._session.world_size
+
+    def get_world_rank(self) -> int:
+        """This worker's number among all workers of the trial."""
+        return self._session.rank
+
+    def get_local_rank(self) -> int:
+        """This worker's number among those on its instance."""
+        return self._session.local_rank
+
+    def get_device(self) -> torch.device:
+        """The device that `prepare_model` and `prepare_data_loader` move to."""
+        import torch  # noqa: PLC0415
+
+        return torch.device(self._session.device)
+
+    def get_max_epochs(self) -> int:
+        """The last epoch that the experiment allows any trial."""
+        return self._session.max_epoch
+
+
+def get_context() -> Context:
+    """Give the worker's place in its trial: rank, world size, device …"""
+    return Context(_current())
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """Give the checkpoint to go on from; None where the trial begins."""
+    session = _current()
+    if session.restore is None:
+        return None
+    return Checkpoint(session.restore, session.start_epoch)
+
+
+def epochs() -> Iterator[int]:
+    """Give the numbers of the epochs that are left, from the checkpoint's epoch + 1.
+
+    Up to the experiment's `epochs.max`; `report()` ends the loop earlier where cloudtune decides
+    so. Set up before the loop: what comes before it isn't counted as training.
+    """
+    return _current().epochs()
+
+
+def report(metrics: Mapping[str, float], checkpoint: Checkpoint | None = None) -> None:
+    """End an epoch: call it once an epoch, on every rank. Metrics and checkpoint are rank 0's.
+
+    Returns when cloudtune lets the trial train another epoch, and unwinds the training function
+    (`StopTraining`) when it doesn't.
+
+    Raises:
+        MissingMetricError: the metrics lack the experiment's.
+    """
+    _current().report(metrics, checkpoint)
+
+
+def prepare_model(model: ModelT) -> ModelT:
+    """Give the model on this worker's device, data-parallel where the trial has several workers.
+
+    Save the state of the model that you passed in (it is moved in place), not of the one that
+    you get: then its names are the same at every width.
+    """
+    return _current().prepare_model(model)
+
+
+def prepare_data_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Give a loader of this worker's share of each batch, on its device.
+
+    `batch_size` is that of all workers together: each takes batch_size / workers samples, and
+    at least 1, so that the same samples make up a step whatever the width. Each epoch is shuffled
+    anew, where the loader shuffles.
+    """
+    session = _current()
+    return cast("DataLoader[Any]", _DeviceLoader(_split(loader, session), session))
+
+
+class _DeviceLoader:
+    """A loader whose batches come on the session's device, shuffled anew each epoch."""
+
+    def __init__(self, loader: DataLoader[Any], session: Session) -> None:
+        self._loader = loader
+        self._session = session
+        self._passes: tuple[int, int] = (0, 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        # By the epoch's own number, so that a restored trial doesn't see the first order again.
+        epoch, passes = self._session.epoch + 1, self._passes[1] + 1
+        self._passes = (epoch, passes if self._passes[0] == epoch else 0)
+        if hasattr(self._loader.sampler, "set_epoch"):
+            self._loader.sampler.set_epoch(epoch + 100_000 * self._passes[1])
+        for batch in self._loader:
+            yield _to_device(batch, self._session.device)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _split(loader: DataLoader[Any], session: Session) -> DataLoader[Any]:
+    """Give the loader of one rank's share; one of the user's own making stays as it is."""
+    from torch.utils import data  # noqa: PLC0415
+
+    sampler, world = loader.sampler, session.world_size
+    plain = type(sampler) is data.SequentialSampler or (
+        type(sampler) is data.RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    )
+    if not plain or loader.batch_size is None:
+        if world > 1 and not isinstance(sampler, data.DistributedSampler):
+            raise UsageError(
+                f"prepare_data_loader() can't split a loader with a {type(sampler).__name__} of "
+                f"its own and batch_size {loader.batch_size} over {world} workers; give the "
+                "loader shuffle=…, or a DistributedSampler"
+            )
+        return loader
+    share: data.DistributedSampler[Any] = data.DistributedSampler(
+        loader.dataset,
+        num_replicas=world,
+        rank=session.rank,
+        shuffle=type(sampler) is data.RandomSampler,
+        seed=session.derived_seed,
+        drop_last=loader.drop_last,
+    )
+    return data.DataLoader(
+        loader.dataset,
+        batch_size=max(1, loader.batch_size // world),
+        sampler=share,
+        **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
+    )
+
+
+_KEPT_OPTIONS: Final = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
+
+
+def _to_device(batch: Any, device: str) -> Any:
+    if hasattr(batch, "to"):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: _to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to_device(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_to_device(value, device) for value in batch)
+    return batch
+
+
+def load_function(directory: Path, spec: str) -> TrainFunction:
+    """Give the function that "train.py:train" names, of the user's file in `directory`.
+
+    The folder comes first on sys.path, so that the file can import its neighbours.
+    """
+    file, _, name = spec.partition(":")
+    path = (directory / file).absolute()
+    if not name:
+        raise UsageError(f"{spec!r} names no function; write it as train.py:train")
+    if path.suffix != ".py" or not path.is_file():
+        raise UsageError(f"there is no Python file {path}, which {spec!r} names")
+    function = getattr(_load_file(path), name, None)
+    if not callable(function):
+        raise UsageError(f"{path} has no function {name!r}, which {spec!r} names")
+    return cast("TrainFunction", function)
+
+
+def _load_file(path: Path) -> object:
+    folder = os.fspath(path.parent)
+    sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+    name = f"_cloudtune_user_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pickles and dataclasses of the script look for it there
+    spec.loader.exec_module(module)
+    return module
+
+
+_active: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)
+"""By thread: a thread of a stopped trial that still trains keeps its own session."""
+
+
+def _current() -> Session:
+    session = _active.get()
+    if session is None:
+        session = _alone()
+        _active.set(session)
+    return session
+
+
+def _alone() -> Session:
+    """Give the session of a script that no cloudtune runs: granted all epochs, it prints."""
+    text = os.environ.get(EPOCHS_VARIABLE, "3")
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{EPOCHS_VARIABLE} is {text!r}; set it to a number of epochs")
+    torch = sys.modules.get("torch")
+    session = Session(
+        trial_id="alone",
+        report_hook=_show,
+        metric_name="",
+        metric_mode="max",
+        max_epoch=int(text),
+        device="cuda:0" if torch is not None and torch.cuda.is_available() else "cpu",
+    )
+    session.grant(session.max_epoch + 1)  # what follows the script's loop is to run as well
+    return session
+
+
+def _show(report: Report) -> None:
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
+    print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    if not isinstance(metrics, Mapping):
+        raise UsageError(f"report() takes a mapping of names to numbers, not {metrics!r}")
+    numbers = {}
+    for name, value in metrics.items():
+        try:
+            # A number, or what stands for one (a tensor of one element), but no text.
+            numbers[str(name)] = float(value.__float__())
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(f"report() gave {name} = {value!r}; a metric is a number") from error
+    return numbers
+
+
+def _digest(models: list[torch.nn.Module]) -> str:
+    """Give the SHA-1 of the bytes of all parameters."""
+    import torch  # noqa: PLC0415
+
+    digest = hashlib.sha1(usedforsecurity=False)
+    for model in models:
+        for parameter in model.parameters():
+            flat = parameter.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _seed_everything(seed: int) -> None:
+    import torch  # noqa: PLC0415
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def _load_epoch_hook(spec: str | None) -> EpochHook | None:
+    if spec is None:
+        return None
+    module, _, factory = spec.partition(":")
+    if not module or not factory:
+        raise UsageError(f"{HOOK_VARIABLE} is {spec!r}; write it as module:factory")
+    return cast("EpochHook", getattr(importlib.import_module(module), factory)())
