@@ -1,0 +1,81 @@
+"""Everything that a policy can ask of a world.
+
+Each command names what it makes or changes by an id that the policy gave (`intent`, `session`,
+timer `name`), so that applying a command twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.trial import EndReason, Slice, TrialId, Width
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Rent one instance. The intent is on record before the cloud is asked."""
+
+    intent: str
+    instance_type: str
+    market: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give the instance of an intent back, or drop the intent where none was launched."""
+
+    intent: str
+
+
+@dataclass(frozen=True)
+class StartTrial:
+    """Start a trial's workers on these slices, from a checkpoint or from scratch.
+
+    The session trains epochs `start_epoch` + 1 … `until_epoch`, and then waits.
+    """
+
+    session: str
+    trial: TrialId
+    config: Mapping[str, object]
+    width: Width
+    placement: tuple[Slice, ...]
+    checkpoint: str | None
+    start_epoch: int
+    until_epoch: int
+
+
+@dataclass(frozen=True)
+class ExtendTrial:
+    """Let a waiting session go on to `until_epoch` on the same workers."""
+
+    session: str
+    until_epoch: int
+
+
+@dataclass(frozen=True)
+class StopTrial:
+    """End a session's workers; its last checkpoint stays."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class SetTimer:
+    """Fire `TimerFired(name)` at that time; a later one of the same name replaces it."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True)
+class EndRun:
+    """The run is over: no instance is left, no session runs."""
+
+    reason: EndReason
+
+
+Command: TypeAlias = Launch | Release | StartTrial | ExtendTrial | StopTrial | SetTimer | EndRun

@@ -1,0 +1,151 @@
+"""Everything that can happen to a run. `at` is in seconds since the run began.
+
+A closed union: every `match` over it ends in `assert_never`, so that a new event breaks the type
+check in each driver until it is handled there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """The world is ready to take commands."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class InstanceLaunched:
+    """The cloud says that the instance of a launch intent exists, and bills since `launched_at`."""
+
+    at: float
+    intent: str
+    instance: str
+    launched_at: float
+
+
+@dataclass(frozen=True)
+class NodeJoined:
+    """The instance has joined the cluster and takes trials."""
+
+    at: float
+    intent: str
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """The node has left the cluster, and takes no trials; its instance may exist and bill."""
+
+    at: float
+    intent: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class InstanceGone:
+    """The cloud says that the instance is shutting down, and bills no longer since `gone_at`."""
+
+    at: float
+    intent: str
+    gone_at: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class LaunchFailed:
+    """The cloud refused the launch; `code` is its own (InsufficientInstanceCapacity, …)."""
+
+    at: float
+    intent: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class TrialStarted:
+    """All workers of a session are set up, and its next epoch begins."""
+
+    at: float
+    session: str
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """A session finished an epoch.
+
+    `seconds` is how long the epoch took; `checkpoint` is where its checkpoint was saved, if it
+    gave one; `in_sync` says whether the parameters were equal on all ranks (None at one rank).
+    """
+
+    at: float
+    session: str
+    epoch: int
+    metrics: Mapping[str, float]
+    checkpoint: str | None
+    seconds: float
+    in_sync: bool | None = None
+
+
+@dataclass(frozen=True)
+class TrialStopped:
+    """A session's workers are gone and its GPUs are free."""
+
+    at: float
+    session: str
+
+
+@dataclass(frozen=True)
+class TrialFailed:
+    """A session ended by an error of the user's code or of a worker; its GPUs are free."""
+
+    at: float
+    session: str
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class TrialLost:
+    """A session's workers died and not by the user's code (a vanished node); its GPUs are free."""
+
+    at: float
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TimerFired:
+    """A timer that the policy set has come due."""
+
+    at: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A person asked the run to stop."""
+
+    at: float
+
+
+Event: TypeAlias = (
+    RunStarted
+    | InstanceLaunched
+    | NodeJoined
+    | NodeLost
+    | InstanceGone
+    | LaunchFailed
+    | TrialStarted
+    | EpochDone
+    | TrialStopped
+    | TrialFailed
+    | TrialLost
+    | TimerFired
+    | Interrupted
+)

@@ -1,0 +1,85 @@
+"""The instances of a run as the policy knows them, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.catalog import Offer
+
+
+@dataclass
+class Rented:
+    """One launch intent, from the request until the cloud says that the instance is going."""
+
+    intent: str
+    offer: Offer
+    requested_at: float
+    instance: str | None = None
+    launched_at: float | None = None
+    joined: bool = False
+    surplus: bool = False
+    released: bool = False
+    gone_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it can bill any more."""
+        return self.gone_at is not None
+
+    @property
+    def usable(self) -> bool:
+        """Whether trials may be started on it."""
+        return self.joined and not (self.surplus or self.released or self.over)
+
+    def dollars(self, at: float) -> float:
+        """Return what it has cost if it is given back at that time.
+
+        A request that isn't answered yet counts as the minimum charge: it may exist already.
+        """
+        if self.launched_at is None:
+            return 0.0 if self.over else self.offer.charge(0.0)
+        end = at if self.gone_at is None else self.gone_at
+        return self.offer.charge(max(0.0, end - self.launched_at))
+
+
+@dataclass
+class FleetBook:
+    """Every intent of a run, in the order of the requests."""
+
+    rented: dict[str, Rented] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Rented]:
+        return iter(self.rented.values())
+
+    def __getitem__(self, intent: str) -> Rented:
+        return self.rented[intent]
+
+    def request(self, offer: Offer, at: float) -> Rented:
+        """Return a new intent, with an id of its own."""
+        rented = Rented(f"i{len(self.rented):03d}", offer, at)
+        self.rented[rented.intent] = rented
+        return rented
+
+    def alive(self) -> list[Rented]:
+        """Return what exists or may exist, and bills."""
+        return [r for r in self if not r.over]
+
+    def wanted(self) -> list[Rented]:
+        """Return what is alive and is to stay."""
+        return [r for r in self if not (r.over or r.surplus or r.released)]
+
+    def usable(self) -> list[Rented]:
+        """Return what trials may be started on."""
+        return [r for r in self if r.usable]
+
+    def of_instance(self, instance: str) -> Rented | None:
+        """Return the intent that an instance belongs to."""
+        return next((r for r in self if r.instance == instance), None)
+
+    def dollars(self, at: float) -> float:
+        """Return the bill of the run if everything is given back at that time."""
+        return sum(r.dollars(at) for r in self)

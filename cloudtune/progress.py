@@ -1,0 +1,101 @@
+"""The trials of a run as the policy knows them: how far, how good, on which session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from cloudtune.trial import better
+
+if TYPE_CHECKING:
+    from cloudtune.events import EpochDone
+    from cloudtune.trial import Mode, Slice, Trial, TrialId, Width
+
+Status: TypeAlias = Literal[
+    "waiting",  # to be started, no session
+    "starting",  # its session is being set up
+    "training",
+    "at rung",  # its session is alive and waits for a decision
+    "stopping",  # its session is being ended; `after` follows
+    "parked",  # reached the rung, no session
+    "cut",
+    "failed",
+    "finished",
+]
+LIVE: frozenset[Status] = frozenset({"starting", "training", "at rung", "stopping"})
+OVER: frozenset[Status] = frozenset({"cut", "failed", "finished"})
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch that a run has seen."""
+
+    trial: TrialId
+    epoch: int
+    metric: float
+    checkpoint: str | None
+
+
+@dataclass
+class TrialProgress:
+    """One trial; a session is one start of its workers, named `<trial>.<number>`."""
+
+    trial: Trial
+    status: Status = "waiting"
+    after: Status = "waiting"
+    sessions: int = 0
+    width: Width = 0
+    placement: tuple[Slice, ...] = ()
+    epoch: int = 0
+    checkpoint: str | None = None
+    checkpoint_epoch: int = 0
+    metric: float | None = None
+    losses: int = 0
+    error: str = ""
+    traceback: str = ""
+    history: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> TrialId:
+        """The trial's id."""
+        return self.trial.id
+
+    @property
+    def live(self) -> bool:
+        """Whether a session of it holds GPUs."""
+        return self.status in LIVE
+
+    @property
+    def session(self) -> str:
+        """The id of the current or last session."""
+        return f"{self.id}.{self.sessions}"
+
+    def record(self, event: EpochDone, metric: float) -> None:
+        """Take note of an epoch."""
+        self.epoch, self.metric, self.losses = event.epoch, metric, 0
+        self.history[event.epoch] = metric
+        if event.checkpoint is not None:
+            self.checkpoint, self.checkpoint_epoch = event.checkpoint, event.epoch
+
+    def rewind(self) -> None:
+        """Fall back to the last checkpoint: what the next session starts from."""
+        self.epoch = self.checkpoint_epoch
+        self.metric = self.history.get(self.epoch)
+
+
+@dataclass
+class Record:
+    """The best epoch so far; one with a checkpoint beats any without."""
+
+    mode: Mode
+    best: Best | None = None
+
+    def offer(self, found: Best) -> None:
+        """Keep `found` if it beats what is held."""
+        held = self.best
+        if held is not None and (held.checkpoint is None) != (found.checkpoint is None):
+            if held.checkpoint is None:
+                self.best = found
+            return
+        if better(self.mode, found.metric, held.metric if held else None):
+            self.best = found

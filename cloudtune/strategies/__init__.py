@@ -1,0 +1,1 @@
+"""Strategies: which configurations, how far to train each, who goes on."""

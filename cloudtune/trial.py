@@ -1,0 +1,75 @@
+"""A trial, how a run can end, and the words that events, commands and policy share."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TrialId: TypeAlias = str
+Width: TypeAlias = float
+"""GPUs given to one trial: 1/c … 1 (packed), 1 … d (data-parallel)."""
+
+Mode: TypeAlias = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration in training."""
+
+    id: TrialId
+    config: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """So many GPUs of one instance."""
+
+    instance: str
+    gpus: Width
+
+
+class EndReason(enum.Enum):
+    """Why a run ended; `exit_code` is what the command line returns for it."""
+
+    DONE = "done"
+    FAILED = "failed"
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    NO_CAPACITY = "no capacity"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def exit_code(self) -> int:
+        """The documented exit code (README, Exit codes)."""
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {
+    EndReason.DONE: 0,
+    EndReason.FAILED: 1,
+    EndReason.BUDGET: 4,
+    EndReason.DEADLINE: 5,
+    EndReason.NO_CAPACITY: 6,
+    EndReason.INTERRUPTED: 130,
+}
+
+
+def better(mode: Mode, one: float | None, other: float | None) -> bool:
+    """Whether metric `one` beats `other`; nan and None lose to every number."""
+    if one is None or math.isnan(one):
+        return False
+    if other is None or math.isnan(other):
+        return True
+    return one > other if mode == "max" else one < other
+
+
+def rank_key(mode: Mode, metric: float | None) -> tuple[int, float]:
+    """Return a sort key that puts the best metric first and nan or None last."""
+    if metric is None or math.isnan(metric):
+        return (1, 0.0)
+    return (0, -metric if mode == "max" else metric)
