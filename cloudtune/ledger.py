@@ -1,0 +1,96 @@
+"""The append-only record of a run: what happened and what was decided, before it was done."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cloudtune.codec import decode_kind, encode_kind
+from cloudtune.errors import CloudtuneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One event and the commands that it led to."""
+
+    event: Event
+    commands: tuple[Command, ...]
+
+
+class Ledger(Protocol):
+    """Takes decisions down in order."""
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Put one decision on record; on return it outlives this process."""
+        ...
+
+
+class MemoryLedger:
+    """A ledger that lives as long as its process; for simulations and tests."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Put one decision on record."""
+        self.entries.append(Entry(event, commands))
+
+
+class FileLedger:
+    """A ledger in a file of JSON lines: a header, then one entry a line, each synced to disk."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self._file = path.open("x", encoding="utf-8")
+        self._write({"cloudtune_ledger": VERSION, **header})
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Put one decision on record; on return it is on disk."""
+        self._write({"event": encode_kind(event), "commands": [encode_kind(c) for c in commands]})
+
+    def close(self) -> None:
+        """Close the file; nothing may be appended afterwards."""
+        self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what a ledger was opened with.
+
+    Raises:
+        CloudtuneError: not a ledger of a version that this program reads.
+    """
+    with path.open(encoding="utf-8") as lines:
+        first = json.loads(lines.readline() or "{}")
+    version = first.get("cloudtune_ledger") if isinstance(first, dict) else None
+    if version != VERSION:
+        raise CloudtuneError(f"{path}: ledger version {version!r}; this program reads {VERSION}")
+    return dict(first)
+
+
+def read_entries(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a ledger in order; a last line cut short by a crash is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            data = json.loads(line)
+        except json.JSONDecodeError:
+            if number == len(lines):
+                return
+            raise CloudtuneError(f"{path}:{number}: not a ledger entry") from None
+        commands = tuple(decode_kind(command) for command in data["commands"])
+        yield Entry(decode_kind(data["event"]), commands)
