@@ -1,0 +1,71 @@
+"""One emulated EC2 for all tests of infra/, and clients for it.
+
+Tests end what they launch. A test that needs an emulator of its own starts one in its tmp_path.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from cloudtune.infra.emulator import Emulator, ensure_emulator, stop_emulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mypy_boto3_ec2 import EC2Client
+
+BOOT_SECONDS = 0.4
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An emulator shared by the tests, ended with all its machines."""
+    home = tmp_path_factory.mktemp("ec2")
+    yield ensure_emulator(home, boot_seconds=BOOT_SECONDS)
+    assert stop_emulator(home, only_if_idle=False)
+
+
+@pytest.fixture(scope="session")
+def ec2_client() -> Iterator[Callable[[str], EC2Client]]:
+    """Make EC2 clients that try once, closed at the end."""
+    clients: list[EC2Client] = []
+
+    def make(endpoint: str) -> EC2Client:
+        client = boto3.client(
+            "ec2",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"total_max_attempts": 1}, proxies={}),
+        )
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def ec2(emulator: Emulator, ec2_client: Callable[[str], EC2Client]) -> EC2Client:
+    """A client of the shared emulator."""
+    return ec2_client(emulator.endpoint)
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object]], None]:
+    """Wait until a condition holds; fail after 15 s."""
+
+    def wait(condition: Callable[[], object], patience: float = 15.0) -> None:
+        deadline = time.monotonic() + patience
+        while not condition():
+            assert time.monotonic() < deadline, "it never came true"
+            time.sleep(0.02)
+
+    return wait
