@@ -1,0 +1,174 @@
+"""The few EC2 calls that cloudtune makes, and what it reads from the answers.
+
+The same code speaks to AWS and to the emulator: they differ by `endpoint` alone. Every instance
+carries tags that say whose it is (`cloudtune:run`, `cloudtune:intent`, `cloudtune:lease`), so that
+it can be found and returned without any local state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mypy_boto3_ec2 import EC2Client
+
+RUN_TAG = "cloudtune:run"
+INTENT_TAG = "cloudtune:intent"
+LEASE_TAG = "cloudtune:lease"
+BILLING_STATES = ("pending", "running", "stopping", "stopped")
+_TERMINATE_AT_ONCE = 1000  # EC2's limit per call
+_REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where EC2 is: a region, and an address for anything that isn't AWS.
+
+    `key` is used as access key and as its secret where there is no account to speak of; otherwise
+    boto3 finds credentials as usual.
+    """
+
+    region: str
+    url: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An instance of ours as EC2 describes it; times are Unix seconds.
+
+    `ended_at` is when it began to shut down: from then on it doesn't bill.
+    """
+
+    id: str
+    run: str
+    intent: str
+    lease: str
+    instance_type: str
+    state: str
+    launched_at: float
+    ended_at: float | None
+    reason: str
+    tags: Mapping[str, str]
+
+    @property
+    def billing(self) -> bool:
+        """Whether it still costs money (a stopped one costs its disk)."""
+        return self.state in BILLING_STATES
+
+
+def launch_token(run: str, intent: str, instance_type: str, market: str) -> str:
+    """Return the ClientToken of a launch intent: the same intent never buys twice."""
+    key = "\n".join((run, intent, instance_type, market))
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+class Ec2:
+    """EC2 in one region, seen through the tags of cloudtune."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._client = self._connect(Config(retries={"mode": "standard", "total_max_attempts": 5}))
+        # A launch is never retried by the library: it would ask a dry pool again and again.
+        self._launcher = self._connect(
+            Config(retries={"mode": "standard", "total_max_attempts": 1})
+        )
+
+    def _connect(self, config: Config) -> EC2Client:
+        return boto3.client(
+            "ec2",
+            region_name=self.endpoint.region,
+            endpoint_url=self.endpoint.url,
+            aws_access_key_id=self.endpoint.key,
+            aws_secret_access_key=self.endpoint.key,
+            config=config,
+        )
+
+    def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
+        """Launch one instance and return its id; asked again with the same token, the same id.
+
+        Raises:
+            botocore.exceptions.ClientError: EC2 refused; `error_code` names why.
+        """
+        answer = self._launcher.run_instances(
+            MinCount=1,
+            MaxCount=1,
+            ClientToken=token,
+            InstanceInitiatedShutdownBehavior="terminate",
+            TagSpecifications=[
+                {
+                    "ResourceType": "instance",
+                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                }
+            ],
+            **request,
+        )
+        return answer["Instances"][0]["InstanceId"]
+
+    def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
+        """Return the instances of a run, or of every run; `ended` includes terminated ones."""
+        filters: list[dict[str, Any]] = [{"Name": "tag-key", "Values": [RUN_TAG]}]
+        if run is not None:
+            filters = [{"Name": f"tag:{RUN_TAG}", "Values": [run]}]
+        if not ended:
+            filters.append({"Name": "instance-state-name", "Values": list(BILLING_STATES)})
+        pages = self._client.get_paginator("describe_instances").paginate(Filters=filters)  # type: ignore[arg-type]
+        return [
+            _read(described)
+            for page in pages
+            for reservation in page["Reservations"]
+            for described in reservation["Instances"]
+        ]
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Give instances back. Repeating it for one that is gone is harmless."""
+        for start in range(0, len(ids), _TERMINATE_AT_ONCE):
+            self._client.terminate_instances(InstanceIds=ids[start : start + _TERMINATE_AT_ONCE])
+
+
+def _read(described: Any) -> Instance:  # noqa: ANN401  boto3's typed dict, read once here
+    tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
+    state = described["State"]["Name"]
+    reason = described.get("StateTransitionReason", "")
+    return Instance(
+        id=described["InstanceId"],
+        run=tags.get(RUN_TAG, ""),
+        intent=tags.get(INTENT_TAG, ""),
+        lease=tags.get(LEASE_TAG, ""),
+        instance_type=described["InstanceType"],
+        state=state,
+        launched_at=described["LaunchTime"].timestamp(),
+        ended_at=None if state in BILLING_STATES else _time_of(reason),
+        reason=reason,
+        tags=tags,
+    )
+
+
+def _time_of(reason: str) -> float | None:
+    """Return the time in a state transition reason, which EC2 gives to the second."""
+    found = _REASON_TIME.search(reason)
+    if found is None:
+        return None
+    at = datetime.strptime(found.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    return at.timestamp()
+
+
+def error_code(error: BaseException) -> str:
+    """Return EC2's code for a botocore ClientError, else the name of the exception."""
+    answer = getattr(error, "response", None)
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return str(code) if code else type(error).__name__
+
+
+def ids(instances: Iterable[Instance]) -> list[str]:
+    """Return the ids of instances."""
+    return [instance.id for instance in instances]

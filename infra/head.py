@@ -1,0 +1,219 @@
+"""The head of a run's Ray cluster, on the controller's machine, with Ray's autoscaler v2.
+
+The controller says which launch intents are wanted; Ray's autoscaler re-reads that once a second
+and launches or terminates through `Ec2NodeProvider`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.autoscaler import HEAD_TYPE, PROVIDER, Journal, head_instance
+from cloudtune.infra.node import INTENT_LABEL, Join, user_data
+from cloudtune.infra.processes import ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.catalog import Offer
+    from cloudtune.infra.ec2 import Endpoint
+
+_START_SECONDS = 60.0
+_ENVIRONMENT = {
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    "RAY_NODE_TYPE_NAME": HEAD_TYPE,
+    "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    # A dead node is noticed in about two seconds instead of fifteen.
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "5",
+}
+
+
+@dataclass(frozen=True)
+class Rental:
+    """How the instances of a run are asked for.
+
+    `lease` is the Unix time at which an instance ends itself; `request` goes to RunInstances as
+    it is (image, subnet, …); `tags` are added to our own.
+    """
+
+    run: str
+    endpoint: Endpoint
+    offer: Offer
+    lease: float
+    request: Mapping[str, Any]
+    tags: Mapping[str, str]
+
+
+class RayHead:
+    """Starts, steers and ends the head. Everything it writes but Ray's own is in `folder`."""
+
+    def __init__(self, folder: Path, rental: Rental, address: str = "127.0.0.1") -> None:
+        self.folder = folder
+        self.rental = rental
+        self.journal = Journal(folder / "provider.jsonl")
+        self._ip = address
+        self._port = _free_port(address)
+        self._config = folder / "autoscaler.json"
+        self._wanted: dict[str, bool] = {}
+        self._group: ProcessGroup | None = None
+        # Ray's sockets must have short names, so its folder can't be inside ours.
+        self.temp = Path(mkdtemp(prefix="ct-"))
+
+    @property
+    def address(self) -> str:
+        """Where the cluster is joined."""
+        return f"{self._ip}:{self._port}"
+
+    @property
+    def autoscaler_events(self) -> Path:
+        """Ray's own record of what its autoscaler decided."""
+        return self.temp / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
+
+    def start(self) -> None:
+        """Start the head and wait until the cluster can be joined.
+
+        Raises:
+            CloudtuneError: it ended, or didn't come up in a minute; the message has its output.
+        """
+        self._write_config()
+        log = self.folder / "head.log"
+        environment = {
+            **os.environ,
+            **_ENVIRONMENT,
+            "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
+            "AUTOSCALER_METRIC_PORT": str(_free_port(self._ip)),
+        }
+        self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
+        self._group.record(self.folder / "head.json", extra={"temp": str(self.temp)})
+        self._await(log)
+
+    def _await(self, log: Path) -> None:
+        assert self._group is not None
+        give_up = time.monotonic() + _START_SECONDS
+        while "Ray runtime started" not in log.read_text(errors="replace"):
+            if not self._group.alive() or time.monotonic() > give_up:
+                raise CloudtuneError(
+                    f"Ray's head did not start; see {log}. Its last words:\n"
+                    + log.read_text(errors="replace")[-2000:]
+                )
+            time.sleep(0.05)
+
+    def want(self, intent: str, *, wanted: bool) -> None:
+        """Have Ray's autoscaler launch the instance of an intent, or give it back."""
+        self._wanted[intent] = wanted
+        self._write_config()
+
+    def stop(self) -> None:
+        """End the head and all its processes; from then on nothing can be launched."""
+        if self._group is not None:
+            self._group.stop()
+        for record in (self.autoscaler_events, self.autoscaler_events.parents[1] / "monitor.log"):
+            if record.exists():
+                shutil.copy(record, self.folder)
+        shutil.rmtree(self.temp, ignore_errors=True)
+
+    def _command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            f"--node-ip-address={self._ip}",
+            f"--port={self._port}",
+            f"--temp-dir={self.temp}",
+            f"--autoscaling-config={self._config}",
+            "--num-cpus=0",
+            "--num-gpus=0",
+            "--object-store-memory=104857600",
+            "--include-dashboard=false",
+            f"--ray-client-server-port={_free_port(self._ip)}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+            "--disable-usage-stats",
+        ]
+
+    def _write_config(self) -> None:
+        """Replace the config in one step: the autoscaler re-reads it whenever it likes."""
+        fresh = self._config.with_suffix(".new")
+        fresh.write_text(json.dumps(self._settings()), encoding="utf-8")
+        fresh.replace(self._config)
+
+    def _settings(self) -> dict[str, Any]:
+        rental = self.rental
+        head = {"resources": {"CPU": 0}, "node_config": {}, "min_workers": 0, "max_workers": 0}
+        types = {intent: self._node_type(intent, on) for intent, on in self._wanted.items()}
+        return {
+            "cluster_name": rental.run,
+            "max_workers": max(1, len(self._wanted)),
+            "upscaling_speed": 100.0,
+            "idle_timeout_minutes": 60 * 24 * 365,
+            "head_node_type": HEAD_TYPE,
+            "available_node_types": {HEAD_TYPE: head, **types},
+            "provider": self._provider(),
+            # An external provider gets no defaults: all of these must be there.
+            **dict.fromkeys(("auth", "docker", "file_mounts"), {}),
+            **dict.fromkeys(_COMMAND_LISTS, []),
+        }
+
+    def _provider(self) -> dict[str, Any]:
+        rental = self.rental
+        return {
+            "type": "external",
+            "module": PROVIDER,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "run": rental.run,
+            "endpoint": vars(rental.endpoint),
+            "market": rental.offer.market,
+            "lease": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(rental.lease)),
+            "tags": dict(rental.tags),
+            "journal": str(self.folder / "provider.jsonl"),
+            "config": str(self._config),
+        }
+
+    def _node_type(self, intent: str, wanted: bool) -> dict[str, Any]:  # noqa: FBT001
+        offer, count = self.rental.offer, int(wanted)
+        minutes = max(1, round((self.rental.lease - time.time()) / 60))
+        script = user_data(Join(self.address, intent, offer.gpus), minutes)
+        return {
+            "resources": {"CPU": 0, "GPU": offer.gpus},
+            "labels": {INTENT_LABEL: intent},
+            "min_workers": count,
+            "max_workers": count,
+            "node_config": {
+                **self.rental.request,
+                "InstanceType": offer.instance_type.name,
+                "UserData": script,
+            },
+        }
+
+
+_COMMAND_LISTS = (
+    "cluster_synced_files",
+    "initialization_commands",
+    "setup_commands",
+    "head_setup_commands",
+    "worker_setup_commands",
+    "head_start_ray_commands",
+    "worker_start_ray_commands",
+)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

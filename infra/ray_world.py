@@ -1,0 +1,153 @@
+"""The real world: instances through Ray's autoscaler, trials as Ray actors, one queue of events.
+
+Nothing here decides anything. What EC2, Ray and the workers say becomes events; what the policy
+asks for is set going and not waited for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, assert_never
+
+import ray
+
+from cloudtune.commands import (
+    Command,
+    EndRun,
+    ExtendTrial,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.events import Interrupted, RunStarted, TimerFired
+from cloudtune.infra.trial_session import TrialSession
+from cloudtune.infra.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cloudtune.events import Event
+    from cloudtune.infra.ec2 import Ec2
+    from cloudtune.infra.head import RayHead
+    from cloudtune.infra.trainer import Training
+
+_JOIN_SECONDS = 5.0
+
+
+class CloudWorld:
+    """A Ray cluster on EC2, or on its emulator, as a world.
+
+    Args:
+        head: the cluster's head, not started yet.
+        ec2: where the instances are.
+        training: what the trials run.
+        directory: the user's folder; the workers get a copy of it.
+        began: the run's time zero, in Unix seconds; limits count from it.
+    """
+
+    def __init__(
+        self, head: RayHead, ec2: Ec2, training: Training, directory: Path, began: float
+    ) -> None:
+        self._head = head
+        self._training = training
+        self._directory = directory
+        self._began = began
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._timers: dict[str, float] = {}
+        self._sessions: dict[str, TrialSession] = {}
+        self._emitting = threading.Lock()
+        self._last = 0.0
+        self._ended = False
+        self._watcher = Watcher(ec2, head, began, self.emit)
+
+    def __enter__(self) -> CloudWorld:
+        self._head.start()
+        ray.init(
+            address=self._head.address,
+            runtime_env={"working_dir": str(self._directory)},
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
+        self._watcher.start()
+        self.emit(RunStarted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End everything on this machine. Instances are returned by the run, and swept after."""
+        self._watcher.stop()
+        for session in self._sessions.values():
+            session.stop()
+        give_up = time.monotonic() + _JOIN_SECONDS
+        for session in self._sessions.values():
+            session.join(max(0.0, give_up - time.monotonic()))
+        ray.shutdown()
+        self._head.stop()
+
+    # ---- events --------------------------------------------------------------------------
+
+    def emit(self, make: Callable[[float], Event]) -> None:
+        """Put an event into the queue, stamped with the time; any thread may."""
+        with self._emitting:
+            self._events.put(make(time.time() - self._began))
+
+    def interrupt(self) -> None:
+        """Tell the policy that a person wants the run to end. Safe in a signal handler."""
+        self._events.put(Interrupted(time.time() - self._began))
+
+    def next_event(self) -> Event | None:
+        """Return what happens next, waiting for it; None once the run has ended."""
+        while not self._ended:
+            try:
+                event = self._events.get(timeout=self._until_timer())
+            except queue.Empty:
+                event = self._due_timer()
+            if event is not None:
+                # Two threads may have been overtaken between clock and queue by a hair.
+                self._last = max(self._last, event.at)
+                return dataclasses.replace(event, at=self._last)
+        return None
+
+    def _until_timer(self) -> float:
+        now = time.time() - self._began
+        return max(0.0, min(self._timers.values(), default=now + 1.0) - now)
+
+    def _due_timer(self) -> TimerFired | None:
+        now = time.time() - self._began
+        due = min(self._timers, key=lambda name: self._timers[name], default=None)
+        if due is None or self._timers[due] > now:
+            return None
+        del self._timers[due]
+        return TimerFired(now, due)
+
+    # ---- commands ------------------------------------------------------------------------
+
+    def apply(self, command: Command) -> None:
+        """Set a command going."""
+        match command:
+            case Launch():
+                self._watcher.expect(command.intent)
+                self._head.want(command.intent, wanted=True)
+            case Release():
+                self._head.want(command.intent, wanted=False)
+                self._watcher.release(command.intent)
+            case StartTrial():
+                session = TrialSession(command, self._training, self.emit)
+                self._sessions[command.session] = session
+                session.start()
+            case ExtendTrial():
+                self._sessions[command.session].extend(command.until_epoch)
+            case StopTrial():
+                self._sessions[command.session].stop()
+            case SetTimer():
+                self._timers[command.name] = command.at
+            case EndRun():
+                self._ended = True
+            case _:
+                assert_never(command)

@@ -1,0 +1,160 @@
+"""Watches what EC2, Ray and the node provider say, and turns the changes into events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import ray
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cloudtune.events import InstanceGone, InstanceLaunched, LaunchFailed, NodeJoined, NodeLost
+from cloudtune.infra.node import INSTANCE_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.events import Event
+    from cloudtune.infra.ec2 import Ec2, Instance
+    from cloudtune.infra.head import RayHead
+
+_POLL_SECONDS = 0.5
+_SETTLE_SECONDS = 3.0
+
+
+@dataclass
+class _Intent:
+    """What has been said of an intent so far."""
+
+    instance: str | None = None
+    launched: bool = False
+    joined: bool = False
+    lost: bool = False
+    over: bool = False
+    released_at: float | None = None
+
+
+class Watcher:
+    """Polls from a thread of its own. EC2's word counts: launch and end times are its own."""
+
+    def __init__(
+        self,
+        ec2: Ec2,
+        head: RayHead,
+        began: float,
+        emit: Callable[[Callable[[float], Event]], None],
+    ) -> None:
+        self._ec2 = ec2
+        self._head = head
+        self._began = began
+        self._emit = emit
+        self._intents: dict[str, _Intent] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def expect(self, intent: str) -> None:
+        """Look out for the instance of an intent."""
+        with self._lock:
+            self._intents.setdefault(intent, _Intent())
+
+    def release(self, intent: str) -> None:
+        """Look out for the end of an intent that may never have been launched."""
+        with self._lock:
+            watched = self._intents[intent]
+            watched.released_at = watched.released_at or time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_POLL_SECONDS):
+            with self._lock:
+                open_intents = {name: it for name, it in self._intents.items() if not it.over}
+            if not open_intents:
+                continue
+            try:
+                instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
+            except (ClientError, BotoCoreError):
+                continue  # asked again in half a second; the policy's own timers go on
+            self._note_instances(open_intents, instances)
+            self._note_nodes(open_intents)
+            self._note_refusals(open_intents)
+
+    def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
+        for intent, watched in intents.items():
+            instance = instances.get(intent)
+            if instance is None:
+                continue
+            if not watched.launched:
+                watched.instance, watched.launched = instance.id, True
+                self._tell_launch(intent, instance)
+            if not instance.billing:
+                watched.over = True
+                self._tell_end(intent, instance)
+
+    def _tell_launch(self, intent: str, instance: Instance) -> None:
+        launched_at = instance.launched_at - self._began
+        self._emit(lambda at: InstanceLaunched(at, intent, instance.id, launched_at))
+
+    def _tell_end(self, intent: str, instance: Instance) -> None:
+        ended = None if instance.ended_at is None else instance.ended_at - self._began
+        self._emit(
+            lambda at: InstanceGone(at, intent, at if ended is None else ended, instance.reason)
+        )
+
+    def _note_nodes(self, intents: dict[str, _Intent]) -> None:
+        joining = {it.instance: name for name, it in intents.items() if it.launched}
+        for node in ray.nodes():
+            intent = joining.get(node["Labels"].get(INSTANCE_LABEL))
+            if intent is None:
+                continue
+            watched = intents[intent]
+            if node["Alive"] and not watched.joined:
+                watched.joined = True
+                self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
+            elif not node["Alive"] and watched.joined and not watched.lost:
+                watched.lost = True
+                reason = node.get("DeathReasonMessage") or "its node left the cluster"
+                self._emit(
+                    lambda at, intent=intent, reason=reason: NodeLost(at, intent, reason)  # type: ignore[misc]
+                )
+
+    def _note_refusals(self, intents: dict[str, _Intent]) -> None:
+        notes = list(self._head.journal.read())
+        refused = {note.intent: note for note in notes if note.what == "refused"}
+        asked = {note.intent for note in notes}
+        for intent, watched in intents.items():
+            if watched.launched:
+                continue
+            note = refused.get(intent)
+            if note is not None:
+                watched.over = True
+                code, message = note.code, note.message
+                self._head.want(intent, wanted=False)
+            elif intent not in asked and self._settled(watched):
+                watched.over = True
+                code, message = "Released", "given back before it was launched"
+            else:
+                continue
+            self._emit(
+                lambda at, intent=intent, code=code, message=message: LaunchFailed(  # type: ignore[misc]
+                    at, intent, code, message
+                )
+            )
+
+    @staticmethod
+    def _settled(watched: _Intent) -> bool:
+        """Whether the release is so old that the provider, which looks before it asks, knows."""
+        if watched.released_at is None:
+            return False
+        return time.monotonic() - watched.released_at > _SETTLE_SECONDS
