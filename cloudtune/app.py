@@ -1,0 +1,474 @@
+"""From an experiment to a plan, a profile and a run: where planners, policies and worlds meet.
+
+The composition root; `cli` only reads options and prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudtune import home
+from cloudtune.errors import CleanupError, CloudtuneError, InfeasibleError, UsageError
+from cloudtune.job import Job, drain_seconds, strategy, trials
+from cloudtune.plan import Limits, Plan, PlanRequest
+from cloudtune.planners.elastic import ElasticPlanner
+from cloudtune.planners.static import StaticPlanner
+from cloudtune.profiles import store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from cloudtune.catalog import Catalog, Offer
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+    from cloudtune.experiment import Experiment
+    from cloudtune.infra.cloud import Cloud
+    from cloudtune.infra.trainer import Training
+    from cloudtune.policy import Policy
+    from cloudtune.reporting import Report
+    from cloudtune.scaling import ScalingProfile
+
+    Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
+
+MARGIN = 0.05
+"""The share of deadline and budget that a plan leaves for what it can't foresee."""
+SETUP_SECONDS = 12.0
+"""What a run takes before its first request: the check of the script, and Ray's head."""
+LEASE_GRACE_SECONDS = 600.0
+PROFILE_LIMITS = Limits(deadline=900.0)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, the best static cluster where there is one, and what they were made from."""
+
+    plan: Plan
+    static: Plan | None
+    profile: ScalingProfile
+    catalog: Catalog
+
+
+# ---- planning ------------------------------------------------------------------------------
+
+
+def catalog_of(experiment: Experiment) -> Catalog:
+    """Return the prices that apply to an experiment."""
+    from cloudtune.infra.pricing import catalog  # noqa: PLC0415
+
+    return catalog(experiment.cloud.region, experiment.cloud.market)
+
+
+def stored_profiles(experiment: Experiment, given: Path | None) -> list[ScalingProfile]:
+    """Return the usable profiles of an experiment's script on its instance types."""
+    return store.find(
+        store.script_hash(experiment.train_file),
+        experiment.cloud.instances,
+        given=given,
+        store=home.home() / "profiles",
+        beside=experiment.directory,
+    )
+
+
+def planning_limits(limits: Limits, profile: ScalingProfile, elapsed: float = 0.0) -> Limits:
+    """Return what a plan may take, so that the run stays within `limits` with room to spare."""
+    deadline, budget = limits.deadline, limits.budget
+    reserve = elapsed + SETUP_SECONDS + drain_seconds(profile)
+    return Limits(
+        deadline=None if deadline is None else max(0.0, (deadline - reserve) * (1 - MARGIN)),
+        budget=None if budget is None else budget * (1 - MARGIN),
+    )
+
+
+def make_plan(
+    experiment: Experiment,
+    profiles: list[ScalingProfile],
+    limits: Limits,
+    elapsed: float = 0.0,
+) -> Planned:
+    """Return the cheapest elastic plan on any one of the experiment's instance types.
+
+    Raises:
+        InfeasibleError: no type has one; carries the fastest and the cheapest plan of all.
+    """
+    catalog = catalog_of(experiment)
+    found: list[Planned] = []
+    refusals: list[InfeasibleError] = []
+    for profile in profiles:
+        offer = catalog.offer(profile.instance_type)
+        within = planning_limits(limits, profile, elapsed)
+        request = _request(experiment, profile, offer, within)
+        try:
+            plan = ElasticPlanner().plan(request)
+        except InfeasibleError as error:
+            refusals.append(error)
+        else:
+            found.append(Planned(plan, _static(request), profile, catalog))
+    if found:
+        return min(found, key=lambda planned: planned.plan.estimate.dollars)
+    raise _merged(refusals)
+
+
+def _request(
+    experiment: Experiment, profile: ScalingProfile, offer: Offer, limits: Limits
+) -> PlanRequest:
+    return PlanRequest(
+        work=strategy(experiment).stages(),
+        profile=profile,
+        offer=offer,
+        limits=limits,
+        max_instances=experiment.cloud.max_instances,
+    )
+
+
+def _static(request: PlanRequest) -> Plan | None:
+    try:
+        return StaticPlanner().plan(request)
+    except InfeasibleError:
+        return None
+
+
+def _merged(refusals: list[InfeasibleError]) -> InfeasibleError:
+    """Return the refusal of the type that comes nearest, with the extremes of all types."""
+    fastest = [error.fastest for error in refusals if error.fastest]
+    cheapest = [error.cheapest for error in refusals if error.cheapest]
+    if not fastest:
+        return refusals[0]
+    quick = min(fastest, key=lambda plan: plan.estimate.seconds)
+    message = next(str(error) for error in refusals if error.fastest is quick)
+    return InfeasibleError(message, quick, min(cheapest, key=lambda p: p.estimate.dollars))
+
+
+def forced_plan(
+    experiment: Experiment, profiles: list[ScalingProfile], limits: Limits, elapsed: float = 0.0
+) -> Planned:
+    """Return a plan for a run that will end at its limits: in time if possible, else the fastest."""
+    try:
+        return make_plan(experiment, profiles, Limits(limits.deadline, None), elapsed)
+    except InfeasibleError as error:
+        if error.fastest is None:
+            raise
+        name = error.fastest.offer.instance_type.name
+        profile = next(p for p in profiles if p.instance_type == name)
+        return Planned(error.fastest, None, profile, catalog_of(experiment))
+
+
+# ---- saved plans -----------------------------------------------------------------------------
+
+
+def save_plan(path: Path, experiment: Experiment, planned: Planned, limits: Limits) -> None:
+    """Write a plan down so that `run` can carry out exactly that plan."""
+    job = Job(
+        run="",
+        experiment=experiment,
+        plan=planned.plan,
+        profile=planned.profile,
+        limits=limits,
+        began=0.0,
+        paced=False,
+        price_source=f"{planned.catalog.source}, {planned.catalog.as_of}",
+    )
+    data = {"cloudtune_plan": 1, **job.to_json()}
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def load_plan(path: Path) -> Job | None:
+    """Return a saved plan; None if the file isn't one (it may be an experiment).
+
+    Raises:
+        UsageError: the script has changed since, or the plan is damaged.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(data, dict) or "cloudtune_plan" not in data:
+        return None
+    try:
+        job = Job.from_json(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
+    job.experiment.check_train()
+    if store.script_hash(job.experiment.train_file) != job.profile.script_hash:
+        raise UsageError(
+            f"{path}: {job.experiment.train_file} has changed since this was planned; plan again"
+        )
+    return job
+
+
+# ---- running ---------------------------------------------------------------------------------
+
+
+def check_script(experiment: Experiment) -> None:
+    """Import the user's script in a process of its own, before anything is rented.
+
+    Raises:
+        UsageError: it can't be imported; the message has its traceback.
+    """
+    code = (
+        "import sys; from pathlib import Path; from cloudtune.training import load_function; "
+        "load_function(Path(sys.argv[1]), sys.argv[2])"
+    )
+    spec = f"{experiment.train_file.name}:{experiment.train_function}"
+    folder = experiment.train_file.parent
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder), spec],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise UsageError(
+            f"{experiment.train_file}: can't be imported; nothing was launched.\n"
+            f"{done.stderr.strip()}"
+        )
+
+
+def open_cloud(experiment: Experiment, *, pace: bool) -> Cloud:
+    """Return the cloud of an experiment, ready to rent from.
+
+    Raises:
+        UsageError: what AWS needs isn't in the experiment.
+    """
+    from cloudtune.infra import cloud  # noqa: PLC0415
+
+    settings = experiment.cloud
+    if settings.provider == "emulated":
+        seed = experiment.seed if pace else None
+        return cloud.emulated(home.home() / "emulator", settings.region, pace=seed)
+    if settings.image is None:
+        raise UsageError("cloud.image is missing: the AMI with cloudtune installed (docs/aws.md)")
+    if not experiment.storage.startswith("s3://"):
+        raise UsageError("storage: instances on AWS need a shared one; write s3://bucket/prefix")
+    request: dict[str, Any] = {"ImageId": settings.image}
+    if settings.subnet is not None:
+        request["SubnetId"] = settings.subnet
+    if settings.security_group is not None:
+        request["SecurityGroupIds"] = [settings.security_group]
+    if settings.instance_profile is not None:
+        request["IamInstanceProfile"] = {"Name": settings.instance_profile}
+    return cloud.aws(settings.region, request)
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One run of a policy on a cloud; `began` is its time zero (Unix time)."""
+
+    folder: Path
+    experiment: Experiment
+    offer: Offer
+    cloud: Cloud
+    began: float
+    lease_seconds: float
+    last_epoch: int
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.folder.name
+
+    def go(self, policy: Policy, ledger: Path, header: Mapping[str, Any], watch: Watch) -> None:
+        """Drive the policy to its end, and leave no instance behind, whatever happens.
+
+        Raises:
+            CleanupError: EC2 didn't confirm that every instance of the run is gone.
+        """
+        from cloudtune.infra.cloud import sweep  # noqa: PLC0415
+        from cloudtune.infra.ec2 import Ec2, ids  # noqa: PLC0415
+
+        self._record()
+        ec2 = Ec2(self.cloud.endpoint)
+        try:
+            self._go(ec2, policy, ledger, header, watch)
+        finally:
+            left = sweep(ec2, self.run)
+            records = [vars(instance) for instance in ec2.ours(self.run)]
+            (self.folder / "instances.json").write_text(json.dumps(records, indent=1))
+            self.cloud.close()
+        if left:
+            raise CleanupError(
+                f"EC2 did not confirm the end of {', '.join(ids(left))}; they may still bill. "
+                "Run `cloudtune gc`, or end them in the EC2 console.",
+                ids(left),
+            )
+
+    def _go(
+        self, ec2: Any, policy: Policy, ledger: Path, header: Mapping[str, Any], watch: Watch
+    ) -> None:
+        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+        from cloudtune.engine import run  # noqa: PLC0415
+        from cloudtune.infra.head import RayHead, Rental  # noqa: PLC0415
+        from cloudtune.infra.ray_world import CloudWorld  # noqa: PLC0415
+        from cloudtune.ledger import FileLedger  # noqa: PLC0415
+
+        rental = Rental(
+            run=self.run,
+            endpoint=self.cloud.endpoint,
+            offer=self.offer,
+            lease=self.began + self.lease_seconds,
+            request=self.cloud.request,
+            tags=self.cloud.tags,
+        )
+        head = RayHead(self.folder, rental, _own_address(self.cloud))
+        directory = self.experiment.train_file.parent
+        world = CloudWorld(head, ec2, self._training(), directory, self.began)
+        record = FileLedger(ledger, header)
+        with contextlib.closing(record), _interrupting(world.interrupt), world:
+            run(policy, world, record, watch)
+
+    def _training(self) -> Training:
+        from cloudtune.infra.trainer import Training  # noqa: PLC0415
+
+        experiment = self.experiment
+        return Training(
+            train=f"{experiment.train_file.name}:{experiment.train_function}",
+            metric_name=experiment.metric.name,
+            metric_mode=experiment.metric.mode,
+            max_epoch=self.last_epoch,
+            storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
+            seed=experiment.seed,
+        )
+
+    def _record(self) -> None:
+        """Note who drives this run and where, so that `gc` can tell a dead run from a live one."""
+        from cloudtune.infra.processes import ProcessGroup  # noqa: PLC0415
+
+        me = ProcessGroup.of(os.getpid())
+        where = {"provider": self.experiment.cloud.provider, "region": self.cloud.endpoint.region}
+        me.record(self.folder / "controller.json", extra=where)
+
+
+def _own_address(cloud: Cloud) -> str:
+    """Return the address at which instances reach this machine."""
+    if cloud.emulator is not None:
+        return "127.0.0.1"
+    from cloudtune.infra.node import metadata  # noqa: PLC0415
+
+    try:
+        return metadata("local-ipv4")
+    except OSError as error:
+        raise UsageError(
+            "the controller must run on a machine inside the VPC (docs/aws.md); "
+            f"this one has no instance metadata ({error})"
+        ) from None
+
+
+@contextlib.contextmanager
+def _interrupting(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into an event for the policy, so that the run ends in order."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in kept:
+        signal.signal(number, lambda *_: interrupt())
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def run_job(job: Job, folder: Path, cloud: Cloud, watching: Callable[[Any], Watch]) -> Any:
+    """Carry a job out on a cloud; returns its policy, ended. `watching(policy)` gives the watch."""
+    policy = job.policy()
+    drive = Drive(
+        folder=folder,
+        experiment=job.experiment,
+        offer=job.plan.offer,
+        cloud=cloud,
+        began=job.began,
+        lease_seconds=_lease(job),
+        last_epoch=job.experiment.epochs.max,
+    )
+    drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(policy))
+    return policy
+
+
+def _lease(job: Job) -> float:
+    """Return after how many seconds an instance ends itself, whatever becomes of us."""
+    longest = job.limits.deadline
+    if longest is None:
+        longest = 3 * job.plan.estimate.seconds + 3600.0
+    return longest + LEASE_GRACE_SECONDS
+
+
+def measure(
+    experiment: Experiment,
+    instance_type: str,
+    cloud: Cloud,
+    watch: Watch,
+    *,
+    limits: Limits = PROFILE_LIMITS,
+    epochs: int = 4,
+) -> tuple[ScalingProfile, float]:
+    """Measure an experiment's script on one instance; returns the profile and its dollars.
+
+    Raises:
+        CloudtuneError: it couldn't be measured; the message says why.
+        NoCapacityError: the cloud has no such instance now.
+    """
+    from cloudtune.profiles.measure import MeasurePolicy  # noqa: PLC0415
+
+    began = time.time()
+    offer = catalog_of(experiment).offer(instance_type)
+    policy = MeasurePolicy(
+        trials=trials(replace_trials(experiment, max(offer.gpus, 1))),
+        offer=offer,
+        limits=limits,
+        epochs=epochs,
+    )
+    folder = home.new_run(f"{experiment.name}-profile")
+    lease = (limits.deadline or 3600.0) + LEASE_GRACE_SECONDS
+    drive = Drive(folder, experiment, offer, cloud, began, lease, policy.last_epoch)
+    drive.go(policy, folder / "measure.jsonl", {"measure": experiment.to_json()}, watch)
+    policy.raise_if_failed()
+    profile = policy.figures.profile(
+        instance_type,
+        store.script_hash(experiment.train_file),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        f"measured on {experiment.cloud.provider} cloud",
+    )
+    return profile, policy.fleet.dollars(time.time() - began)
+
+
+def replace_trials(experiment: Experiment, count: int) -> Experiment:
+    """Return the experiment with at least so many trials, for measuring."""
+    return experiment.model_copy(update={"trials": max(count, experiment.trials)})
+
+
+def keep_profile(profile: ScalingProfile) -> Path:
+    """Put a profile into this machine's store; returns where."""
+    path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
+    store.write(path, [profile])
+    return path
+
+
+def simulate(job: Job) -> Report:
+    """Return the report of a job played in virtual time, with made-up learning curves."""
+    from cloudtune.engine import run  # noqa: PLC0415
+    from cloudtune.ledger import MemoryLedger  # noqa: PLC0415
+    from cloudtune.reporting import build  # noqa: PLC0415
+    from cloudtune.simulator import SimWorld, synthetic_metric  # noqa: PLC0415
+
+    metric, seed = job.experiment.metric, job.experiment.seed
+    world = SimWorld(job.profile, metric.name, synthetic_metric(metric.mode, seed), seed)
+    ledger = MemoryLedger()
+    run(job.policy(), world, ledger)
+    return build(job, tuple(ledger.entries))
+
+
+def no_profile(experiment: Experiment) -> CloudtuneError:
+    """Return the error for a plan that has nothing to go by."""
+    types = ", ".join(experiment.cloud.instances)
+    return UsageError(
+        f"no profile of {experiment.train_file} on {types}; planning rents nothing, so measure "
+        "it with `cloudtune profile`, or name one with --profile FILE"
+    )

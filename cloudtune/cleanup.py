@@ -1,0 +1,138 @@
+"""What is alive and what it costs; and giving back what runs that died have left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune import home
+from cloudtune.infra import cloud as clouds
+from cloudtune.infra.ec2 import Ec2, ids
+from cloudtune.infra.pricing import catalog
+from cloudtune.infra.processes import ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.infra.cloud import Cloud
+    from cloudtune.infra.ec2 import Instance
+
+
+@dataclass(frozen=True)
+class Found:
+    """An instance of ours, and whether somebody still looks after it."""
+
+    instance: Instance
+    controlled: bool
+    known: bool
+    expired: bool
+    usd_per_hour: float
+
+    @property
+    def orphan(self) -> bool:
+        """Whether nobody will give it back: its run is ours and dead, or its lease is over."""
+        return (self.known and not self.controlled) or self.expired
+
+
+def open_clouds(region: str | None) -> list[Cloud]:
+    """Return every cloud that may hold instances of ours.
+
+    That is the emulator if it runs, and AWS in each region that a run of this machine used, or
+    that is named.
+    """
+    used = {region} if region else set()
+    for folder in _folders():
+        where = _controller(folder)
+        if where is not None and where[1].get("provider") == "aws":
+            used.add(where[1]["region"])
+    found = [clouds.aws(name, {}) for name in sorted(used)]
+    emulator = clouds.running_emulator(home.home() / "emulator", "us-east-1")
+    return [*found, *([emulator] if emulator else [])]
+
+
+def look(cloud: Cloud) -> list[Found]:
+    """Return the billing instances of every run in a cloud."""
+    prices = {
+        o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1", "on-demand").offers
+    }
+    return [
+        Found(
+            instance=instance,
+            controlled=is_controlled(instance.run),
+            known=(home.runs() / instance.run).is_dir(),
+            expired=_expired(instance.lease),
+            usd_per_hour=prices.get(instance.instance_type, 0.0),
+        )
+        for instance in Ec2(cloud.endpoint).ours(ended=False)
+    ]
+
+
+def is_controlled(run: str) -> bool:
+    """Whether the process that drives a run on this machine is alive."""
+    recorded = _controller(home.runs() / run)
+    return recorded is not None and recorded[0].alive()
+
+
+def dead_runs() -> list[Path]:
+    """Return the folders of runs whose controller died and left processes of its own."""
+    return [
+        folder
+        for folder in _folders()
+        if not is_controlled(folder.name) and (folder / "head.json").exists()
+    ]
+
+
+def end_head(folder: Path) -> None:
+    """End what is left of a dead run's Ray head on this machine."""
+    recorded = ProcessGroup.recorded(folder / "head.json")
+    if recorded is None:
+        return
+    group, extra = recorded
+    group.stop()
+    temp = Path(extra["temp"])
+    if temp.name.startswith("ct-"):
+        shutil.rmtree(temp, ignore_errors=True)
+    (folder / "head.json").unlink()
+
+
+def give_back(cloud: Cloud, doomed: Iterable[Found]) -> list[Instance]:
+    """Give instances back and return those that EC2 didn't confirm in time."""
+    ec2 = Ec2(cloud.endpoint)
+    runs = {found.instance.run: [] for found in doomed}  # type: dict[str, list[Instance]]
+    for found in doomed:
+        runs[found.instance.run].append(found.instance)
+    left: list[Instance] = []
+    for instances in runs.values():
+        ec2.terminate(ids(instances))
+    give_up = time.monotonic() + 90.0
+    wanted = {instance.id for instances in runs.values() for instance in instances}
+    while wanted:
+        left = [it for it in ec2.ours(ended=False) if it.id in wanted]
+        if not left or time.monotonic() > give_up:
+            break
+        time.sleep(0.5)
+    return left
+
+
+def _folders() -> list[Path]:
+    return sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
+
+
+def _controller(folder: Path) -> tuple[ProcessGroup, dict[str, str]] | None:
+    try:
+        return ProcessGroup.recorded(folder / "controller.json")
+    except (json.JSONDecodeError, KeyError):
+        return None
+
+
+def _expired(lease: str) -> bool:
+    try:
+        end = datetime.strptime(lease, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return end.timestamp() < time.time()

@@ -1,0 +1,66 @@
+"""Where cloudtune keeps what it knows on this machine: ~/.cloudtune, or CLOUDTUNE_HOME.
+
+runs/<run>/        ledger.jsonl and the other records of one run
+profiles/          measured profiles
+emulator/          the emulated EC2
+storage/           checkpoints, where an experiment names no storage of its own
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+from cloudtune.errors import UsageError
+
+DEFAULT_STORAGE = "~/.cloudtune/storage"
+
+
+def home() -> Path:
+    """Return the folder of this user's state."""
+    return Path(os.environ.get("CLOUDTUNE_HOME") or "~/.cloudtune").expanduser().absolute()
+
+
+def runs() -> Path:
+    """Return the folder of all runs."""
+    return home() / "runs"
+
+
+def new_run(name: str) -> Path:
+    """Return the folder of a new run; its name is the run's id: name, date, a random tail."""
+    stamp = time.strftime("%m%d-%H%M%S")
+    folder = runs() / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def find_run(run: str | None) -> Path:
+    """Return the folder of a run, by id or by an unambiguous beginning; None means the last one.
+
+    Raises:
+        UsageError: there is no such run, or several.
+    """
+    folders = sorted(
+        (f for f in runs().glob("*") if (f / "ledger.jsonl").exists()),
+        key=lambda folder: (folder / "ledger.jsonl").stat().st_ctime,
+    )
+    if run is not None:
+        folders = [f for f in folders if f.name == run] or [
+            f for f in folders if f.name.startswith(run)
+        ]
+        if len(folders) > 1:
+            raise UsageError(f"{run!r} fits {', '.join(f.name for f in folders)}; write one out")
+    if not folders:
+        raise UsageError(f"no run {run or 'yet'} in {runs()}; `cloudtune status` lists them")
+    return folders[-1]
+
+
+def storage(given: str) -> str:
+    """Return where checkpoints go: a URI, or an absolute path."""
+    if "://" in given:
+        return given
+    if given == DEFAULT_STORAGE:
+        return str(home() / "storage")
+    return str(Path(given).expanduser().absolute())

@@ -1,0 +1,334 @@
+"""What a person sees of a plan and of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from cloudtune.commands import Launch, Release, StartTrial
+from cloudtune.events import (
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    LaunchFailed,
+    NodeJoined,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+)
+from cloudtune.units import format_clock, format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cloudtune.cleanup import Found
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+    from cloudtune.plan import Limits, Plan
+    from cloudtune.policy import RunPolicy
+    from cloudtune.reporting import Report
+    from cloudtune.scaling import ScalingProfile
+
+_PROGRESS_SECONDS = 5.0
+_WIDTH = 100
+
+
+def console() -> Console:
+    """Return standard output; a file or a pipe gets lines of 100 characters without colours."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=_WIDTH, highlight=False, soft_wrap=True)
+
+
+def show_plan(out: Console, plan: Plan, static: Plan | None, limits: Limits) -> None:
+    """Print a plan as a table, with its price, and the best static cluster beside it."""
+    table = Table(title=f"Plan: {plan.offer}", title_justify="left")
+    for name in ("stage", "trials", "epochs", "GPUs each", "instances", "start", "time", "cost"):
+        table.add_column(name, justify="right")
+    for number, stage in enumerate(plan.stages, start=1):
+        table.add_row(
+            str(number),
+            str(stage.stage.trials),
+            f"{stage.stage.start_epoch + 1}-{stage.stage.end_epoch}",
+            f"{stage.width:g}",
+            str(stage.instances),
+            format_clock(stage.begin),
+            format_seconds(stage.seconds),
+            format_dollars(stage.dollars),
+        )
+    out.print(table)
+    out.print(f"Total: {_price(plan)}{_against(limits)}")
+    if static is not None:
+        out.print(f"Best static cluster: {static.most_instances} instances, {_price(static)}")
+
+
+def _price(plan: Plan) -> str:
+    estimate = plan.estimate
+    return f"{format_dollars(estimate.dollars)} in {format_seconds(estimate.seconds)}"
+
+
+def _against(limits: Limits) -> str:
+    parts = [
+        *([f"budget {format_dollars(limits.budget)}"] if limits.budget is not None else []),
+        *([f"deadline {format_seconds(limits.deadline)}"] if limits.deadline is not None else []),
+    ]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def show_profile(out: Console, profile: ScalingProfile) -> None:
+    """Print what was measured of a script on one instance type."""
+    table = Table(title=f"Profile: {profile.instance_type}", title_justify="left")
+    for name in ("what", "mean", "spread", "measured"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for width in profile.widths:
+        found = profile.epoch[width]
+        gain = profile.epoch[profile.widths[0]].mean / found.mean
+        what = f"epoch on {width:g} GPU{'s' if width > 1 else ''} (x{gain:.2f})"
+        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
+    delays = {
+        "request to launch": profile.launch,
+        "launch to node ready": profile.boot,
+        "start of a trial": profile.start,
+        "checkpoint, stop, start again": profile.resize,
+        "return of an instance": profile.release,
+    }
+    for what, found in delays.items():
+        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
+    out.print(table)
+
+
+class RunScreen:
+    """Tells a run as it goes: a line for each thing that changes, and one of progress."""
+
+    def __init__(self, out: Console, policy: RunPolicy) -> None:
+        self._out = out
+        self._policy = policy
+        self._stage = 0
+        self._shown_at = 0.0
+        self._alive = set(policy.trials)
+        self._widths: dict[str, float] = {}
+        self._ending = False
+
+    def watch(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Print what an event and its commands mean."""
+        self._tell_event(event)
+        self._tell_stage(event.at)
+        self._tell_commands(event.at, commands)
+        if self._policy.ending is not None and not self._ending:
+            self._ending = True
+            self._say(event.at, _ENDINGS.get(self._policy.ending.value, "stops"))
+
+    def _say(self, at: float, text: str) -> None:
+        self._out.print(f"{format_clock(at):>5}  {text}", markup=False)
+
+    def _tell_event(self, event: Event) -> None:
+        fleet = self._policy.fleet
+        match event:
+            case InstanceLaunched():
+                self._say(event.at, f"{event.instance} launched; {self._instances()}")
+            case NodeJoined():
+                self._say(event.at, f"{fleet[event.intent].instance} joined the cluster")
+            case InstanceGone():
+                rented = fleet[event.intent]
+                cost = format_dollars(rented.dollars(event.at))
+                self._say(event.at, f"{rented.instance} returned, cost {cost}; {self._instances()}")
+            case LaunchFailed():
+                self._say(event.at, f"no instance: {event.code}: {event.message}")
+            case TrialFailed() | TrialLost():
+                reason = event.error if isinstance(event, TrialFailed) else event.reason
+                self._say(event.at, f"{event.session.rpartition('.')[0]} failed: {reason}")
+            case Interrupted():
+                self._say(event.at, "interrupted; saving and giving everything back")
+            case TimerFired(name="tick"):
+                if event.at - self._shown_at >= _PROGRESS_SECONDS:
+                    self._shown_at = event.at
+                    self._say(event.at, self._progress(event.at))
+            case _:
+                pass
+
+    def _instances(self) -> str:
+        count = len([r for r in self._policy.fleet.alive() if r.launched_at is not None])
+        return f"{count} instance{'s' if count != 1 else ''} rented"
+
+    def _progress(self, at: float) -> str:
+        policy = self._policy
+        training = [t for t in policy.trials.values() if t.status in {"training", "at rung"}]
+        epochs = sum(t.epoch for t in policy.trials.values())
+        best = policy.best
+        parts = [
+            f"stage {policy.stage + 1}/{len(policy.plan.stages)}",
+            f"{len(training)} of {len(policy.trials)} trials training, {epochs} epochs done",
+            f"best {policy.metric.name} {best.metric:.4f} ({best.trial})" if best else "no result",
+            format_dollars(policy.spent(at)) + _of(policy.limits.budget, format_dollars),
+            format_clock(at) + _of(policy.limits.deadline, format_clock),
+            self._instances(),
+        ]
+        return " | ".join(parts)
+
+    def _tell_stage(self, at: float) -> None:
+        policy = self._policy
+        if policy.stage == self._stage:
+            return
+        self._stage = policy.stage
+        plan = policy.stage_plan
+        cut = sorted(
+            t.id for t in policy.trials.values() if t.id in self._alive - {*policy.members}
+        )
+        self._alive = set(policy.members)
+        self._say(
+            at,
+            f"stage {self._stage + 1}: {len(policy.members)} trials go on to epoch "
+            f"{plan.stage.end_epoch} on {plan.width:g} GPUs each and {plan.instances} instances; "
+            f"cut: {', '.join(cut) or 'none'}",
+        )
+
+    def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
+        launches = [c for c in commands if isinstance(c, Launch)]
+        if launches:
+            self._say(at, f"asks for {len(launches)} x {launches[0].instance_type}")
+        fresh = []
+        for command in commands:
+            if isinstance(command, StartTrial):
+                before = self._widths.get(command.trial)
+                self._widths[command.trial] = command.width
+                if before is None:
+                    fresh.append(command)
+                else:
+                    self._say(at, _restart(command, before))
+            elif isinstance(command, Release):
+                self._say(at, f"gives {self._name(command.intent)} back")
+        if fresh:
+            names = ", ".join(command.trial for command in fresh)
+            self._say(at, f"starts {names} on {fresh[0].width:g} GPU each")
+
+    def _name(self, intent: str) -> str:
+        return self._policy.fleet[intent].instance or f"request {intent}"
+
+
+_ENDINGS = {
+    "done": "all trials are done; giving everything back",
+    "budget": "stops for the budget; the best checkpoint is saved, giving everything back",
+    "deadline": "stops for the deadline; the best checkpoint is saved, giving everything back",
+    "failed": "stops: no trial is left; giving everything back",
+    "no capacity": "stops: the cloud has no such instance now",
+}
+
+
+def _of(limit: float | None, show: object) -> str:
+    return "" if limit is None else f" of {show(limit)}"  # type: ignore[operator]
+
+
+def _restart(command: StartTrial, before: float) -> str:
+    how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
+    widths = f"from {before:g} to {command.width:g} GPUs" if how != "moves" else "to a free place"
+    return f"{command.trial} {how} {widths}, from epoch {command.start_epoch}"
+
+
+def show_report(out: Console, report: Report) -> None:
+    """Print what a run did, against what was planned."""
+    policy = report.policy
+    table = Table(title=f"Run {report.job.run}: planned / actual", title_justify="left")
+    for name in ("stage", "trials", "GPUs each", "instances", "time", "cost"):
+        table.add_column(name, justify="right")
+    for number, stage in enumerate(report.stages, start=1):
+        table.add_row(
+            str(number),
+            str(stage.plan.stage.trials),
+            f"{stage.plan.width:g}",
+            str(stage.plan.instances),
+            f"{format_seconds(stage.plan.seconds)} / {_or_dash(stage.seconds, format_seconds)}",
+            f"{format_dollars(stage.plan.dollars)} / {_or_dash(stage.dollars, format_dollars)}",
+        )
+    planned = report.job.plan.estimate
+    table.add_section()
+    table.add_row(
+        *("total", "", "", ""),
+        f"{format_seconds(planned.seconds)} / {format_seconds(report.seconds)}",
+        f"{format_dollars(planned.dollars)} / {format_dollars(report.dollars)}",
+    )
+    out.print(table)
+    _show_facts(out, report)
+    _show_best(out, policy)
+
+
+def _show_facts(out: Console, report: Report) -> None:
+    sizes = " -> ".join(str(size) for size in (0, *(size for _, size in report.fleet)))
+    out.print(f"Fleet over time: {sizes}")
+    for change in report.width_changes:
+        out.print(
+            f"{change.trial} went from {change.before:g} to {change.after:g} GPUs: "
+            f"epoch {change.last_epoch}, then epoch {change.next_epoch}"
+        )
+    for trial, (equal, checked) in report.synced().items():
+        out.print(f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs")
+    for trial in report.policy.trials.values():
+        if trial.error:
+            out.print(f"{trial.id} failed at epoch {trial.epoch}: {trial.error}", markup=False)
+    if report.job.paced:
+        out.print(
+            "Emulated cloud: learning is real; seconds follow the instance type's speed curve "
+            "(--no-pace turns that off), dollars follow the seconds."
+        )
+
+
+def _show_best(out: Console, policy: RunPolicy) -> None:
+    best = policy.best
+    if best is None:
+        out.print("No trial reported a result.")
+        return
+    config = _config_text(policy.trials[best.trial].trial.config)
+    out.print(f"Best: {policy.metric.name} {best.metric:.4f}, {best.trial} at epoch {best.epoch}")
+    out.print(f"  configuration: {config}", markup=False)
+    out.print(f"  checkpoint: {best.checkpoint or 'none: the script saves none'}", markup=False)
+
+
+def _config_text(config: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in config.items()
+    )
+
+
+def _or_dash(value: float | None, show: object) -> str:
+    return "-" if value is None else str(show(value))  # type: ignore[operator]
+
+
+def show_instances(out: Console, found: Sequence[Found]) -> None:
+    """Print which instances of ours are alive and what they cost per hour."""
+    if not found:
+        out.print("No instance of ours is alive.")
+        return
+    table = Table()
+    for name in ("run", "instance", "type", "state", "$/h", "looked after"):
+        table.add_column(name)
+    for one in found:
+        it = one.instance
+        care = "no: `cloudtune gc` returns it" if one.orphan else "yes" if one.controlled else "?"
+        table.add_row(it.run, it.id, it.instance_type, it.state, f"{one.usd_per_hour:.3f}", care)
+    out.print(table)
+    total = sum(one.usd_per_hour for one in found)
+    out.print(f"{len(found)} instances, ${total:.2f} per hour")
+
+
+def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
+    """Return a watch that tells a measurement as it goes."""
+
+    def watch(event: Event, commands: tuple[Command, ...]) -> None:
+        lines = []
+        match event:
+            case InstanceLaunched():
+                lines.append(f"{event.instance} launched")
+            case NodeJoined():
+                lines.append("joined the cluster")
+            case InstanceGone():
+                lines.append("returned")
+            case _:
+                pass
+        starts = [c for c in commands if isinstance(c, StartTrial)]
+        if starts:
+            lines.append(f"trains {len(starts)} trials on {starts[0].width:g} GPUs each")
+        for line in lines:
+            out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
+
+    return watch
