@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune import home
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.infra.cloud import Cloud
     from cloudtune.infra.trainer import Training
-    from cloudtune.policy import Policy
+    from cloudtune.policy import Policy, RunPolicy
     from cloudtune.reporting import Report
     from cloudtune.scaling import ScalingProfile
 
@@ -63,7 +63,7 @@ class Planned:
 
 def catalog_of(experiment: Experiment) -> Catalog:
     """Return the prices that apply to an experiment."""
-    from cloudtune.infra.pricing import catalog  # noqa: PLC0415
+    from cloudtune.infra.pricing import catalog
 
     return catalog(experiment.cloud.region, experiment.cloud.market)
 
@@ -151,7 +151,7 @@ def _merged(refusals: list[InfeasibleError]) -> InfeasibleError:
 def forced_plan(
     experiment: Experiment, profiles: list[ScalingProfile], limits: Limits, elapsed: float = 0.0
 ) -> Planned:
-    """Return a plan for a run that will end at its limits: in time if possible, else the fastest."""
+    """Return a plan for a run that ends at its limits: in time if possible, else the fastest."""
     try:
         return make_plan(experiment, profiles, Limits(limits.deadline, None), elapsed)
     except InfeasibleError as error:
@@ -240,7 +240,7 @@ def open_cloud(experiment: Experiment, *, pace: bool) -> Cloud:
     Raises:
         UsageError: what AWS needs isn't in the experiment.
     """
-    from cloudtune.infra import cloud  # noqa: PLC0415
+    from cloudtune.infra import cloud
 
     settings = experiment.cloud
     if settings.provider == "emulated":
@@ -283,8 +283,8 @@ class Drive:
         Raises:
             CleanupError: EC2 didn't confirm that every instance of the run is gone.
         """
-        from cloudtune.infra.cloud import sweep  # noqa: PLC0415
-        from cloudtune.infra.ec2 import Ec2, ids  # noqa: PLC0415
+        from cloudtune.infra.cloud import sweep
+        from cloudtune.infra.ec2 import Ec2, ids
 
         self._record()
         ec2 = Ec2(self.cloud.endpoint)
@@ -306,10 +306,10 @@ class Drive:
         self, ec2: Any, policy: Policy, ledger: Path, header: Mapping[str, Any], watch: Watch
     ) -> None:
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
-        from cloudtune.engine import run  # noqa: PLC0415
-        from cloudtune.infra.head import RayHead, Rental  # noqa: PLC0415
-        from cloudtune.infra.ray_world import CloudWorld  # noqa: PLC0415
-        from cloudtune.ledger import FileLedger  # noqa: PLC0415
+        from cloudtune.engine import run
+        from cloudtune.infra.head import RayHead, Rental
+        from cloudtune.infra.ray_world import CloudWorld
+        from cloudtune.ledger import FileLedger
 
         rental = Rental(
             run=self.run,
@@ -327,7 +327,7 @@ class Drive:
             run(policy, world, record, watch)
 
     def _training(self) -> Training:
-        from cloudtune.infra.trainer import Training  # noqa: PLC0415
+        from cloudtune.infra.trainer import Training
 
         experiment = self.experiment
         return Training(
@@ -341,7 +341,7 @@ class Drive:
 
     def _record(self) -> None:
         """Note who drives this run and where, so that `gc` can tell a dead run from a live one."""
-        from cloudtune.infra.processes import ProcessGroup  # noqa: PLC0415
+        from cloudtune.infra.processes import ProcessGroup
 
         me = ProcessGroup.of(os.getpid())
         where = {"provider": self.experiment.cloud.provider, "region": self.cloud.endpoint.region}
@@ -352,7 +352,7 @@ def _own_address(cloud: Cloud) -> str:
     """Return the address at which instances reach this machine."""
     if cloud.emulator is not None:
         return "127.0.0.1"
-    from cloudtune.infra.node import metadata  # noqa: PLC0415
+    from cloudtune.infra.node import metadata
 
     try:
         return metadata("local-ipv4")
@@ -376,8 +376,14 @@ def _interrupting(interrupt: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_job(job: Job, folder: Path, cloud: Cloud, watching: Callable[[Any], Watch]) -> Any:
-    """Carry a job out on a cloud; returns its policy, ended. `watching(policy)` gives the watch."""
+def run_job(job: Job, watching: Callable[[RunPolicy], Watch]) -> tuple[Path, RunPolicy]:
+    """Carry a job out; returns the run's folder and its policy, ended.
+
+    `watching(policy)` gives what is told of each event and its commands.
+    """
+    cloud = open_cloud(job.experiment, pace=job.paced)
+    folder = home.new_run(job.experiment.name)
+    job = replace(job, run=folder.name)
     policy = job.policy()
     drive = Drive(
         folder=folder,
@@ -389,7 +395,7 @@ def run_job(job: Job, folder: Path, cloud: Cloud, watching: Callable[[Any], Watc
         last_epoch=job.experiment.epochs.max,
     )
     drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(policy))
-    return policy
+    return folder, policy
 
 
 def _lease(job: Job) -> float:
@@ -403,9 +409,9 @@ def _lease(job: Job) -> float:
 def measure(
     experiment: Experiment,
     instance_type: str,
-    cloud: Cloud,
     watch: Watch,
     *,
+    pace: bool,
     limits: Limits = PROFILE_LIMITS,
     epochs: int = 4,
 ) -> tuple[ScalingProfile, float]:
@@ -415,7 +421,7 @@ def measure(
         CloudtuneError: it couldn't be measured; the message says why.
         NoCapacityError: the cloud has no such instance now.
     """
-    from cloudtune.profiles.measure import MeasurePolicy  # noqa: PLC0415
+    from cloudtune.profiles.measure import MeasurePolicy
 
     began = time.time()
     offer = catalog_of(experiment).offer(instance_type)
@@ -425,6 +431,7 @@ def measure(
         limits=limits,
         epochs=epochs,
     )
+    cloud = open_cloud(experiment, pace=pace)
     folder = home.new_run(f"{experiment.name}-profile")
     lease = (limits.deadline or 3600.0) + LEASE_GRACE_SECONDS
     drive = Drive(folder, experiment, offer, cloud, began, lease, policy.last_epoch)
@@ -453,10 +460,10 @@ def keep_profile(profile: ScalingProfile) -> Path:
 
 def simulate(job: Job) -> Report:
     """Return the report of a job played in virtual time, with made-up learning curves."""
-    from cloudtune.engine import run  # noqa: PLC0415
-    from cloudtune.ledger import MemoryLedger  # noqa: PLC0415
-    from cloudtune.reporting import build  # noqa: PLC0415
-    from cloudtune.simulator import SimWorld, synthetic_metric  # noqa: PLC0415
+    from cloudtune.engine import run
+    from cloudtune.ledger import MemoryLedger
+    from cloudtune.reporting import build
+    from cloudtune.simulator import SimWorld, synthetic_metric
 
     metric, seed = job.experiment.metric, job.experiment.seed
     world = SimWorld(job.profile, metric.name, synthetic_metric(metric.mode, seed), seed)

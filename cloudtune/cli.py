@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import sys
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from cloudtune.app import Planned
-    from cloudtune.infra.cloud import Cloud
     from cloudtune.job import Job
+    from cloudtune.policy import RunPolicy
     from cloudtune.scaling import ScalingProfile
 
     Command = TypeVar("Command", bound=Callable[..., Any])
@@ -96,7 +97,7 @@ _OVERRIDES = {
 
 
 def _load(path: Path, given: Mapping[str, Any]) -> Experiment:
-    from cloudtune.infra.pricing import instance_types  # noqa: PLC0415
+    from cloudtune.infra.pricing import instance_types
 
     overrides = {
         field: given[option]
@@ -140,7 +141,7 @@ def plan(
 
 
 def _show_planned(wanted: Experiment, planned: Planned, output: str) -> None:
-    from cloudtune.codec import encode  # noqa: PLC0415
+    from cloudtune.codec import encode
 
     if output == "json":
         data = {
@@ -163,7 +164,7 @@ def _show_planned(wanted: Experiment, planned: Planned, output: str) -> None:
 
 
 def _show_infeasible(error: InfeasibleError, output: str) -> int:
-    from cloudtune.codec import encode  # noqa: PLC0415
+    from cloudtune.codec import encode
 
     if output == "json":
         data = {
@@ -192,12 +193,12 @@ def _show_infeasible(error: InfeasibleError, output: str) -> int:
 @_PACE
 @click.option("--force", is_flag=True, help="Start even if no plan meets the limits; they hold.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before renting from AWS.")
-def run(  # noqa: PLR0917  one argument an option
+def run(
     experiment: Path,
     profile: Path | None,
-    pace: bool,  # noqa: FBT001
-    force: bool,  # noqa: FBT001
-    yes: bool,  # noqa: FBT001
+    pace: bool,
+    force: bool,
+    yes: bool,
     **given: Any,
 ) -> int:
     """Tune: rent, train, cut, grow, give back, and report. Takes an experiment or a saved plan."""
@@ -209,12 +210,10 @@ def run(  # noqa: PLR0917  one argument an option
     wanted = _load(experiment, given)
     profiles = app.stored_profiles(wanted, profile)
     app.check_script(wanted)
-    cloud = None
     spent = 0.0
     if not profiles:
         _confirm(wanted, None, yes=yes)
-        cloud = app.open_cloud(wanted, pace=pace)
-        profiles, spent = _profile_first(wanted, cloud)
+        profiles, spent = _profile_first(wanted, began, pace=pace)
     limits = _left(_limits(wanted), spent)
     elapsed = time.time() - began
     try:
@@ -226,7 +225,7 @@ def run(  # noqa: PLR0917  one argument an option
         console().print("No plan meets the limits; runs until one of them ends it.")
     _show_planned(wanted, planned, "table")
     job = _job(wanted, planned, limits, began, pace=pace)
-    return _run_job(job, cloud, yes=yes)
+    return _run_job(job, yes=yes)
 
 
 def _refuse_overrides(given: Mapping[str, Any]) -> None:
@@ -236,12 +235,15 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
         raise UsageError(f"a saved plan is carried out as it is; leave out {names}, or plan again")
 
 
-def _left(limits: Limits, spent: float) -> Limits:
-    return Limits(limits.deadline, None if limits.budget is None else limits.budget - spent)
+def _left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
+    deadline, budget = limits.deadline, limits.budget
+    return Limits(
+        None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
+    )
 
 
 def _job(wanted: Experiment, planned: Planned, limits: Limits, began: float, *, pace: bool) -> Job:
-    from cloudtune.job import Job  # noqa: PLC0415
+    from cloudtune.job import Job
 
     return Job(
         run="",
@@ -256,21 +258,21 @@ def _job(wanted: Experiment, planned: Planned, limits: Limits, began: float, *, 
 
 
 def _run_planned(saved: Job, began: float, *, pace: bool, yes: bool) -> int:
-    import dataclasses  # noqa: PLC0415
-
     app.check_script(saved.experiment)
     paced = pace and saved.experiment.cloud.provider == "emulated"
     job = dataclasses.replace(saved, began=began, paced=paced)
     show_plan(console(), job.plan, None, job.limits)
-    return _run_job(job, None, yes=yes)
+    return _run_job(job, yes=yes)
 
 
-def _profile_first(wanted: Experiment, cloud: Cloud) -> tuple[list[ScalingProfile], float]:
+def _profile_first(
+    wanted: Experiment, began: float, *, pace: bool
+) -> tuple[list[ScalingProfile], float]:
     console().print("No profile of this script yet: measuring it first, within the same limits.")
     profiles, spent = [], 0.0
     for name in wanted.cloud.instances:
-        limits = Limits(wanted.limits.deadline, _left(_limits(wanted), spent).budget)
-        found, cost = app.measure(wanted, name, cloud, _measure_watch(), limits=limits)
+        limits = _left(_limits(wanted), spent, time.time() - began)
+        found, cost = app.measure(wanted, name, _measure_watch(), pace=pace, limits=limits)
         app.keep_profile(found)
         profiles.append(found)
         spent += cost
@@ -298,36 +300,31 @@ def _cap(limits: Limits) -> str:
     return "no cap" if limits.budget is None else f"at most {format_dollars(limits.budget)}"
 
 
-def _run_job(job: Job, cloud: Cloud | None, *, yes: bool) -> int:
-    import dataclasses  # noqa: PLC0415
-
-    from cloudtune.screen import RunScreen  # noqa: PLC0415
+def _run_job(job: Job, *, yes: bool) -> int:
+    from cloudtune.screen import RunScreen
 
     _confirm(job.experiment, job, yes=yes)
     out = console()
     if job.paced:
-        out.print("Emulated cloud: epochs are paced by the instance type's speed curve.")
-    cloud = cloud or app.open_cloud(job.experiment, pace=job.paced)
-    folder = home.new_run(job.experiment.name)
-    job = dataclasses.replace(job, run=folder.name)
-    out.print(f"Run {job.run}")
-    policy = app.run_job(job, folder, cloud, lambda policy: RunScreen(out, policy).watch)
+        out.print("Emulated cloud: training is paced by the instance type's speed curve.")
+    folder, policy = app.run_job(job, lambda policy: RunScreen(out, policy).watch)
     return _conclude(folder, policy)
 
 
-def _conclude(folder: Path, policy: Any) -> int:
-    from cloudtune.reporting import load  # noqa: PLC0415
-    from cloudtune.screen import show_report  # noqa: PLC0415
+def _conclude(folder: Path, policy: RunPolicy) -> int:
+    from cloudtune.reporting import load
+    from cloudtune.screen import show_report
 
     out = console()
     show_report(out, load(folder))
     out.print(f"0 instances left (checked {time.strftime('%H:%M:%S')})")
     out.print(f"More: cloudtune report {folder.name}")
     failed = policy.first_error()
-    if policy.ending.exit_code == 1 and failed is not None:
+    code = policy.ending.exit_code if policy.ending else 1
+    if code == 1 and failed is not None:
         click.echo(f"error: every trial failed; the first: {failed.id}: {failed.error}", err=True)
         click.echo(failed.traceback, err=True)
-    return int(policy.ending.exit_code)
+    return code
 
 
 # ---- profile -------------------------------------------------------------------------------
@@ -342,24 +339,23 @@ def _conclude(folder: Path, policy: Any) -> int:
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before renting from AWS.")
 def profile(
     experiment: Path,
-    pace: bool,  # noqa: FBT001
+    pace: bool,
     epochs: int,
     save: Path | None,
-    yes: bool,  # noqa: FBT001
+    yes: bool,
     **given: Any,
 ) -> int:
     """Measure how the script scales, on one rented instance of each type, and keep it."""
-    from cloudtune.profiles import store  # noqa: PLC0415
+    from cloudtune.profiles import store
 
     wanted = _load(experiment, given)
     app.check_script(wanted)
     _confirm(wanted, None, yes=yes)
     profiles, spent = [], 0.0
     for name in wanted.cloud.instances:
-        cloud = app.open_cloud(wanted, pace=pace)
         limits = Limits(app.PROFILE_LIMITS.deadline, _left(_limits(wanted), spent).budget)
         found, cost = app.measure(
-            wanted, name, cloud, _measure_watch(), limits=limits, epochs=epochs
+            wanted, name, _measure_watch(), pace=pace, limits=limits, epochs=epochs
         )
         spent += cost
         profiles.append(found)
@@ -372,7 +368,7 @@ def profile(
 
 
 def _measure_watch() -> Callable[[Any, Any], None]:
-    from cloudtune.screen import measuring  # noqa: PLC0415
+    from cloudtune.screen import measuring
 
     return measuring(console())
 
@@ -389,13 +385,13 @@ def _measure_watch() -> Callable[[Any, Any], None]:
 def simulate(
     experiment: Path,
     profile: Path | None,
-    force: bool,  # noqa: FBT001
+    force: bool,
     output: str,
     **given: Any,
 ) -> int:
     """Play the run in virtual time: the same policy, made-up learning curves, no cloud."""
-    from cloudtune import reporting  # noqa: PLC0415
-    from cloudtune.screen import show_report  # noqa: PLC0415
+    from cloudtune import reporting
+    from cloudtune.screen import show_report
 
     wanted = _load(experiment, given)
     profiles = app.stored_profiles(wanted, profile)
@@ -428,9 +424,9 @@ def simulate(
 @_OUTPUT
 def report(run: str | None, output: str) -> int:
     """Show what a run did, planned against actual; without RUN, the last one."""
-    from cloudtune.records import cloud_records  # noqa: PLC0415
-    from cloudtune.reporting import load, to_json  # noqa: PLC0415
-    from cloudtune.screen import show_report  # noqa: PLC0415
+    from cloudtune.records import cloud_records
+    from cloudtune.reporting import load, to_json
+    from cloudtune.screen import show_report
 
     folder = home.find_run(run)
     found = load(folder)
@@ -446,8 +442,8 @@ def report(run: str | None, output: str) -> int:
 @_OUTPUT
 def status(region: str | None, output: str) -> int:
     """Show which instances of ours are alive, whose they are and what they cost per hour."""
-    from cloudtune import cleanup  # noqa: PLC0415
-    from cloudtune.screen import show_instances  # noqa: PLC0415
+    from cloudtune import cleanup
+    from cloudtune.screen import show_instances
 
     found = [one for cloud in cleanup.open_clouds(region) for one in cleanup.look(cloud)]
     if output == "json":
@@ -467,13 +463,13 @@ def status(region: str | None, output: str) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be returned.")
 @click.option("--region", help="Look into this AWS region too.")
-def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> int:  # noqa: FBT001
+def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> int:
     """Give back what dead runs have left: instances, and processes on this machine.
 
     Without RUN and --all: the instances of runs of this machine whose controller is dead, and any
     whose lease is over. A live run is never touched without --all.
     """
-    from cloudtune import cleanup  # noqa: PLC0415
+    from cloudtune import cleanup
 
     left = []
     for folder in cleanup.dead_runs():

@@ -24,7 +24,7 @@ _KINDS: dict[str, type] = {
 }
 
 
-def encode(value: object) -> Any:  # noqa: ANN401  JSON
+def encode(value: object) -> Any:
     """Return dataclasses, enums, mappings and sequences as JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
@@ -43,7 +43,7 @@ def encode_kind(value: events.Event | commands.Command) -> dict[str, Any]:
     return {"kind": type(value).__name__, **encode(value)}
 
 
-def decode_kind(data: Mapping[str, Any]) -> Any:  # noqa: ANN401  one of a closed union
+def decode_kind(data: Mapping[str, Any]) -> Any:
     """Return the event or the command that `encode_kind` was given.
 
     Raises:
@@ -53,7 +53,7 @@ def decode_kind(data: Mapping[str, Any]) -> Any:  # noqa: ANN401  one of a close
     return decode(_KINDS[data["kind"]], rest)
 
 
-def decode(wanted: type[T], data: Any) -> T:  # noqa: ANN401  JSON
+def decode(wanted: type[T], data: Any) -> T:
     """Return the value of that type that `encode` was given."""
     return typing.cast("T", _decode(wanted, data))
 
@@ -63,7 +63,7 @@ def _hints(wanted: type) -> dict[str, Any]:
     return typing.get_type_hints(wanted, localns=_NOUNS)
 
 
-def _decode(wanted: Any, data: Any) -> Any:  # noqa: ANN401, PLR0911  one return a shape
+def _decode(wanted: Any, data: Any) -> Any:  # noqa: PLR0911  one return a shape
     origin, args = typing.get_origin(wanted), typing.get_args(wanted)
     if dataclasses.is_dataclass(wanted):
         hints = _hints(typing.cast("type", wanted))

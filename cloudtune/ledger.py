@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudtune.codec import decode_kind, encode_kind
@@ -13,6 +12,7 @@ from cloudtune.errors import CloudtuneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from cloudtune.commands import Command
     from cloudtune.events import Event

@@ -226,7 +226,7 @@ def _trial_json(trial: TrialProgress) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401  JSON
+def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

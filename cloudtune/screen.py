@@ -262,9 +262,9 @@ def _show_facts(out: Console, report: Report) -> None:
         )
     for trial, (equal, checked) in report.synced().items():
         out.print(f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs")
-    for trial in report.policy.trials.values():
-        if trial.error:
-            out.print(f"{trial.id} failed at epoch {trial.epoch}: {trial.error}", markup=False)
+    for failed in report.policy.trials.values():
+        if failed.error:
+            out.print(f"{failed.id} failed at epoch {failed.epoch}: {failed.error}", markup=False)
     if report.job.paced:
         out.print(
             "Emulated cloud: learning is real; seconds follow the instance type's speed curve "

@@ -293,7 +293,7 @@ class Context:
 
 
 def get_context() -> Context:
-    """Give the worker's place in its trial: rank, world size, device …"""
+    """Give the worker's place in its trial: rank, world size, device."""
     return Context(_current())
 
 

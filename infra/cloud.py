@@ -49,7 +49,9 @@ def emulated(home: Path, region: str, *, pace: int | None) -> Cloud:
     """
     emulator = ensure_emulator(home)
     tags = {PACE_TAG: "off" if pace is None else str(pace)}
-    return Cloud(Endpoint(region, emulator.endpoint, _NO_ACCOUNT), {"ImageId": EMULATED_IMAGE}, tags, home)
+    return Cloud(
+        Endpoint(region, emulator.endpoint, _NO_ACCOUNT), {"ImageId": EMULATED_IMAGE}, tags, home
+    )
 
 
 def running_emulator(home: Path, region: str) -> Cloud | None:

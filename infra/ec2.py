@@ -68,7 +68,7 @@ class Instance:
 
 def launch_token(run: str, intent: str, instance_type: str, market: str) -> str:
     """Return the ClientToken of a launch intent: the same intent never buys twice."""
-    key = "\n".join((run, intent, instance_type, market))
+    key = f"{run}\n{intent}\n{instance_type}\n{market}"
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -135,7 +135,7 @@ class Ec2:
             self._client.terminate_instances(InstanceIds=ids[start : start + _TERMINATE_AT_ONCE])
 
 
-def _read(described: Any) -> Instance:  # noqa: ANN401  boto3's typed dict, read once here
+def _read(described: Any) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
     state = described["State"]["Name"]
     reason = described.get("StateTransitionReason", "")

@@ -139,8 +139,9 @@ class EmulatedEC2:
         instance = self._instances[machine.id]
         if machine.state == "terminated":
             instance.terminate()  # moto gives the volume and the network interface back
-        instance._state = InstanceState(machine.state, STATE_CODES[machine.state])
-        instance._reason = machine.transition_reason
+        # moto has no door for these two.
+        instance._state = InstanceState(machine.state, STATE_CODES[machine.state])  # noqa: SLF001
+        instance._reason = machine.transition_reason  # noqa: SLF001
         instance.state_reason = StateReason(machine.state_reason, machine.reason_code)
 
 

@@ -165,8 +165,8 @@ class RayHead:
             "available_node_types": {HEAD_TYPE: head, **types},
             "provider": self._provider(),
             # An external provider gets no defaults: all of these must be there.
-            **dict.fromkeys(("auth", "docker", "file_mounts"), {}),
-            **dict.fromkeys(_COMMAND_LISTS, []),
+            **{name: {} for name in ("auth", "docker", "file_mounts")},
+            **{name: [] for name in _COMMAND_LISTS},
         }
 
     def _provider(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class RayHead:
             "config": str(self._config),
         }
 
-    def _node_type(self, intent: str, wanted: bool) -> dict[str, Any]:  # noqa: FBT001
+    def _node_type(self, intent: str, wanted: bool) -> dict[str, Any]:
         offer, count = self.rental.offer, int(wanted)
         minutes = max(1, round((self.rental.lease - time.time()) / 60))
         script = user_data(Join(self.address, intent, offer.gpus), minutes)

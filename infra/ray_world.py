@@ -75,6 +75,7 @@ class CloudWorld:
             logging_level="ERROR",
             configure_logging=False,
         )
+        _keep_quiet(self._head.folder / "ray.log")
         self._watcher.start()
         self.emit(RunStarted)
         return self
@@ -104,6 +105,7 @@ class CloudWorld:
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended."""
         while not self._ended:
+            event: Event | None
             try:
                 event = self._events.get(timeout=self._until_timer())
             except queue.Empty:
@@ -151,3 +153,13 @@ class CloudWorld:
                 self._ended = True
             case _:
                 assert_never(command)
+
+
+def _keep_quiet(log: Path) -> None:
+    """Send what Ray would print between our lines to a file; there is no setting for that."""
+
+    def write(data: dict[str, object], *_: object, **__: object) -> None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{data.get('lines') or data}\n")
+
+    ray._private.worker.print_to_stdstream = write  # noqa: SLF001

@@ -123,7 +123,7 @@ class Worker:
         self._news.put({"ready": True})
         self._session.run(function, assignment.config)
 
-    def _device(self, cuda: bool) -> str:  # noqa: FBT001
+    def _device(self, cuda: bool) -> str:
         """Return this worker's device: Ray shows it its own GPUs only, so it is the first."""
         return "cuda:0" if cuda and os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
 

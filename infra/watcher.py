@@ -28,6 +28,7 @@ _SETTLE_SECONDS = 3.0
 class _Intent:
     """What has been said of an intent so far."""
 
+    expected_at: float
     instance: str | None = None
     launched: bool = False
     joined: bool = False
@@ -68,13 +69,13 @@ class Watcher:
     def expect(self, intent: str) -> None:
         """Look out for the instance of an intent."""
         with self._lock:
-            self._intents.setdefault(intent, _Intent())
+            self._intents.setdefault(intent, _Intent(time.time()))
 
     def release(self, intent: str) -> None:
         """Look out for the end of an intent that may never have been launched."""
         with self._lock:
             watched = self._intents[intent]
-            watched.released_at = watched.released_at or time.monotonic()
+            watched.released_at = watched.released_at or time.time()
 
     def _watch(self) -> None:
         while not self._stopping.wait(_POLL_SECONDS):
@@ -97,17 +98,20 @@ class Watcher:
                 continue
             if not watched.launched:
                 watched.instance, watched.launched = instance.id, True
-                self._tell_launch(intent, instance)
+                self._tell_launch(intent, watched, instance)
             if not instance.billing:
                 watched.over = True
-                self._tell_end(intent, instance)
+                self._tell_end(intent, watched, instance)
 
-    def _tell_launch(self, intent: str, instance: Instance) -> None:
-        launched_at = instance.launched_at - self._began
+    def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
+        # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.
+        launched_at = max(instance.launched_at, watched.expected_at) - self._began
         self._emit(lambda at: InstanceLaunched(at, intent, instance.id, launched_at))
 
-    def _tell_end(self, intent: str, instance: Instance) -> None:
-        ended = None if instance.ended_at is None else instance.ended_at - self._began
+    def _tell_end(self, intent: str, watched: _Intent, instance: Instance) -> None:
+        ended = None
+        if instance.ended_at is not None:
+            ended = max(instance.ended_at, watched.released_at or 0.0) - self._began
         self._emit(
             lambda at: InstanceGone(at, intent, at if ended is None else ended, instance.reason)
         )
@@ -157,4 +161,4 @@ class Watcher:
         """Whether the release is so old that the provider, which looks before it asks, knows."""
         if watched.released_at is None:
             return False
-        return time.monotonic() - watched.released_at > _SETTLE_SECONDS
+        return time.time() - watched.released_at > _SETTLE_SECONDS

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.errors import CloudtuneError, NoCapacityError
 from cloudtune.events import (
     EpochDone,
     InstanceGone,
@@ -26,7 +27,6 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.errors import CloudtuneError, NoCapacityError
 from cloudtune.fleet import FleetBook
 from cloudtune.placement import free_gpus, place, slots
 from cloudtune.scaling import Measurement, ScalingProfile

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.codec import decode, encode
@@ -18,6 +17,7 @@ from cloudtune.scaling import ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 VERSION = 1
 BESIDE = "profile.json"

@@ -1,0 +1,58 @@
+# `make demo` tunes the example, `make test` checks and tests everything.
+# Each first sets up what it needs, in .venv; that takes a few minutes once.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/set-up
+PYTHON ?= python3.11
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+# planners, infra and profiles are linked into cloudtune/; ruff follows no links.
+SOURCE := cloudtune planners infra profiles tests examples
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format clean
+
+help:
+	@echo "make demo     tune the example on the emulated cloud (5 minutes at most, no account needed)"
+	@echo "make test     run every check and every test"
+	@echo "make check    run the checks alone: ruff, mypy, import contracts, layout"
+	@echo "make format   let ruff put the code in order"
+	@echo "make clean    remove .venv and all caches"
+
+setup: $(STAMP)
+
+# The stamp is written last: without it, whatever is in .venv is half-made and goes.
+$(STAMP): pyproject.toml constraints.txt
+	@test -e $@ || { echo "Setting up $(VENV): a few minutes, once."; $(MAKE_VENV); }
+	@rm -f $@
+	@$(PIP) install -c constraints.txt setuptools
+	@$(PIP) install -c constraints.txt --no-build-isolation --editable '.[dev,examples]'
+	@touch $@
+
+MAKE_VENV = for each in $(PYTHON) python3 python; do \
+    if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+        $$each -m venv --clear $(VENV); exit; \
+    fi; \
+done; \
+echo "cloudtune needs Python 3.11 or later; name one: make PYTHON=/path/to/python" >&2; exit 1
+
+demo: $(STAMP)
+	$(BIN)/cloudtune run examples/digits/experiment.yaml --deadline 5m --budget '$$2'
+
+check: $(STAMP)
+	$(BIN)/ruff check --quiet $(SOURCE)
+	$(BIN)/ruff format --check --quiet $(SOURCE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q tests/architecture
+
+# With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
+test: check
+	@$(BIN)/pytest $(if $(STATUS),; echo $$? >'$(STATUS)')
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix $(SOURCE)
+	$(BIN)/ruff format $(SOURCE)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,222 @@
+"""Whole runs through the command line, each in a home of its own that must be clean afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from cloudtune.infra.emulator import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.profiles.store import script_hash, write
+from cloudtune.scaling import Measurement, ScalingProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TRAIN = """
+import math, os, tempfile
+from pathlib import Path
+import torch
+import cloudtune
+
+def train(config):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    net = cloudtune.prepare_model(model)
+    optimizer = torch.optim.SGD(net.parameters(), lr=config["lr"])
+    checkpoint = cloudtune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            model.load_state_dict(torch.load(Path(folder) / "state.pt"))
+    rank = cloudtune.get_context().get_world_rank()
+    for epoch in cloudtune.epochs():
+        x = torch.randn(16, 4) + rank
+        loss = (net(x) - x.sum(dim=1, keepdim=True)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        value = float(loss.detach())
+        {trouble}
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(model.state_dict(), Path(folder) / "state.pt")
+            cloudtune.report({{"loss": value}}, cloudtune.Checkpoint.from_directory(folder))
+"""
+
+EXPERIMENT = """
+name: small
+train: train.py:train
+metric: {{name: loss, mode: min}}
+search: {{lr: {{uniform: [0.01, 0.1]}}, n: {{randint: [0, 1000]}}}}
+trials: {trials}
+epochs: {{min: {first}, max: {last}}}
+eta: 2
+limits: {{deadline: 3m, budget: $2}}
+cloud: {{instances: [g7.12xlarge], max_instances: 2}}
+"""
+
+
+@dataclass
+class Done:
+    """What a command printed and returned."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Bench:
+    """A home, an experiment in it, and the command line."""
+
+    home: Path
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def experiment(
+        self, trouble: str = "pass", *, trials: int = 4, first: int = 2, last: int = 4
+    ) -> Path:
+        """Write the script and the experiment; returns the experiment's path."""
+        (self.folder / "train.py").write_text(TRAIN.format(trouble=trouble))
+        path = self.folder / "experiment.yaml"
+        path.write_text(EXPERIMENT.format(trials=trials, first=first, last=last))
+        return path
+
+    def profile(self, epoch: float = 0.4, start: float = 4.0) -> Path:
+        """Write a profile of the script beside the experiment; returns its path."""
+        profile = ScalingProfile(
+            instance_type="g7.12xlarge",
+            epoch={1.0: Measurement(epoch), 2.0: Measurement(epoch / 1.854)},
+            launch=Measurement(0.6),
+            boot=Measurement(7.0),
+            start=Measurement(start),
+            resize=Measurement(start),
+            release=Measurement(1.5),
+            script_hash=script_hash(self.folder / "train.py"),
+            measured_at="2026-11-20T00:00:00Z",
+            source="a test",
+        )
+        path = self.folder / "profile.json"
+        write(path, [profile])
+        return path
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Start a command and return its process."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "cloudtune", *map(str, arguments)],
+            env={**os.environ, **self.environment},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: object, timeout: float = 150) -> Done:
+        """Run a command to its end."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=timeout)
+        return Done(process.returncode, out, err)
+
+    @property
+    def emulator(self) -> Path:
+        """The emulator's home."""
+        return self.home / "emulator"
+
+    def machines(self) -> list[dict[str, Any]]:
+        """Return the emulator's own records of all its machines; none if it doesn't run."""
+        emulator = find_emulator(self.emulator)
+        if emulator is None:
+            return []
+        with urllib.request.urlopen(f"{emulator.endpoint}/_cloudtune/instances") as answer:
+            return list(json.load(answer))
+
+    def alive(self, run: str | None = None) -> list[dict[str, Any]]:
+        """Return the machines that bill, of a run or of all."""
+        return [
+            machine
+            for machine in self.machines()
+            if machine["state"] in {"pending", "running"}
+            and run in {None, machine["tags"].get("cloudtune:run")}
+        ]
+
+    def refuse(self, action: str, code: str, times: int = 100) -> None:
+        """Have the cloud refuse an action; starts it."""
+        emulator = ensure_emulator(self.emulator)
+        faults = [{"action": action, "match": {}, "code": code, "message": code, "times": times}]
+        request = urllib.request.Request(
+            f"{emulator.endpoint}/_cloudtune/faults", data=json.dumps(faults).encode()
+        )
+        urllib.request.urlopen(request).close()
+
+    def last_report(self) -> dict[str, Any]:
+        """Return `cloudtune report -o json` of the last run."""
+        done = self("report", "-o", "json")
+        assert done.code == 0, done.err
+        return dict(json.loads(done.out))
+
+    def nothing_launched(self) -> bool:
+        """Whether no run was begun and no cloud was opened."""
+        return not (self.home / "runs").exists() and find_emulator(self.emulator) is None
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A home of its own; at the end no process of it may run, and no machine."""
+    home, folder = tmp_path / "h", tmp_path / "x"
+    folder.mkdir()
+    pace = {"CLOUDTUNE_HOME": str(home), "CLOUDTUNE_PACE_SCALE": "0.1"}
+    made = Bench(home, folder, pace)
+    before = set(psutil.pids())
+    yield made
+    alive = made.alive()
+    if find_emulator(made.emulator) is not None:
+        stop_emulator(made.emulator, only_if_idle=False)
+    assert not alive, f"left running: {alive}"
+    assert not left_over(before, home), "processes of the run are left"
+
+
+def left_over(before: set[int], home: Path) -> list[str]:
+    """Return new processes that speak of the home; a moment is given to those that are ending."""
+    give_up = time.monotonic() + 5
+    while True:
+        found = [line for line in map(_speaks_of(home), set(psutil.pids()) - before) if line]
+        if not found or time.monotonic() > give_up:
+            return found
+        time.sleep(0.1)
+
+
+def _speaks_of(home: Path) -> Callable[[int], str]:
+    def look(pid: int) -> str:
+        try:
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return ""
+            told = " ".join([*process.cmdline(), *process.environ().values()])
+            return f"{pid}: {' '.join(process.cmdline())[:200]}" if str(home) in told else ""
+        except psutil.Error:
+            return ""
+
+    return look
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until something is so."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it never came to pass"
+        time.sleep(0.1)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """Press Ctrl-C."""
+    process.send_signal(signal.SIGINT)

@@ -1,0 +1,74 @@
+"""One run from an experiment to a model, and everything that is promised of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.engine import run
+from cloudtune.job import Job
+from cloudtune.ledger import MemoryLedger, read_entries, read_header
+from cloudtune.replay import ReplayWorld
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Bench
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_run_from_experiment_to_model(bench: Bench) -> None:
+    path = bench.experiment(trials=4, first=15, last=60)
+    bench.profile(epoch=0.4, start=4.0)
+    done = bench("run", path, "--deadline", "70s", "--budget", "$1.50")
+    assert done.code == 0, done.out + done.err
+    assert "0 instances left (checked " in done.out
+    told = bench.last_report()
+    check_outcome(told)
+    check_elasticity(told)
+    check_who_launched(told)
+    check_replay(bench.home / "runs" / told["run"])
+    assert bench.machines() == [], "an idle emulator ends with the run"
+
+
+def check_outcome(told: dict[str, Any]) -> None:
+    assert told["ended"] == "done"
+    assert told["best"]["value"] == min(
+        value for trial in told["trials"] for value in trial["history"].values()
+    )
+    assert (Path(told["best"]["checkpoint"]) / "manifest.json").exists()
+    assert told["dollars"]["actual"] <= 1.50
+    assert [trial["epoch"] for trial in told["trials"]] == [60, 30, 15, 15]
+
+
+def check_elasticity(told: dict[str, Any]) -> None:
+    assert [size["instances"] for size in told["fleet"]][-1] == 0
+    assert {size["instances"] for size in told["fleet"]} == {0, 1, 2}
+    assert told["width_changes"], "somebody grew"
+    for change in told["width_changes"]:
+        assert change["next_epoch"] == change["last_epoch"] + 1
+        assert (change["before"], change["after"]) == (1.0, 2.0)
+    for checked in told["parameters_equal"].values():
+        assert checked["equal"] == checked["epochs"] > 0
+
+
+def check_who_launched(told: dict[str, Any]) -> None:
+    """Ray's autoscaler decided it, our provider asked for it, EC2 had it: the same instances."""
+    added = [e["message"] for e in told["autoscaler_events"] if "Adding" in e["message"]]
+    launched = {c["intent"]: c["instance"] for c in told["provider_calls"] if c["what"] == "launched"}
+    assert {f"Adding 1 node(s) of type {intent}." for intent in launched} == set(added)
+    assert {i["id"] for i in told["instances"]} == set(launched.values())
+    assert {i["state"] for i in told["instances"]} == {"terminated"}
+
+
+def check_replay(folder: Path) -> None:
+    """The recorded events, fed to a fresh policy, give equal commands."""
+    ledger = folder / "ledger.jsonl"
+    job = Job.from_json(json.loads(json.dumps(read_header(ledger))))
+    entries = list(read_entries(ledger))
+    policy, again = job.policy(), MemoryLedger()
+    run(policy, ReplayWorld(entries), again)
+    assert again.entries == entries
+    assert policy.ended
