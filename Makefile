@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/set-up
 PYTHON ?= python3.11
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 # planners, infra and profiles are linked into cloudtune/; ruff follows no links.
 SOURCE := cloudtune planners infra profiles tests examples
 

@@ -38,12 +38,13 @@ class Rented:
     def dollars(self, at: float) -> float:
         """Return what it has cost if it is given back at that time.
 
-        A request that isn't answered yet counts as the minimum charge: it may exist already.
+        A request that isn't answered yet counts from when it was made: it may exist already.
         """
-        if self.launched_at is None:
-            return 0.0 if self.over else self.offer.charge(0.0)
+        if self.launched_at is None and self.over:
+            return 0.0
+        begin = self.requested_at if self.launched_at is None else self.launched_at
         end = at if self.gone_at is None else self.gone_at
-        return self.offer.charge(max(0.0, end - self.launched_at))
+        return self.offer.charge(max(0.0, end - begin))
 
 
 @dataclass

@@ -75,7 +75,11 @@ def read_header(path: Path) -> dict[str, Any]:
         CloudtuneError: not a ledger of a version that this program reads.
     """
     with path.open(encoding="utf-8") as lines:
-        first = json.loads(lines.readline() or "{}")
+        line = lines.readline()
+    try:
+        first = json.loads(line)
+    except json.JSONDecodeError:
+        raise CloudtuneError(f"{path}: not a ledger: its first line is no header") from None
     version = first.get("cloudtune_ledger") if isinstance(first, dict) else None
     if version != VERSION:
         raise CloudtuneError(f"{path}: ledger version {version!r}; this program reads {VERSION}")

@@ -8,7 +8,7 @@ import itertools
 import math
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
 from cloudtune.commands import (
     Command,
@@ -30,13 +30,14 @@ from cloudtune.events import (
     NodeLost,
     RunStarted,
     TimerFired,
+    TrialFailed,
+    TrialLost,
     TrialStarted,
     TrialStopped,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import TypeAlias
 
     from cloudtune.scaling import Measurement, ScalingProfile
 
@@ -45,12 +46,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Session:
-    """A trial's workers in training; `reports` numbers its epochs, so that a stop voids them."""
+    """A trial's workers: busy with being set up or with an epoch, or waiting at `until`."""
 
     command: StartTrial
     epoch: int
     until: int
     alive: bool = True
+    busy: bool = True
+
+
+_Intent: TypeAlias = Literal["asked", "dropped", "launched", "releasing", "gone"]
+_RUNNING = ("launched", "releasing")
 
 
 class SimWorld:
@@ -65,7 +71,6 @@ class SimWorld:
         self, profile: ScalingProfile, metric_name: str, metric_of: Curve, seed: int = 0
     ) -> None:
         self.now = 0.0
-        self.instances: dict[str, str] = {}
         self._profile = profile
         self._metric_name = metric_name
         self._metric_of = metric_of
@@ -73,13 +78,13 @@ class SimWorld:
         self._heap: list[tuple[float, int, Event]] = []
         self._order = itertools.count()
         self._sessions: dict[str, _Session] = {}
-        self._gone: set[str] = set()
+        self._intents: dict[str, _Intent] = {}
         self._timers: dict[str, float] = {}
         self._ended = False
         self.schedule(RunStarted(0.0))
 
     def schedule(self, event: Event) -> None:
-        """Let an event happen at its time; tests inject trouble this way."""
+        """Let an event happen at its time, if it still can by then; tests inject trouble so."""
         heapq.heappush(self._heap, (event.at, next(self._order), event))
 
     def next_event(self) -> Event | None:
@@ -95,32 +100,46 @@ class SimWorld:
     def _holds(self, event: Event) -> bool:
         """Whether nothing has overtaken a scheduled event."""
         match event:
-            case EpochDone() | TrialStarted():
-                return self._sessions[event.session].alive
-            case NodeJoined() | NodeLost() | InstanceLaunched() | InstanceGone():
-                return event.intent not in self._gone
+            case EpochDone() | TrialStarted() | TrialFailed() | TrialLost():
+                session = self._sessions.get(event.session)
+                return session is not None and session.alive
+            case InstanceLaunched():
+                return self._intents[event.intent] == "asked"
+            case LaunchFailed():
+                return self._intents.get(event.intent) in {"asked", "dropped"}
+            case NodeJoined() | NodeLost() | InstanceGone():
+                return self._intents.get(event.intent) in _RUNNING
             case TimerFired():
-                return math.isclose(self._timers.get(event.name, math.nan), event.at)
+                return self._timers.get(event.name) == event.at
             case _:
                 return True
 
     def _follow(self, event: Event) -> None:
         match event:
             case InstanceLaunched():
-                self.instances[event.intent] = event.instance
-            case InstanceGone():
-                self._gone.add(event.intent)
+                self._intents[event.intent] = "launched"
+            case InstanceGone() | LaunchFailed():
+                self._intents[event.intent] = "gone"
             case TrialStarted():
-                self._train(self._sessions[event.session])
+                session = self._sessions[event.session]
+                session.busy = False
+                self._train(session)
             case EpochDone():
                 session = self._sessions[event.session]
-                session.epoch = event.epoch
-                if session.epoch < session.until:
-                    self._train(session)
+                session.epoch, session.busy = event.epoch, False
+                self._train(session)
+            case TrialFailed() | TrialLost():
+                self._sessions[event.session].alive = False
+            case TimerFired():
+                del self._timers[event.name]
             case _:
                 pass
 
     def _train(self, session: _Session) -> None:
+        """Schedule the next epoch of workers that have one to train and aren't busy."""
+        if session.busy or session.epoch >= session.until:
+            return
+        session.busy = True
         command, epoch = session.command, session.epoch + 1
         seconds = self._draw(self._profile.epoch[command.width])
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
@@ -145,11 +164,10 @@ class SimWorld:
                 self._start(command)
             case ExtendTrial():
                 session = self._sessions[command.session]
-                session.until = command.until_epoch
+                session.until = max(session.until, command.until_epoch)
                 self._train(session)
             case StopTrial():
-                self._sessions[command.session].alive = False
-                self.schedule(TrialStopped(self.now, command.session))
+                self._stop(command.session)
             case SetTimer():
                 self._timers[command.name] = command.at
                 self.schedule(TimerFired(command.at, command.name))
@@ -159,25 +177,34 @@ class SimWorld:
                 assert_never(command)
 
     def _launch(self, intent: str) -> None:
+        if intent in self._intents:
+            return
+        self._intents[intent] = "asked"
         at = self.now + self._draw(self._profile.launch)
         self.schedule(InstanceLaunched(at, intent, f"sim-{intent}", at))
         self.schedule(NodeJoined(at + self._draw(self._profile.boot), intent))
 
     def _release(self, intent: str) -> None:
-        if intent in self._gone:
-            return
         at = self.now + self._draw(self._profile.release)
-        if intent in self.instances:
+        if self._intents.get(intent) == "launched":
+            self._intents[intent] = "releasing"
             self.schedule(InstanceGone(at, intent, at, "released"))
-        else:
-            self._gone.add(intent)
+        elif self._intents.get(intent) == "asked":
+            self._intents[intent] = "dropped"
             self.schedule(LaunchFailed(at, intent, "Released", "given back before launch"))
 
     def _start(self, command: StartTrial) -> None:
+        if command.session in self._sessions:
+            return
         delay = self._profile.start if command.start_epoch == 0 else self._profile.resize
         session = _Session(command, command.start_epoch, command.until_epoch)
         self._sessions[command.session] = session
         self.schedule(TrialStarted(self.now + self._draw(delay), command.session))
+
+    def _stop(self, session: str) -> None:
+        if self._sessions[session].alive:
+            self._sessions[session].alive = False
+            self.schedule(TrialStopped(self.now, session))
 
 
 def synthetic_metric(mode: str, seed: int) -> Curve:

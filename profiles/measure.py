@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from cloudtune.plan import Limits
     from cloudtune.trial import Slice, Trial, Width
 
+_TICK = 1.0
+_CLEANUP, _PATIENCE = 30.0, 10
+"""Seconds until an unconfirmed release is repeated, and how often that is done."""
+
 
 def widths_of(gpus: int) -> tuple[Width, ...]:
     """Return the widths worth measuring on one instance: 1, 2, 4 … and all its GPUs."""
@@ -62,6 +66,7 @@ class _Session:
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
     live: bool = True
+    stopping: bool = False
 
 
 @dataclass
@@ -142,6 +147,7 @@ class MeasurePolicy:
         self._asked_at = 0.0
         self._phase_began = 0.0
         self._released_at: float | None = None
+        self._cleanups = 0
         self._joined = False
         self._over = False
 
@@ -177,7 +183,7 @@ class MeasurePolicy:
     def _note(self, event: Event) -> Iterable[Command]:  # noqa: C901, PLR0912  one flat match
         match event:
             case RunStarted():
-                return [SetTimer("tick", event.at + 1.0), *self._rent(event.at)]
+                return self._begin(event.at)
             case InstanceLaunched():
                 rented = self.fleet[event.intent]
                 rented.instance, rented.launched_at = event.instance, event.launched_at
@@ -216,10 +222,14 @@ class MeasurePolicy:
     def _rented(self) -> Rented:
         return next(iter(self.fleet))
 
-    def _rent(self, at: float) -> Iterable[Command]:
+    def _begin(self, at: float) -> Iterable[Command]:
+        self._brake(at, self._offer.charge(_TICK + self._drain))
+        if self.ending is not None:
+            return []
         self._asked_at = at
         rented = self.fleet.request(self._offer, at)
-        return [Launch(rented.intent, self._offer.instance_type.name, self._offer.market)]
+        launch = Launch(rented.intent, self._offer.instance_type.name, self._offer.market)
+        return [SetTimer("tick", at + _TICK), launch]
 
     def _fail(self, error: str, traceback: str, reason: EndReason = EndReason.FAILED) -> None:
         if self.ending is None:
@@ -243,12 +253,17 @@ class MeasurePolicy:
         return []
 
     def _note_tick(self, at: float) -> Iterable[Command]:
-        ahead = at + 1.0 + self._drain
+        self._brake(at)
+        return [SetTimer("tick", at + _TICK)]
+
+    def _brake(self, at: float, fresh: float = 0.0) -> None:
+        """End it while all can be given back within the limits; `fresh` is about to be spent."""
+        ahead = at + _TICK + self._drain
         if self._limits.deadline is not None and ahead >= self._limits.deadline:
             self.ending = self.ending or EndReason.DEADLINE
-        if self._limits.budget is not None and self.fleet.dollars(ahead) > self._limits.budget:
+        dollars = self.fleet.dollars(ahead) + fresh
+        if self._limits.budget is not None and dollars > self._limits.budget:
             self.ending = self.ending or EndReason.BUDGET
-        return [SetTimer("tick", at + 1.0)]
 
     # ---- decisions -----------------------------------------------------------------------
 
@@ -257,12 +272,13 @@ class MeasurePolicy:
             return self._wind_down(at)
         if not self._joined:
             return []
-        live = [name for name, session in self._sessions.items() if session.live]
+        live = [session for session in self._sessions.values() if session.live]
         if not live:
             return self._next_phase(at)
-        if all(len(self._sessions[name].seconds) == self._epochs - 1 for name in live):
+        trained = all(len(session.seconds) == self._epochs - 1 for session in live)
+        if trained and not any(session.stopping for session in live):
             self._phase_began = at
-            return self._stop(live)
+            return self._stop_all()
         return []
 
     def _next_phase(self, at: float) -> Iterable[Command]:
@@ -290,8 +306,12 @@ class MeasurePolicy:
             session, trial.id, trial.config, width, placement, checkpoint, start, until
         )
 
-    def _stop(self, sessions: Iterable[str]) -> Iterable[Command]:
-        return [StopTrial(session) for session in sessions]
+    def _stop_all(self) -> Iterable[Command]:
+        """End what is live, and is not being ended already."""
+        ending = {n: s for n, s in self._sessions.items() if s.live and not s.stopping}
+        for session in ending.values():
+            session.stopping = True
+        return [StopTrial(name) for name in ending]
 
     def _summarise(self) -> None:
         """Split what each session took into training and getting there."""
@@ -304,13 +324,15 @@ class MeasurePolicy:
             (self.figures.resize if session.resumed else self.figures.start).append(overhead)
 
     def _wind_down(self, at: float) -> Iterable[Command]:
-        live = [name for name, session in self._sessions.items() if session.live]
         commands: list[Command] = []
         if self._released_at is None:
             self._released_at = at
-            commands += self._stop(live)
+            commands += self._stop_all()
             commands += [Release(rented.intent) for rented in self.fleet.alive()]
-        if not self.fleet.alive():
+        elif at >= self._released_at + _CLEANUP * (self._cleanups + 1):
+            self._cleanups += 1
+            commands += [Release(rented.intent) for rented in self.fleet.alive()]
+        if not self.fleet.alive() or self._cleanups > _PATIENCE:
             self._over = True
             assert self.ending is not None
             commands.append(EndRun(self.ending))

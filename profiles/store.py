@@ -53,7 +53,7 @@ def read(path: Path) -> list[ScalingProfile]:
         raise UsageError(f"{path}: not a profile of version {VERSION}; measure it again")
     try:
         return [decode(ScalingProfile, one) for one in data["profiles"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a damaged profile ({error}); measure it again") from None
 
 

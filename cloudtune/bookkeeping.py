@@ -1,0 +1,303 @@
+"""What a run knows: every event is taken down here, before anything is decided about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from cloudtune.commands import Command, Release, SetTimer, StopTrial
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.fleet import FleetBook
+from cloudtune.placement import slots
+from cloudtune.progress import OVER, Best, Record, TrialProgress
+from cloudtune.trial import EndReason, rank_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudtune.plan import Limits, Plan, StagePlan
+    from cloudtune.progress import Status
+    from cloudtune.strategies.base import Strategy
+    from cloudtune.trial import Mode, Slice, Trial, TrialId
+
+
+@dataclass(frozen=True)
+class Brakes:
+    """How the policy keeps the limits, in seconds.
+
+    `tick`: how often it looks. `drain`: what giving an instance back may take; so much before
+    the deadline, or before the budget's last cent, the run winds down. `relaunch`: how long a
+    refused launch is not tried again, and after how many `refusals` in a row a run ends that has
+    no instances to train a single trial on. `cleanup`: how often a release is repeated that the
+    cloud has not confirmed, `patience` times at most. `losses`: how often a trial's workers may
+    vanish without an epoch in between. `join`: how long an instance may take to join before it is
+    given back; as many as `refusals` that never do, and a run that can't train ends as failed.
+    """
+
+    tick: float = 1.0
+    drain: float = 6.0
+    relaunch: float = 15.0
+    refusals: int = 3
+    cleanup: float = 30.0
+    patience: int = 10
+    losses: int = 3
+    join: float = 600.0
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The name of the metric that decides, and whether more of it is better."""
+
+    name: str
+    mode: Mode
+
+
+class Books:
+    """The trials, the instances and the stage of a run, kept up to date event by event."""
+
+    def __init__(
+        self,
+        *,
+        trials: Sequence[Trial],
+        strategy: Strategy,
+        plan: Plan,
+        metric: Metric,
+        limits: Limits,
+        brakes: Brakes | None = None,
+    ) -> None:
+        self.strategy = strategy
+        self.plan = plan
+        self.metric = metric
+        self.limits = limits
+        self.brakes = brakes or Brakes()
+        self.now = 0.0
+        self.fleet = FleetBook()
+        self.trials = {trial.id: TrialProgress(trial) for trial in trials}
+        self.stage = 0
+        self.stage_began: list[float] = []
+        self.members: tuple[TrialId, ...] = tuple(self.trials)
+        self.record = Record(metric.mode)
+        self.ending: EndReason | None = None
+        self.winding_down = False
+        self.ended = False
+        self.refusals = 0
+        self.no_shows = 0
+        self.relaunch_at = 0.0
+        self.cleanups = 0
+
+    # ---- what others may look at ---------------------------------------------------------
+
+    @property
+    def best(self) -> Best | None:
+        """The best epoch so far."""
+        return self.record.best
+
+    @property
+    def stage_plan(self) -> StagePlan:
+        """The plan of the current stage."""
+        return self.plan.stages[self.stage]
+
+    def spent(self, at: float) -> float:
+        """Return the bill if everything were given back at that time."""
+        return self.fleet.dollars(at)
+
+    def ranking(self) -> list[TrialProgress]:
+        """Return all trials, the furthest and then the best first."""
+        mode = self.metric.mode
+        return sorted(
+            self.trials.values(), key=lambda t: (-t.epoch, rank_key(mode, t.metric), t.id)
+        )
+
+    def first_error(self) -> TrialProgress | None:
+        """Return the failed trial that a person should look at first."""
+        return next((t for t in self.trials.values() if t.error), None)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        taken: dict[str, float] = {}
+        for piece in self._taken():
+            taken[piece.instance] = taken.get(piece.instance, 0.0) + piece.gpus
+        for name, gpus in taken.items():
+            assert gpus <= self.plan.offer.gpus + 1e-6, f"{name} holds {gpus} GPUs of trials"
+        for trial in self.trials.values():
+            assert trial.checkpoint_epoch <= trial.epoch, f"{trial.id}: checkpoint from the future"
+            assert trial.live == bool(trial.placement), f"{trial.id}: {trial.status} on a slot"
+        if self.ended:
+            assert not self.fleet.alive() or self.cleanups > self.brakes.patience
+
+    # ---- what both halves use ------------------------------------------------------------
+
+    def _taken(self) -> Iterable[Slice]:
+        return [piece for trial in self.trials.values() for piece in trial.placement]
+
+    def _can_train(self, more: int = 0) -> bool:
+        """Whether what is rented, and so many more instances, are enough for a single trial."""
+        size = len(self.fleet.wanted()) + more
+        return slots(self.stage_plan.width, self.plan.offer.gpus, size) > 0
+
+    def _end(self, reason: EndReason) -> None:
+        if self.ending is None:
+            self.ending = reason
+
+    def _stop(self, trial: TrialProgress, after: Status) -> Command:
+        trial.status, trial.after = "stopping", after
+        return StopTrial(trial.session)
+
+    # ---- events --------------------------------------------------------------------------
+
+    def _note(self, event: Event) -> Iterable[Command]:  # noqa: C901, PLR0912  one flat match
+        match event:
+            case RunStarted():
+                self.stage_began.append(event.at)
+                return [SetTimer("tick", event.at + self.brakes.tick)]
+            case InstanceLaunched():
+                rented = self.fleet[event.intent]
+                rented.instance, rented.launched_at = event.instance, event.launched_at
+                self.refusals = 0
+            case NodeJoined():
+                self.fleet[event.intent].joined = True
+                self.no_shows = 0
+            case NodeLost():
+                self.fleet[event.intent].surplus = True
+                return self._drop_sessions_on(event.intent, event.reason)
+            case InstanceGone():
+                self.fleet[event.intent].gone_at = event.gone_at
+                return self._drop_sessions_on(event.intent, event.reason)
+            case LaunchFailed():
+                self._note_refusal(event)
+            case TrialStarted():
+                self._note_started(event.session)
+            case EpochDone():
+                return self._note_epoch(event)
+            case TrialStopped():
+                self._note_stopped(event.session)
+            case TrialFailed():
+                self._note_failed(event)
+            case TrialLost():
+                self._note_lost(event.session, event.reason)
+            case TimerFired():
+                return self._note_timer(event)
+            case Interrupted():
+                self._end(EndReason.INTERRUPTED)
+            case _:
+                assert_never(event)
+        return []
+
+    # ---- … of instances
+
+    def _drop_sessions_on(self, intent: str, reason: str) -> Iterable[Command]:
+        """Stop what stood on a vanished instance; other slices of it may live elsewhere."""
+        instance = self.fleet[intent].instance
+        for trial in self.trials.values():
+            if trial.live and any(piece.instance == instance for piece in trial.placement):
+                session = trial.session
+                self._note_lost(session, reason)
+                yield StopTrial(session)
+
+    def _note_refusal(self, event: LaunchFailed) -> None:
+        rented = self.fleet[event.intent]
+        rented.gone_at = event.at
+        if rented.released:
+            return
+        self.refusals += 1
+        self.relaunch_at = event.at + self.brakes.relaunch
+        if self.refusals >= self.brakes.refusals and not self._can_train():
+            self._end(EndReason.NO_CAPACITY)
+
+    def _note_timer(self, event: TimerFired) -> Iterable[Command]:
+        if event.name == "tick":
+            self._note_no_shows()
+            return [SetTimer("tick", event.at + self.brakes.tick)]
+        assert event.name == "cleanup", f"nobody set a timer named {event.name!r}"
+        self.cleanups += 1
+        again = [Release(rented.intent) for rented in self.fleet.alive()]
+        return [*again, SetTimer("cleanup", event.at + self.brakes.cleanup)]
+
+    def _note_no_shows(self) -> None:
+        """Give up on instances that should have joined by now."""
+        for rented in self.fleet.wanted():
+            if not rented.joined and self.now > rented.requested_at + self.brakes.join:
+                rented.surplus = True
+                self.no_shows += 1
+        if self.no_shows >= self.brakes.refusals and not self._can_train():
+            self._end(EndReason.FAILED)
+
+    # ---- … of trials
+
+    def _session(self, session: str) -> TrialProgress | None:
+        """Return the trial whose current session that is; None for a session of the past."""
+        trial = self.trials[session.rpartition(".")[0]]
+        return trial if trial.live and trial.session == session else None
+
+    def _note_started(self, session: str) -> None:
+        trial = self._session(session)
+        if trial is not None and trial.status == "starting":
+            trial.status = "training"
+
+    def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
+        trial = self._session(event.session)
+        if trial is None or trial.status == "stopping":
+            return []
+        metric = event.metrics.get(self.metric.name, math.nan)
+        trial.record(event, metric)
+        if math.isnan(metric):
+            trial.error = f"{self.metric.name} was nan at epoch {event.epoch}"
+            return [self._stop(trial, "failed")]
+        self.record.offer(Best(trial.id, event.epoch, metric, event.checkpoint))
+        # "training" already now: the last worker may say that it is set up after the first epoch.
+        at_rung = event.epoch >= self.stage_plan.stage.end_epoch
+        trial.status = "at rung" if at_rung else "training"
+        return []
+
+    def _note_stopped(self, session: str) -> None:
+        trial = self._session(session)
+        if trial is not None:
+            self._leave(trial, trial.after)
+
+    def _note_failed(self, event: TrialFailed) -> None:
+        trial = self._session(event.session)
+        if trial is None:
+            return
+        if trial.status == "stopping" and trial.after in OVER:
+            self._leave(trial, trial.after)  # it was over already; how it ended doesn't matter
+            return
+        self._leave(trial, "failed")
+        trial.error, trial.traceback = event.error, event.traceback
+
+    def _note_lost(self, session: str, reason: str) -> None:
+        trial = self._session(session)
+        if trial is None:
+            return
+        if trial.status == "stopping":
+            self._leave(trial, trial.after)
+            return
+        trial.losses += 1
+        if trial.losses > self.brakes.losses:
+            self._leave(trial, "failed")
+            trial.error = f"lost {trial.losses} times: {reason}"
+        else:
+            self._leave(trial, "waiting")
+
+    def _leave(self, trial: TrialProgress, status: Status) -> None:
+        """Take a trial off its GPUs; one that is to go on falls back to its last checkpoint."""
+        trial.status, trial.placement = status, ()
+        if status == "waiting":
+            trial.rewind()
+            if trial.epoch >= self.stage_plan.stage.end_epoch:
+                trial.status = "parked"  # nothing is left to train in this stage

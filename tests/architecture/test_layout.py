@@ -1,0 +1,132 @@
+"""The tree is as docs/architecture.md and docs/decisions/0001-layout.md say."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import statistics
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from cloudtune.commands import Command
+from cloudtune.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+LINKED = ("infra", "planners", "profiles")
+SOURCES = sorted(
+    path
+    for folder in ("cloudtune", *LINKED)
+    for path in (ROOT / folder).rglob("*.py")
+    if not any(part.is_symlink() for part in path.parents)
+)
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+CLOSED_UNIONS = {kind.__name__ for kind in (*get_args(Event), *get_args(Command))}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Give the name of each function in a file and its lines, docstring and decorators included."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min((d.lineno for d in node.decorator_list), default=node.lineno)
+            assert node.end_lineno is not None
+            yield f"{name_of(path)}:{node.name}", node.end_lineno - first + 1
+
+
+# ---- packages ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_link_is_relative_and_leads_to_the_top_level_folder(name: str) -> None:
+    link = ROOT / "cloudtune" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..", name)
+    assert SETUPTOOLS["package-dir"][f"cloudtune.{name}"] == name
+
+
+def test_every_package_that_exists_is_installed() -> None:
+    found = os.walk(ROOT / "cloudtune", followlinks=True)
+    folders = [
+        Path(folder).relative_to(ROOT) for folder, _, files in found if "__init__.py" in files
+    ]
+    assert sorted(SETUPTOOLS["packages"]) == sorted(".".join(folder.parts) for folder in folders)
+
+
+def test_every_data_file_is_installed() -> None:
+    for package in SETUPTOOLS["packages"]:
+        folder = ROOT.joinpath(*package.split("."))
+        patterns = SETUPTOOLS["package-data"].get(package, [])
+        data = {path for path in folder.iterdir() if path.is_file() and path.suffix != ".py"}
+        assert data == {path for pattern in patterns for path in folder.glob(pattern)}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_folder_is_flat(name: str) -> None:
+    folders = [path.name for path in (ROOT / name).iterdir() if path.is_dir()]
+    assert [each for each in folders if each != "__pycache__"] == []
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_bare_name_can_not_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    with pytest.raises(ImportError, match=rf"import it as cloudtune\.{name}"):
+        importlib.import_module(name)
+
+
+# ---- modules and functions -----------------------------------------------------------------
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [name_of(path) for path in SOURCES if not ast.get_docstring(tree_of(path))] == []
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    lines = {name_of(path): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name: count for name, count in lines.items() if count > 500} == {}
+
+
+def test_functions_are_short() -> None:
+    lengths = dict(each for path in SOURCES for each in functions(path))
+    assert {name: count for name, count in lengths.items() if count > 80} == {}
+    assert statistics.median(lengths.values()) <= 10
+    assert statistics.quantiles(lengths.values(), n=10)[-1] <= 35
+
+
+def test_a_new_event_or_command_breaks_the_type_check_wherever_it_must_be_handled() -> None:
+    """A screen may tell of some events only; who acts on events or commands handles them all."""
+    found = [
+        (name_of(path), node)
+        for path in SOURCES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Match) and kinds_matched(node) & CLOSED_UNIONS
+    ]
+    partial = {name for name, node in found if not ends_in_assert_never(node)}
+    assert len(found) >= 4
+    assert partial <= {"cloudtune/screen.py"}
+
+
+def kinds_matched(node: ast.Match) -> set[str]:
+    patterns = [each for case in node.cases for each in ast.walk(case.pattern)]
+    kinds = [each.cls for each in patterns if isinstance(each, ast.MatchClass)]
+    return {kind.id for kind in kinds if isinstance(kind, ast.Name)}
+
+
+def ends_in_assert_never(node: ast.Match) -> bool:
+    last = node.cases[-1]
+    return ast.unparse(last.pattern) == "_" and ast.unparse(last.body[0]).startswith(
+        "assert_never("
+    )

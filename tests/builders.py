@@ -1,0 +1,264 @@
+"""Small jobs for tests of the core, and the worlds that they run in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.catalog import InstanceType, Offer
+from cloudtune.commands import StartTrial
+from cloudtune.engine import run
+from cloudtune.events import EpochDone, InstanceLaunched, NodeJoined, RunStarted
+from cloudtune.experiment import Experiment
+from cloudtune.job import Job, drain_seconds
+from cloudtune.ledger import MemoryLedger
+from cloudtune.plan import Estimate, Limits, Plan, PlanRequest, Stage, StagePlan
+from cloudtune.planners.elastic import ElasticPlanner
+from cloudtune.policy import Brakes, Metric, RunPolicy
+from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.simulator import SimWorld, synthetic_metric
+from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.trial import Trial, rank_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+    from cloudtune.ledger import Entry
+    from cloudtune.plan import Planner
+    from cloudtune.policy import Policy
+    from cloudtune.trial import Slice, TrialId
+
+NO_LIMITS = Limits()
+
+
+def offer(gpus: int = 4, usd_per_hour: float = 36.0, minimum_seconds: float = 60.0) -> Offer:
+    """Return an offer; at its $36 an hour, a second of an instance costs a cent."""
+    kind = InstanceType("g.4x", gpus, "T4", 16384, 16, 65536)
+    return Offer(kind, "on-demand", "us-east-1", usd_per_hour, minimum_seconds)
+
+
+def profile(
+    epoch: Mapping[float, float],
+    *,
+    launch: float = 1.0,
+    boot: float = 20.0,
+    start: float = 4.0,
+    resize: float = 6.0,
+    release: float = 2.0,
+    spread: float = 0.0,
+) -> ScalingProfile:
+    """Return a profile; each duration's deviation is `spread` of its mean."""
+
+    def measured(seconds: float) -> Measurement:
+        return Measurement(seconds, seconds * spread, 3)
+
+    return ScalingProfile(
+        instance_type="g.4x",
+        epoch={width: measured(seconds) for width, seconds in epoch.items()},
+        launch=measured(launch),
+        boot=measured(boot),
+        start=measured(start),
+        resize=measured(resize),
+        release=measured(release),
+        script_hash="abc",
+        measured_at="2026-01-01",
+        source="made up",
+    )
+
+
+LINEAR = {1.0: 8.0, 2.0: 4.0, 4.0: 2.0}
+SUBLINEAR = {1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
+NODE_BOUNDARY = {1.0: 8.0, 2.0: 4.7, 4.0: 2.5, 8.0: 3.8}
+"""CIFAR-10 at a batch of 512, roughly: 8 GPUs over two nodes are slower than 4 on one."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a simulated job is made from."""
+
+    trials: int = 4
+    min_epochs: int = 1
+    max_epochs: int = 4
+    eta: int = 2
+    offer: Offer = field(default_factory=offer)
+    profile: ScalingProfile = field(default_factory=lambda: profile(LINEAR))
+    max_instances: int = 2
+    limits: Limits = NO_LIMITS
+    seed: int = 0
+
+    @property
+    def strategy(self) -> SuccessiveHalving:
+        """The strategy of the job."""
+        return SuccessiveHalving(
+            self.trials, self.min_epochs, self.max_epochs, self.eta, mode="max"
+        )
+
+    def request(self, limits: Limits = NO_LIMITS) -> PlanRequest:
+        """Return what a planner is asked."""
+        work = self.strategy.stages()
+        return PlanRequest(work, self.profile, self.offer, limits, self.max_instances)
+
+    def plan(self, planner: Planner | None = None, limits: Limits = NO_LIMITS) -> Plan:
+        """Return a plan for the job."""
+        return (planner or ElasticPlanner()).plan(self.request(limits))
+
+    def policy(self, plan: Plan | None = None) -> RunPolicy:
+        """Return a fresh policy for the job."""
+        return RunPolicy(
+            trials=trials(self.trials),
+            strategy=self.strategy,
+            plan=plan or self.plan(),
+            metric=Metric("score", "max"),
+            limits=self.limits,
+            brakes=Brakes(drain=drain_seconds(self.profile)),
+        )
+
+    def world(self) -> SimWorld:
+        """Return a simulated world for the job."""
+        return SimWorld(self.profile, "score", synthetic_metric("max", self.seed), self.seed)
+
+    def job(self, plan: Plan | None = None) -> Job:
+        """Return the job as the header of a ledger has it."""
+        experiment = Experiment(
+            name="made-up",
+            train="train.py:train",
+            metric={"name": "score", "mode": "max"},
+            search={"x": {"uniform": [0, 1]}},
+            trials=self.trials,
+            epochs={"min": self.min_epochs, "max": self.max_epochs},
+            eta=self.eta,
+            seed=self.seed,
+        )
+        planned = plan or self.plan()
+        return Job("r1", experiment, planned, self.profile, self.limits, 0.0, False, "made up")
+
+    def but(self, **changes: object) -> Setting:
+        """Return the setting with some fields changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def trials(count: int) -> tuple[Trial, ...]:
+    """Return trials t00, t01 …"""
+    return tuple(Trial(f"t{n:02d}", {"x": n}) for n in range(count))
+
+
+@dataclass(frozen=True)
+class Played:
+    """A simulated run that has ended."""
+
+    policy: RunPolicy
+    world: SimWorld
+    entries: tuple[Entry, ...]
+
+    @property
+    def seconds(self) -> float:
+        """When the last instance was gone."""
+        return max((r.gone_at for r in self.policy.fleet if r.gone_at is not None), default=0.0)
+
+    @property
+    def dollars(self) -> float:
+        """The bill."""
+        return self.policy.spent(self.policy.now)
+
+
+def play(setting: Setting, plan: Plan | None = None, trouble: Sequence[Event] = ()) -> Played:
+    """Simulate a job to its end, with some trouble on the way."""
+    policy, world, ledger = setting.policy(plan), setting.world(), MemoryLedger()
+    for event in trouble:
+        world.schedule(event)
+    run(policy, _Bounded(world), ledger)
+    return Played(policy, world, tuple(ledger.entries))
+
+
+class _Bounded:
+    """A world that gives up on a run that goes on and on."""
+
+    def __init__(self, world: SimWorld, most: int = 20_000) -> None:
+        self._world, self._left = world, most
+        self.apply = world.apply
+
+    def next_event(self) -> Event | None:
+        self._left -= 1
+        assert self._left, f"the run doesn't end: it is at {self._world.now:.0f} s"
+        return self._world.next_event()
+
+
+def shapes(plan: Plan) -> list[tuple[int, float]]:
+    """Return instances and width of each stage."""
+    return [(stage.instances, stage.width) for stage in plan.stages]
+
+
+# ---- scripted policies: plans by hand, events in a few words ----------------------------------
+
+
+def staged(*stages: tuple[int, int, int, int, float], gpus: int = 4) -> Plan:
+    """Return a plan by hand; each stage is (trials, first epoch, last epoch, instances, width)."""
+    made = [
+        StagePlan(Stage(trials, start, end), instances, width, 1, 0.0, 0.0, 0.0, 0.0)
+        for trials, start, end, instances, width in stages
+    ]
+    return Plan("by hand", offer(gpus), tuple(made), Estimate(0.0, 0.0))
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """A strategy by hand: the best go on, as many as the next stage of the plan has."""
+
+    plan: Plan
+
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(stage.stage for stage in self.plan.stages)
+
+    def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
+        if stage + 1 == len(self.plan.stages):
+            return ()
+        ranked = sorted(results, key=lambda name: (rank_key("max", results[name]), name))
+        return tuple(ranked[: self.plan.stages[stage + 1].stage.trials])
+
+
+def scripted(plan: Plan, limits: Limits = NO_LIMITS, brakes: Brakes | None = None) -> RunPolicy:
+    """Return a policy for a plan by hand, whose metric is `score` (more is better)."""
+    return RunPolicy(
+        trials=trials(plan.stages[0].stage.trials),
+        strategy=Rungs(plan),
+        plan=plan,
+        metric=Metric("score", "max"),
+        limits=limits,
+        brakes=brakes,
+    )
+
+
+def instance(intent: str) -> str:
+    """Return the instance id that `join` gives to an intent."""
+    return intent.replace("i", "i-")
+
+
+def join(policy: Policy, at: float, *intents: str) -> tuple[Command, ...]:
+    """Let instances be launched and join; returns what the policy says to the joins."""
+    said: list[Command] = []
+    for intent in intents:
+        policy.handle(InstanceLaunched(at, intent, instance(intent), at))
+    for intent in intents:
+        said += policy.handle(NodeJoined(at, intent))
+    return tuple(said)
+
+
+def begun(policy: Policy, *intents: str, at: float = 10.0) -> tuple[Command, ...]:
+    """Start a run and let its instances join; returns what the policy says to the joins."""
+    policy.handle(RunStarted(0.0))
+    return join(policy, at, *intents)
+
+
+def epoch(
+    at: float, session: str, number: int, score: float = 0.5, *, saved: bool = True
+) -> EpochDone:
+    """Return an epoch that took a second; its checkpoint is named trial/number."""
+    checkpoint = f"{session.partition('.')[0]}/{number}" if saved else None
+    return EpochDone(at, session, number, {"score": score}, checkpoint, 1.0)
+
+
+def starts(commands: Iterable[Command]) -> dict[str, tuple[Slice, ...]]:
+    """Return the sessions that are started, and where."""
+    return {c.session: c.placement for c in commands if isinstance(c, StartTrial)}

@@ -1,0 +1,159 @@
+"""Trouble in a run, through the command line: it ends as documented, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.checkpoint import CheckpointStore
+from tests.e2e.conftest import interrupt, wait_for
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Bench, Done
+
+pytestmark = pytest.mark.cluster
+
+
+def small_run(bench: Bench, trouble: str, *options: str) -> Done:
+    path = bench.experiment(trouble, trials=2, first=2, last=4)
+    bench.profile()
+    return bench("run", path, *options)
+
+
+def test_a_crash_and_a_nan_cost_only_their_own_trials(bench: Bench) -> None:
+    trouble = (
+        "name = cloudtune.get_context().get_trial_id()\n"
+        "        if name == 't01' and epoch == 3: raise ValueError('bad luck')\n"
+        "        if name == 't02' and epoch == 2: value = math.nan"
+    )
+    path = bench.experiment(trouble, trials=4, first=4, last=8)
+    bench.profile()
+    done = bench("run", path)
+    assert done.code == 0, done.out + done.err
+    told = bench.last_report()
+    trials = {trial["trial"]: trial for trial in told["trials"]}
+    assert trials["t01"]["status"] == "failed"
+    assert trials["t01"]["epoch"] == 2
+    assert trials["t01"]["error"] == "ValueError: bad luck"
+    assert "train.py" in trials["t01"]["traceback"]
+    assert "in train" in trials["t01"]["traceback"]
+    assert trials["t02"]["error"] == "loss was nan at epoch 2"
+    assert {trials["t00"]["epoch"], trials["t03"]["epoch"]} == {8}
+    assert told["best"]["trial"] in {"t00", "t03"}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        ("raise RuntimeError('no data here')", "RuntimeError: no data here"),
+        ("return", "returned without ever calling cloudtune.report()"),
+        (
+            "cloudtune.report({'accuracy': 1.0}); continue",
+            "report() gave {accuracy}; the experiment's metric is 'loss'",
+        ),
+    ],
+    ids=["raises at once", "never reports", "another metric"],
+)
+def test_all_trials_failing_shows_the_first_traceback(
+    bench: Bench, trouble: str, message: str
+) -> None:
+    done = small_run(bench, trouble)
+    assert done.code == 1, done.out + done.err
+    assert "every trial failed; the first: t00: " in done.err
+    assert message in done.err
+    assert "Traceback" in done.err
+    assert "0 instances left (checked " in done.out
+
+
+def test_the_budget_stops_a_run_and_the_best_is_kept(bench: Bench) -> None:
+    path = bench.experiment(trials=4, first=200, last=400)
+    bench.profile()
+    plan = json.loads(bench("plan", path, "--deadline", "3m", "-o", "json").out)
+    half = plan["plan"]["estimate"]["dollars"] / 2
+    done = bench("run", path, "--budget", f"${half:.3f}", "--force")
+    assert done.code == 4, done.out + done.err
+    told = bench.last_report()
+    assert told["ended"] == "budget"
+    assert told["dollars"]["actual"] <= half
+    best = told["best"]["checkpoint"]
+    store = CheckpointStore(str(Path(best).parents[1]))
+    store.load(best, bench.folder / "best")
+    assert (bench.folder / "best" / "state.pt").exists()
+
+
+def test_the_deadline_stops_a_run_before_it(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=200, last=400)
+    bench.profile()
+    done = bench("run", path, "--deadline", "35s", "--force")
+    assert done.code == 5, done.out + done.err
+    told = bench.last_report()
+    assert told["ended"] == "deadline"
+    assert told["fleet"][-1]["instances"] == 0
+    assert told["fleet"][-1]["at"] <= 35
+    assert told["best"]["checkpoint"]
+
+
+def test_ctrl_c_gives_everything_back(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=200, last=400)
+    bench.profile()
+    process = bench.start("run", path)
+    wait_for(lambda: bool(bench.alive()))
+    interrupt(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert "0 instances left (checked " in out
+    assert "Traceback" not in err
+
+
+def test_no_capacity_ends_a_run_without_a_retry_storm(bench: Bench) -> None:
+    path = bench.experiment(trials=2)
+    bench.profile()
+    bench.refuse("RunInstances", "InsufficientInstanceCapacity")
+    done = bench("run", path)
+    assert done.code == 6, done.out + done.err
+    calls = bench.last_report()["provider_calls"]
+    asked = [call["intent"] for call in calls if call["what"] == "asking"]
+    assert len(asked) == len(set(asked)) == 3, "each intent is asked for once"
+
+
+def test_gc_returns_what_a_killed_run_left_and_nothing_else(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=200, last=400)
+    bench.profile()
+    doomed = bench.start("run", path)
+    wait_for(lambda: len(bench.alive()) == 1)
+    (first,) = bench.alive()
+    dead, spared = first["tags"]["cloudtune:run"], bench.start("run", path)
+    wait_for(lambda: len(bench.alive()) == 2)
+    os.kill(doomed.pid, signal.SIGKILL)
+    doomed.communicate()
+    (other,) = [machine for machine in bench.alive() if machine["id"] != first["id"]]
+
+    would = bench("gc", "--dry-run")
+    assert f"would return {first['id']}" in would.out
+    assert other["id"] not in would.out
+    assert len(bench.alive()) == 2
+
+    assert json.loads(bench("status", "-o", "json").out)[0]["usd_per_hour"] == 7.12832
+    done = bench("gc")
+    assert done.code == 0, done.out + done.err
+    assert not bench.alive(dead)
+    assert [machine["id"] for machine in bench.alive()] == [other["id"]]
+    assert not (bench.home / "runs" / dead / "head.json").exists()
+    interrupt(spared)
+    out, err = spared.communicate(timeout=60)
+    assert spared.returncode == 130, out + err
+
+
+def test_without_a_profile_a_run_measures_first(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=2, last=4)
+    done = bench("run", path, "--deadline", "3m", "--budget", "$1")
+    assert done.code == 0, done.out + done.err
+    assert "measuring it first" in done.out
+    assert "epoch on 2 GPUs" in done.out
+    again = bench("plan", path)
+    assert again.code == 0, "the profile is kept"

@@ -1,0 +1,153 @@
+"""Mistakes, through the command line: one message, its exit code, and nothing launched."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune import app, cli
+from cloudtune.errors import CleanupError
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Bench
+
+
+def check_refused(bench: Bench, arguments: list[object], *words: str, code: int = 2) -> None:
+    done = bench(*arguments)
+    assert done.code == code, done.out + done.err
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in done.err
+    assert bench.nothing_launched()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("name: small", "name: [", ["experiment.yaml:4:7: malformed YAML"]),
+        ("trials: 4", "trails: 4", ["experiment.yaml:6: trails: unknown field", "'trials'"]),
+        ("trials: 4", "trials: many", ["experiment.yaml:6: trials", "many"]),
+        ("budget: $2", "budget: $-3", ["experiment.yaml:9: limits.budget", "-3"]),
+        ("budget: $2", "budget: $0", ["experiment.yaml:9: limits.budget"]),
+        ("deadline: 3m", "deadline: -5m", ["experiment.yaml:9: limits.deadline", "-5m"]),
+        ("g7.12xlarge", "g7.13xlarge", ["experiment.yaml:10", "g7.12xlarge"]),
+        ("min: 2, max: 4", "min: 5, max: 4", ["experiment.yaml:7: epochs"]),
+        ("train.py:train", "train.py:trian", ["train.py: no function 'trian'", "train"]),
+        ("train.py:train", "tarin.py:train", ["tarin.py", "no such file"]),
+        ("lr: {uniform: [0.01, 0.1]}", "lr: {unifrom: [0.01, 0.1]}", ["yaml:5: search.lr", "uniform"]),
+    ],
+)
+def test_a_bad_experiment(bench: Bench, old: str, new: str, words: list[str]) -> None:
+    path = bench.experiment()
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    check_refused(bench, ["run", path], *words)
+
+
+def test_an_empty_search_space(bench: Bench) -> None:
+    path = bench.experiment()
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join("search: {}" if li.startswith("search") else li for li in lines))
+    check_refused(bench, ["plan", path], "experiment.yaml:5: search")
+
+
+def test_a_missing_file(bench: Bench) -> None:
+    check_refused(bench, ["run", "nowhere.yaml"], "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--deadline", "soon"), ("--budget", "-1"), ("--trials", "0")]
+)
+def test_a_bad_option_is_named(bench: Bench, option: str, value: str) -> None:
+    check_refused(bench, ["plan", bench.experiment(), option, value], option)
+
+
+def test_an_unknown_option(bench: Bench) -> None:
+    check_refused(bench, ["run", bench.experiment(), "--budgett", "$3"], "--budgett")
+
+
+def test_a_script_that_does_not_import(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    script = bench.folder / "train.py"
+    script.write_text("import nosuchmodule\n" + script.read_text())
+    done = bench("run", path)
+    assert done.code == 2
+    assert "can't be imported; nothing was launched" in done.err
+    assert "nosuchmodule" in done.err
+    assert bench.nothing_launched()
+
+
+def test_a_plan_without_a_profile_says_what_is_missing(bench: Bench) -> None:
+    check_refused(bench, ["plan", bench.experiment()], "no profile of", "cloudtune profile")
+
+
+def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> None:
+    path = bench.experiment(trials=4, first=100, last=400)
+    bench.profile()
+    check_refused(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
+    done = bench("plan", path, "--deadline", "30s", "-o", "json")
+    told = json.loads(done.out)
+    assert done.code == 3
+    assert told["fastest"]["estimate"]["seconds"] < told["cheapest"]["estimate"]["seconds"]
+    assert told["fastest"]["estimate"]["dollars"] > told["cheapest"]["estimate"]["dollars"]
+
+
+def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    done = bench("plan", path, "--save", "p.json", "-o", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["plan"]["gap"] == 0
+    check_refused(bench, ["run", "p.json", "--trials", "3"], "carried out as it is", "--trials")
+    script = bench.folder / "train.py"
+    script.write_text(script.read_text() + "\n# changed\n")
+    check_refused(bench, ["run", "p.json"], "has changed since this was planned")
+
+
+def test_simulate_plays_the_same_policy(bench: Bench) -> None:
+    path = bench.experiment(trials=2)
+    bench.profile()
+    done = bench("simulate", path, "-o", "json")
+    told = json.loads(done.out)
+    assert done.code == 0, done.err
+    assert told["seconds"]["actual"] == pytest.approx(told["seconds"]["planned"], rel=0.01)
+    assert told["dollars"]["actual"] == pytest.approx(told["dollars"]["planned"], rel=0.01)
+    assert bench.nothing_launched()
+
+
+def test_aws_is_never_rented_unasked(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    check_refused(bench, ["run", path, "--provider", "aws"], "--yes")
+
+
+def test_aws_needs_an_image_and_a_shared_storage(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "cloud.image is missing")
+    text = path.read_text().replace("max_instances: 2", "max_instances: 2, image: ami-1")
+    path.write_text(text)
+    check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "s3://bucket/prefix")
+
+
+def test_an_unconfirmed_clean_up_names_the_instances(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bench: Bench
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+
+    def leak(*_: object) -> None:
+        raise CleanupError("EC2 did not confirm the end of i-1, i-2", ["i-1", "i-2"])
+
+    monkeypatch.setattr(app, "run_job", leak)
+    monkeypatch.setattr(app, "check_script", lambda _: None)
+    monkeypatch.setattr("sys.argv", ["cloudtune", "run", str(path)])
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(bench.home))
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 7
+    assert "i-1, i-2" in capsys.readouterr().err
