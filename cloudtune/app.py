@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.infra.cloud import Cloud
+    from cloudtune.infra.ec2 import Ec2
     from cloudtune.infra.trainer import Training
+    from cloudtune.ledger import FileLedger
     from cloudtune.policy import Policy, RunPolicy
     from cloudtune.reporting import Report
     from cloudtune.scaling import ScalingProfile
@@ -285,16 +287,19 @@ class Drive:
         """
         from cloudtune.infra.cloud import sweep
         from cloudtune.infra.ec2 import Ec2, ids
+        from cloudtune.ledger import FileLedger
 
         self._record()
         ec2 = Ec2(self.cloud.endpoint)
-        try:
-            self._go(ec2, policy, ledger, header, watch)
-        finally:
-            left = sweep(ec2, self.run)
-            records = [vars(instance) for instance in ec2.ours(self.run)]
-            (self.folder / "instances.json").write_text(json.dumps(records, indent=1))
-            self.cloud.close()
+        with _interruptible() as interruption:
+            try:
+                with contextlib.closing(FileLedger(ledger, header)) as record:
+                    self._go(ec2, policy, record, watch, interruption)
+            finally:
+                left = sweep(ec2, self.run)
+                records = [vars(instance) for instance in ec2.ours(self.run)]
+                (self.folder / "instances.json").write_text(json.dumps(records, indent=1))
+                self.cloud.close()
         if left:
             raise CleanupError(
                 f"EC2 did not confirm the end of {', '.join(ids(left))}; they may still bill. "
@@ -303,13 +308,17 @@ class Drive:
             )
 
     def _go(
-        self, ec2: Any, policy: Policy, ledger: Path, header: Mapping[str, Any], watch: Watch
+        self,
+        ec2: Ec2,
+        policy: Policy,
+        record: FileLedger,
+        watch: Watch,
+        interruption: _Interruption,
     ) -> None:
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
         from cloudtune.engine import run
         from cloudtune.infra.head import RayHead, Rental
         from cloudtune.infra.ray_world import CloudWorld
-        from cloudtune.ledger import FileLedger
 
         rental = Rental(
             run=self.run,
@@ -322,8 +331,9 @@ class Drive:
         head = RayHead(self.folder, rental, _own_address(self.cloud))
         directory = self.experiment.train_file.parent
         world = CloudWorld(head, ec2, self._training(), directory, self.began)
-        record = FileLedger(ledger, header)
-        with contextlib.closing(record), _interrupting(world.interrupt), world:
+        interruption.tell = world.interrupt
+        with world:
+            interruption.install()  # again: Ray has put its own handlers in their place
             run(policy, world, record, watch)
 
     def _training(self) -> Training:
@@ -363,14 +373,29 @@ def _own_address(cloud: Cloud) -> str:
         ) from None
 
 
+class _Interruption:
+    """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
+
+    Until there is a world to tell, and while it is being swept up after, they are held back: an
+    instance that nobody gives back is worse than a few seconds of patience.
+    """
+
+    def __init__(self) -> None:
+        self.tell: Callable[[], None] = lambda: None
+
+    def install(self) -> None:
+        """Take the signals over."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self.tell())
+
+
 @contextlib.contextmanager
-def _interrupting(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into an event for the policy, so that the run ends in order."""
+def _interruptible() -> Iterator[_Interruption]:
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in kept:
-        signal.signal(number, lambda *_: interrupt())
+    interruption = _Interruption()
+    interruption.install()
     try:
-        yield
+        yield interruption
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from cloudtune.errors import CleanupError
 from cloudtune.infra.ec2 import Ec2, Endpoint, ids
 from cloudtune.infra.emulator import ensure_emulator, find_emulator, stop_emulator
 
@@ -71,6 +72,9 @@ def sweep(ec2: Ec2, run: str, *, patience: float = _SWEEP_SECONDS) -> list[Insta
     """Give back whatever a run has left, and return what still bills when patience ends.
 
     Asks EC2 by tag, so it needs no local state and finds what no record knows of.
+
+    Raises:
+        CleanupError: EC2 couldn't be asked until patience ended.
     """
     give_up = time.monotonic() + patience
     while True:
@@ -79,10 +83,14 @@ def sweep(ec2: Ec2, run: str, *, patience: float = _SWEEP_SECONDS) -> list[Insta
             if not left:
                 return []
             ec2.terminate(ids(left))
-        except (ClientError, BotoCoreError):
+        except (ClientError, BotoCoreError) as error:
             if time.monotonic() > give_up:
-                raise
-            left = []
-        if left and time.monotonic() > give_up:
-            return left
+                raise CleanupError(
+                    f"EC2 can't be asked what is left of run {run}: {error}. "
+                    "Run `cloudtune gc` when it answers again.",
+                    [],
+                ) from error
+        else:
+            if time.monotonic() > give_up:
+                return left
         time.sleep(0.5)

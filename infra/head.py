@@ -114,6 +114,10 @@ class RayHead:
                 )
             time.sleep(0.05)
 
+    def alive(self) -> bool:
+        """Whether the head still runs."""
+        return self._group is not None and self._group.alive()
+
     def want(self, intent: str, *, wanted: bool) -> None:
         """Have Ray's autoscaler launch the instance of an intent, or give it back."""
         self._wanted[intent] = wanted

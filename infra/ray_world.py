@@ -6,8 +6,11 @@ asks for is set going and not waited for.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import os
 import queue
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, assert_never
@@ -24,6 +27,7 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
+from cloudtune.errors import CloudtuneError
 from cloudtune.events import Interrupted, RunStarted, TimerFired
 from cloudtune.infra.trial_session import TrialSession
 from cloudtune.infra.watcher import Watcher
@@ -67,6 +71,14 @@ class CloudWorld:
         self._watcher = Watcher(ec2, head, began, self.emit)
 
     def __enter__(self) -> CloudWorld:
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
         self._head.start()
         ray.init(
             address=self._head.address,
@@ -78,18 +90,27 @@ class CloudWorld:
         _keep_quiet(self._head.folder / "ray.log")
         self._watcher.start()
         self.emit(RunStarted)
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End everything on this machine. Instances are returned by the run, and swept after."""
         self._watcher.stop()
+        if self._head.alive():
+            self._leave()
+        else:
+            # Asked to shut down, Ray would wait a minute for its dead head and then end this very
+            # process; not asked, it crashes at exit. So it never gets its turn: the instances are
+            # given back, the error is told, and the process ends.
+            atexit.register(_end_at_once)
+        self._head.stop()
+
+    def _leave(self) -> None:
+        """Let the sessions end, and leave the cluster."""
         for session in self._sessions.values():
             session.stop()
         give_up = time.monotonic() + _JOIN_SECONDS
         for session in self._sessions.values():
             session.join(max(0.0, give_up - time.monotonic()))
         ray.shutdown()
-        self._head.stop()
 
     # ---- events --------------------------------------------------------------------------
 
@@ -103,8 +124,13 @@ class CloudWorld:
         self._events.put(Interrupted(time.time() - self._began))
 
     def next_event(self) -> Event | None:
-        """Return what happens next, waiting for it; None once the run has ended."""
+        """Return what happens next, waiting for it; None once the run has ended.
+
+        Raises:
+            CloudtuneError: the cluster itself is gone, so that nothing more will happen.
+        """
         while not self._ended:
+            self._check_alive()
             event: Event | None
             try:
                 event = self._events.get(timeout=self._until_timer())
@@ -115,6 +141,11 @@ class CloudWorld:
                 self._last = max(self._last, event.at)
                 return dataclasses.replace(event, at=self._last)
         return None
+
+    def _check_alive(self) -> None:
+        if self._watcher.failure is not None or not self._head.alive():
+            reason = self._watcher.failure or f"its output: {self._head.folder / 'head.log'}"
+            raise CloudtuneError(f"the head of the Ray cluster is gone: {reason}")
 
     def _until_timer(self) -> float:
         now = time.time() - self._began
@@ -153,6 +184,12 @@ class CloudWorld:
                 self._ended = True
             case _:
                 assert_never(command)
+
+
+def _end_at_once() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(CloudtuneError.exit_code)
 
 
 def _keep_quiet(log: Path) -> None:

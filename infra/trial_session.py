@@ -6,6 +6,7 @@ Each session is followed by a thread of its own, so that nothing it waits for ho
 from __future__ import annotations
 
 import threading
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cloudtune.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
 from cloudtune.infra.node import INSTANCE_LABEL
-from cloudtune.infra.trainer import Assignment, Seat, Training, Worker
+from cloudtune.infra.trainer import Assignment, Failure, Seat, Training, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
 
 _POLL_SECONDS = 0.2
+_RETURNED = (
+    "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "
+    "cloudtune.report() end the loop"
+)
 _WorkerActor = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=8)(Worker)
 
 
@@ -86,6 +91,8 @@ class TrialSession:
             ended = self._train()
         except RayError as error:
             ended = self._loss(str(error).strip().splitlines()[0])
+        except Exception as error:  # noqa: BLE001  a session that ends untold would hang its trial
+            ended = self._failure(Failure(repr(error), traceback.format_exc()))
         self._clear()
         if self._stopping.is_set():
             self._emit(lambda at: TrialStopped(at, session))
@@ -94,6 +101,9 @@ class TrialSession:
 
     def _loss(self, reason: str) -> Callable[[float], Event]:
         return lambda at: TrialLost(at, self.command.session, reason)
+
+    def _failure(self, failure: Failure) -> Callable[[float], Event]:
+        return lambda at: TrialFailed(at, self.command.session, failure.error, failure.traceback)
 
     def _train(self) -> Callable[[float], Event]:
         """Set the session up and pass its news on; return how it ended."""
@@ -156,10 +166,9 @@ class TrialSession:
         if "epoch" in told:
             self._emit(lambda at: EpochDone(at, session, **told["epoch"]))
         if "failure" in told:
-            failure = told["failure"]
-            return lambda at: TrialFailed(at, session, failure.error, failure.traceback)
+            return self._failure(told["failure"])
         if "done" in told:
-            return self._loss("the training function returned before its last epoch")
+            return self._failure(Failure(_RETURNED, ""))
         return None
 
     def _clear(self) -> None:

@@ -51,6 +51,7 @@ class Watcher:
         self._head = head
         self._began = began
         self._emit = emit
+        self.failure: Exception | None = None
         self._intents: dict[str, _Intent] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -78,18 +79,24 @@ class Watcher:
             watched.released_at = watched.released_at or time.time()
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_POLL_SECONDS):
-            with self._lock:
-                open_intents = {name: it for name, it in self._intents.items() if not it.over}
-            if not open_intents:
-                continue
-            try:
-                instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
-            except (ClientError, BotoCoreError):
-                continue  # asked again in half a second; the policy's own timers go on
-            self._note_instances(open_intents, instances)
-            self._note_nodes(open_intents)
-            self._note_refusals(open_intents)
+        try:
+            while not self._stopping.wait(_POLL_SECONDS):
+                self._look()
+        except Exception as error:  # noqa: BLE001  the run must learn that it is blind
+            self.failure = error
+
+    def _look(self) -> None:
+        with self._lock:
+            open_intents = {name: it for name, it in self._intents.items() if not it.over}
+        if not open_intents:
+            return
+        try:
+            instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
+        except (ClientError, BotoCoreError):
+            return  # asked again in half a second; the policy's own timers go on
+        self._note_instances(open_intents, instances)
+        self._note_nodes(open_intents)
+        self._note_refusals(open_intents)
 
     def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
         for intent, watched in intents.items():

@@ -57,7 +57,9 @@ def check_elasticity(told: dict[str, Any]) -> None:
 def check_who_launched(told: dict[str, Any]) -> None:
     """Ray's autoscaler decided it, our provider asked for it, EC2 had it: the same instances."""
     added = [e["message"] for e in told["autoscaler_events"] if "Adding" in e["message"]]
-    launched = {c["intent"]: c["instance"] for c in told["provider_calls"] if c["what"] == "launched"}
+    launched = {
+        c["intent"]: c["instance"] for c in told["provider_calls"] if c["what"] == "launched"
+    }
     assert {f"Adding 1 node(s) of type {intent}." for intent in launched} == set(added)
     assert {i["id"] for i in told["instances"]} == set(launched.values())
     assert {i["state"] for i in told["instances"]} == {"terminated"}

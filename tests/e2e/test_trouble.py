@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.checkpoint import CheckpointStore
+from cloudtune.infra.ec2 import Ec2, Endpoint
+from cloudtune.infra.emulator import find_emulator
 from tests.e2e.conftest import interrupt, wait_for
 
 if TYPE_CHECKING:
@@ -157,3 +159,34 @@ def test_without_a_profile_a_run_measures_first(bench: Bench) -> None:
     assert "epoch on 2 GPUs" in done.out
     again = bench("plan", path)
     assert again.code == 0, "the profile is kept"
+
+
+def test_an_instance_that_vanishes_is_replaced_and_its_trials_go_on(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=25, last=50)
+    bench.profile()
+    process = bench.start("run", path)
+    wait_for(lambda: any(bench.home.glob("storage/*/t00/epoch-00005/manifest.json")))
+    (first,) = bench.alive()
+    emulator = find_emulator(bench.emulator)
+    assert emulator is not None
+    Ec2(Endpoint("us-east-1", emulator.endpoint, "emulated")).terminate([first["id"]])
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    told = bench.last_report()
+    assert len(told["instances"]) == 2
+    assert {trial["epoch"] for trial in told["trials"]} == {25, 50}
+    epochs = sorted(int(epoch) for epoch in told["trials"][0]["history"])
+    assert epochs == list(range(1, 51)), "no epoch is missing"
+
+
+def test_a_head_that_dies_ends_the_run_and_leaves_nothing(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=200, last=400)
+    bench.profile()
+    process = bench.start("run", path)
+    wait_for(lambda: bool(bench.alive()))
+    (record,) = bench.home.glob("runs/*/head.json")
+    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 1, out + err
+    assert "the head of the Ray cluster is gone" in err
+    assert not bench.alive()

@@ -36,7 +36,11 @@ def check_refused(bench: Bench, arguments: list[object], *words: str, code: int 
         ("min: 2, max: 4", "min: 5, max: 4", ["experiment.yaml:7: epochs"]),
         ("train.py:train", "train.py:trian", ["train.py: no function 'trian'", "train"]),
         ("train.py:train", "tarin.py:train", ["tarin.py", "no such file"]),
-        ("lr: {uniform: [0.01, 0.1]}", "lr: {unifrom: [0.01, 0.1]}", ["yaml:5: search.lr", "uniform"]),
+        (
+            "lr: {uniform: [0.01, 0.1]}",
+            "lr: {unifrom: [0.01, 0.1]}",
+            ["yaml:5: search.lr", "uniform"],
+        ),
     ],
 )
 def test_a_bad_experiment(bench: Bench, old: str, new: str, words: list[str]) -> None:
