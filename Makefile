@@ -21,10 +21,10 @@ help:
 
 setup: $(STAMP)
 
-# The stamp is written last: without it, whatever is in .venv is half-made and goes.
+# The stamp is written last: without one, whatever is in .venv is half-made and goes; an old one
+# stays until pip is through, so that what was interrupted is done again.
 $(STAMP): pyproject.toml constraints.txt
 	@test -e $@ || { echo "Setting up $(VENV): a few minutes, once."; $(MAKE_VENV); }
-	@rm -f $@
 	@$(PIP) install -c constraints.txt setuptools
 	@$(PIP) install -c constraints.txt --no-build-isolation --editable '.[dev,examples]'
 	@touch $@

@@ -25,6 +25,7 @@ from cloudtune.events import (
     Event,
     InstanceGone,
     InstanceLaunched,
+    Interrupted,
     LaunchFailed,
     NodeJoined,
     NodeLost,
@@ -111,8 +112,10 @@ class SimWorld:
                 return self._intents.get(event.intent) in _RUNNING
             case TimerFired():
                 return self._timers.get(event.name) == event.at
-            case _:
+            case RunStarted() | TrialStopped() | Interrupted():
                 return True
+            case _:
+                assert_never(event)
 
     def _follow(self, event: Event) -> None:
         match event:
@@ -132,8 +135,10 @@ class SimWorld:
                 self._sessions[event.session].alive = False
             case TimerFired():
                 del self._timers[event.name]
-            case _:
+            case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
                 pass
+            case _:
+                assert_never(event)
 
     def _train(self, session: _Session) -> None:
         """Schedule the next epoch of workers that have one to train and aren't busy."""

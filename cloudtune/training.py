@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from cloudtune.checkpoint import Checkpoint, CheckpointStore, read_manifest
 from cloudtune.errors import UsageError
+from cloudtune.loading import DeviceLoader, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -343,91 +344,7 @@ def prepare_data_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     anew, where the loader shuffles.
     """
     session = _current()
-    return cast("DataLoader[Any]", _DeviceLoader(_split(loader, session), session))
-
-
-class _DeviceLoader:
-    """A loader whose batches come on the session's device, shuffled anew each epoch."""
-
-    def __init__(self, loader: DataLoader[Any], session: Session) -> None:
-        self._loader = loader
-        self._session = session
-        self._passes: tuple[int, int] = (0, 0)
-
-    def __iter__(self) -> Iterator[Any]:
-        # By the epoch's own number, so that a restored trial doesn't see the first order again.
-        epoch, passes = self._session.epoch + 1, self._passes[1] + 1
-        self._passes = (epoch, passes if self._passes[0] == epoch else 0)
-        if hasattr(self._loader.sampler, "set_epoch"):
-            self._loader.sampler.set_epoch(epoch + 100_000 * self._passes[1])
-        for batch in self._loader:
-            yield _to_device(batch, self._session.device)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
-def _split(loader: DataLoader[Any], session: Session) -> DataLoader[Any]:
-    """Give the loader of one rank's share; one of the user's own making stays as it is."""
-    from torch.utils import data  # noqa: PLC0415
-
-    sampler, world = loader.sampler, session.world_size
-    plain = type(sampler) is data.SequentialSampler or (
-        type(sampler) is data.RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
-    if not plain or loader.batch_size is None:
-        if world > 1 and not isinstance(sampler, data.DistributedSampler):
-            raise UsageError(
-                f"prepare_data_loader() can't split a loader with a {type(sampler).__name__} of "
-                f"its own and batch_size {loader.batch_size} over {world} workers; give the "
-                "loader shuffle=…, or a DistributedSampler"
-            )
-        return loader
-    share: data.DistributedSampler[Any] = data.DistributedSampler(
-        loader.dataset,
-        num_replicas=world,
-        rank=session.rank,
-        shuffle=type(sampler) is data.RandomSampler,
-        seed=session.derived_seed,
-        drop_last=loader.drop_last,
-    )
-    return data.DataLoader(
-        loader.dataset,
-        batch_size=max(1, loader.batch_size // world),
-        sampler=share,
-        **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
-    )
-
-
-_KEPT_OPTIONS: Final = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-)
-
-
-def _to_device(batch: Any, device: str) -> Any:
-    if hasattr(batch, "to"):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: _to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_to_device(value, device) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_to_device(value, device) for value in batch)
-    return batch
+    return cast("DataLoader[Any]", DeviceLoader(split(loader, session), session))
 
 
 def load_function(directory: Path, spec: str) -> TrainFunction:
