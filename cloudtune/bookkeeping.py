@@ -117,6 +117,15 @@ class Books:
         """Return the bill if everything were given back at that time."""
         return self.fleet.dollars(at)
 
+    def forecast(self, at: float) -> float:
+        """Return what the run will have cost if the rest goes by the plan."""
+        if self.ending is not None or not self.stage_began:
+            return self.spent(at)
+        now = self.stage_plan
+        left = max(0.0, 1 - (at - self.stage_began[-1]) / now.seconds)
+        later = self.plan.stages[self.stage + 1 :]
+        return self.spent(at) + left * now.dollars + sum(stage.dollars for stage in later)
+
     def ranking(self) -> list[TrialProgress]:
         """Return all trials, the furthest and then the best first."""
         mode = self.metric.mode
@@ -206,9 +215,9 @@ class Books:
         instance = self.fleet[intent].instance
         for trial in self.trials.values():
             if trial.live and any(piece.instance == instance for piece in trial.placement):
-                session = trial.session
-                self._note_lost(session, reason)
-                yield StopTrial(session)
+                if trial.status != "stopping":
+                    yield StopTrial(trial.session)
+                self._note_lost(trial.session, reason)
 
     def _note_refusal(self, event: LaunchFailed) -> None:
         rented = self.fleet[event.intent]

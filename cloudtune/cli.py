@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import json
 import sys
 import time
@@ -12,23 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune import app, home
+from cloudtune import home, planning
+from cloudtune.cli_options import (
+    OUTPUT,
+    PACE,
+    PROFILE,
+    experiment_options,
+    limits_of,
+    load_experiment,
+)
 from cloudtune.errors import CloudtuneError, InfeasibleError, UsageError
-from cloudtune.experiment import Experiment
 from cloudtune.plan import Limits
 from cloudtune.screen import console, show_plan, show_profile
 from cloudtune.units import format_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import TypeVar
 
-    from cloudtune.app import Planned
+    from cloudtune.experiment import Experiment
     from cloudtune.job import Job
+    from cloudtune.planning import Planned
     from cloudtune.policy import RunPolicy
     from cloudtune.scaling import ScalingProfile
-
-    Command = TypeVar("Command", bound=Callable[..., Any])
 
 INTERRUPTED = 130
 
@@ -38,7 +43,7 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("interrupted; nothing was launched", err=True)
+        click.echo("interrupted; nothing is rented", err=True)
         code = INTERRUPTED
     except click.ClickException as error:
         error.show()
@@ -59,83 +64,29 @@ def cli() -> None:
     """
 
 
-def _experiment_options(command: Command) -> Command:
-    options = [
-        click.option(
-            "--deadline", metavar="TIME", help="Finish within this time, as in 2h or 90s."
-        ),
-        click.option("--budget", metavar="DOLLARS", help="Spend no more than this, as in '$40'."),
-        click.option("--trials", type=int, help="How many configurations to try."),
-        click.option("--max-instances", type=int, help="Rent no more instances at once."),
-        click.option("--provider", type=click.Choice(["emulated", "aws"]), help="Which cloud."),
-        click.option("--seed", type=int, help="Seed of the search and of the training."),
-        click.option("--storage", metavar="URI", help="Where checkpoints go."),
-    ]
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
-
-
-_PROFILE = click.option(
-    "--profile", "profile", type=click.Path(path_type=Path), help="Use this measured profile."
-)
-_OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-_PACE = click.option(
-    "--pace/--no-pace",
-    default=True,
-    help="On the emulated cloud: let epochs take what the instance type's speed curve says.",
-)
-_OVERRIDES = {
-    "deadline": "limits.deadline",
-    "budget": "limits.budget",
-    "trials": "trials",
-    "max_instances": "cloud.max_instances",
-    "provider": "cloud.provider",
-    "seed": "seed",
-    "storage": "storage",
-}
-
-
-def _load(path: Path, given: Mapping[str, Any]) -> Experiment:
-    from cloudtune.infra.pricing import instance_types
-
-    overrides = {
-        field: given[option]
-        for option, field in _OVERRIDES.items()
-        if given.get(option) is not None
-    }
-    experiment = Experiment.load(path, overrides, known_instances=instance_types())
-    experiment.check_train()
-    return experiment
-
-
-def _limits(experiment: Experiment) -> Limits:
-    return Limits(experiment.limits.deadline, experiment.limits.budget)
-
-
 # ---- plan ----------------------------------------------------------------------------------
 
 
 @cli.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
-@_experiment_options
-@_PROFILE
+@experiment_options
+@PROFILE
 @click.option("--save", type=click.Path(path_type=Path), help="Write the plan down for `run`.")
-@_OUTPUT
+@OUTPUT
 def plan(
     experiment: Path, profile: Path | None, save: Path | None, output: str, **given: Any
 ) -> int:
     """Show what a run would do, take and cost. Rents nothing."""
-    wanted = _load(experiment, given)
-    profiles = app.stored_profiles(wanted, profile)
+    wanted = load_experiment(experiment, given)
+    profiles = planning.stored_profiles(wanted, profile)
     if not profiles:
-        raise app.no_profile(wanted)
+        raise planning.no_profile(wanted)
     try:
-        planned = app.make_plan(wanted, profiles, _limits(wanted))
+        planned = planning.make_plan(wanted, profiles, limits_of(wanted))
     except InfeasibleError as error:
         return _show_infeasible(error, output)
     if save is not None:
-        app.save_plan(save, wanted, planned, _limits(wanted))
+        planning.save_plan(save, wanted, planned, limits_of(wanted))
     _show_planned(wanted, planned, output)
     return 0
 
@@ -160,7 +111,7 @@ def _show_planned(wanted: Experiment, planned: Planned, output: str) -> None:
     out.print(f"{wanted.name}: {wanted.trials} trials, {wanted.strategy}, eta {wanted.eta}")
     out.print(f"Prices: {planned.catalog.source}, {planned.catalog.as_of}")
     out.print(f"Profile: {planned.profile.source}, {planned.profile.measured_at}")
-    show_plan(out, planned.plan, planned.static, _limits(wanted))
+    show_plan(out, planned.plan, planned.static, limits_of(wanted))
 
 
 def _show_infeasible(error: InfeasibleError, output: str) -> int:
@@ -188,9 +139,9 @@ def _show_infeasible(error: InfeasibleError, output: str) -> int:
 
 @cli.command()
 @click.argument("experiment", metavar="EXPERIMENT|PLAN", type=click.Path(path_type=Path))
-@_experiment_options
-@_PROFILE
-@_PACE
+@experiment_options
+@PROFILE
+@PACE
 @click.option("--force", is_flag=True, help="Start even if no plan meets the limits; they hold.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before renting from AWS.")
 def run(
@@ -202,26 +153,28 @@ def run(
     **given: Any,
 ) -> int:
     """Tune: rent, train, cut, grow, give back, and report. Takes an experiment or a saved plan."""
+    from cloudtune import driving
+
     began = time.time()
-    saved = app.load_plan(experiment)
+    saved = planning.load_plan(experiment)
     if saved is not None:
         _refuse_overrides(given)
         return _run_planned(saved, began, pace=pace, yes=yes)
-    wanted = _load(experiment, given)
-    profiles = app.stored_profiles(wanted, profile)
-    app.check_script(wanted)
+    wanted = load_experiment(experiment, given)
+    profiles = planning.stored_profiles(wanted, profile)
+    driving.check_script(wanted)
     spent = 0.0
     if not profiles:
         _confirm(wanted, None, yes=yes)
         profiles, spent = _profile_first(wanted, began, pace=pace)
-    limits = _left(_limits(wanted), spent)
+    limits = _left(limits_of(wanted), spent)
     elapsed = time.time() - began
     try:
-        planned = app.make_plan(wanted, profiles, limits, elapsed)
+        planned = planning.make_plan(wanted, profiles, limits, elapsed)
     except InfeasibleError as error:
         if not force:
             return _show_infeasible(error, "table")
-        planned = app.forced_plan(wanted, profiles, limits, elapsed)
+        planned = planning.forced_plan(wanted, profiles, limits, elapsed)
         console().print("No plan meets the limits; runs until one of them ends it.")
     _show_planned(wanted, planned, "table")
     job = _job(wanted, planned, limits, began, pace=pace)
@@ -258,7 +211,9 @@ def _job(wanted: Experiment, planned: Planned, limits: Limits, began: float, *, 
 
 
 def _run_planned(saved: Job, began: float, *, pace: bool, yes: bool) -> int:
-    app.check_script(saved.experiment)
+    from cloudtune import driving
+
+    driving.check_script(saved.experiment)
     paced = pace and saved.experiment.cloud.provider == "emulated"
     job = dataclasses.replace(saved, began=began, paced=paced)
     show_plan(console(), job.plan, None, job.limits)
@@ -268,12 +223,14 @@ def _run_planned(saved: Job, began: float, *, pace: bool, yes: bool) -> int:
 def _profile_first(
     wanted: Experiment, began: float, *, pace: bool
 ) -> tuple[list[ScalingProfile], float]:
+    from cloudtune import driving
+
     console().print("No profile of this script yet: measuring it first, within the same limits.")
     profiles, spent = [], 0.0
     for name in wanted.cloud.instances:
-        limits = _left(_limits(wanted), spent, time.time() - began)
-        found, cost = app.measure(wanted, name, _measure_watch(), pace=pace, limits=limits)
-        app.keep_profile(found)
+        limits = _left(limits_of(wanted), spent, time.time() - began)
+        found, cost = driving.measure(wanted, name, _measure_watch(), pace=pace, limits=limits)
+        driving.keep_profile(found)
         profiles.append(found)
         spent += cost
         show_profile(console(), found)
@@ -289,7 +246,7 @@ def _confirm(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     """
     if wanted.cloud.provider != "aws" or yes:
         return
-    cap = _cap(_limits(wanted))
+    cap = _cap(limits_of(wanted))
     price = "measuring the script" if job is None else format_dollars(job.plan.estimate.dollars)
     if not sys.stdin.isatty():
         raise UsageError("this would rent from AWS, and nobody is here to be asked: add --yes")
@@ -301,13 +258,17 @@ def _cap(limits: Limits) -> str:
 
 
 def _run_job(job: Job, *, yes: bool) -> int:
+    from cloudtune import driving
     from cloudtune.screen import RunScreen
 
     _confirm(job.experiment, job, yes=yes)
     out = console()
     if job.paced:
         out.print("Emulated cloud: training is paced by the instance type's speed curve.")
-    folder, policy = app.run_job(job, lambda policy: RunScreen(out, policy).watch)
+    with contextlib.ExitStack() as shown:
+        folder, policy = driving.run_job(
+            job, lambda policy: shown.enter_context(RunScreen(out, policy)).watch
+        )
     return _conclude(folder, policy)
 
 
@@ -322,7 +283,9 @@ def _conclude(folder: Path, policy: RunPolicy) -> int:
     failed = policy.first_error()
     code = policy.ending.exit_code if policy.ending else 1
     if code == 1 and failed is not None:
-        click.echo(f"error: every trial failed; the first: {failed.id}: {failed.error}", err=True)
+        dead = all(trial.error for trial in policy.trials.values())
+        which = "every trial failed" if dead else "no trial is left to go on"
+        click.echo(f"error: {which}; the first: {failed.id}: {failed.error}", err=True)
         click.echo(failed.traceback, err=True)
     return code
 
@@ -332,8 +295,8 @@ def _conclude(folder: Path, policy: RunPolicy) -> int:
 
 @cli.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
-@_experiment_options
-@_PACE
+@experiment_options
+@PACE
 @click.option("--epochs", type=click.IntRange(min=2), default=4, show_default=True)
 @click.option("--save", type=click.Path(path_type=Path), help="Write the profile to a file too.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before renting from AWS.")
@@ -346,21 +309,22 @@ def profile(
     **given: Any,
 ) -> int:
     """Measure how the script scales, on one rented instance of each type, and keep it."""
+    from cloudtune import driving
     from cloudtune.profiles import store
 
-    wanted = _load(experiment, given)
-    app.check_script(wanted)
+    wanted = load_experiment(experiment, given)
+    driving.check_script(wanted)
     _confirm(wanted, None, yes=yes)
     profiles, spent = [], 0.0
     for name in wanted.cloud.instances:
-        limits = Limits(app.PROFILE_LIMITS.deadline, _left(_limits(wanted), spent).budget)
-        found, cost = app.measure(
+        limits = Limits(driving.PROFILE_LIMITS.deadline, _left(limits_of(wanted), spent).budget)
+        found, cost = driving.measure(
             wanted, name, _measure_watch(), pace=pace, limits=limits, epochs=epochs
         )
         spent += cost
         profiles.append(found)
         show_profile(console(), found)
-        click.echo(f"kept in {app.keep_profile(found)}")
+        click.echo(f"kept in {driving.keep_profile(found)}")
     if save is not None:
         store.write(save, profiles)
     click.echo(f"measured for {format_dollars(spent)}")
@@ -378,10 +342,10 @@ def _measure_watch() -> Callable[[Any, Any], None]:
 
 @cli.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
-@_experiment_options
-@_PROFILE
+@experiment_options
+@PROFILE
 @click.option("--force", is_flag=True, help="Simulate even if no plan meets the limits.")
-@_OUTPUT
+@OUTPUT
 def simulate(
     experiment: Path,
     profile: Path | None,
@@ -392,19 +356,20 @@ def simulate(
     """Play the run in virtual time: the same policy, made-up learning curves, no cloud."""
     from cloudtune import reporting
     from cloudtune.screen import show_report
+    from cloudtune.simulating import simulate as simulate_job
 
-    wanted = _load(experiment, given)
-    profiles = app.stored_profiles(wanted, profile)
+    wanted = load_experiment(experiment, given)
+    profiles = planning.stored_profiles(wanted, profile)
     if not profiles:
-        raise app.no_profile(wanted)
-    limits = _limits(wanted)
+        raise planning.no_profile(wanted)
+    limits = limits_of(wanted)
     try:
-        planned = app.make_plan(wanted, profiles, limits)
+        planned = planning.make_plan(wanted, profiles, limits)
     except InfeasibleError as error:
         if not force:
             return _show_infeasible(error, output)
-        planned = app.forced_plan(wanted, profiles, limits)
-    played = app.simulate(_job(wanted, planned, limits, 0.0, pace=False))
+        planned = planning.forced_plan(wanted, profiles, limits)
+    played = simulate_job(_job(wanted, planned, limits, 0.0, pace=False))
     if output == "json":
         click.echo(json.dumps(reporting.to_json(played), indent=1))
     else:
@@ -421,7 +386,7 @@ def simulate(
 
 @cli.command()
 @click.argument("run", required=False)
-@_OUTPUT
+@OUTPUT
 def report(run: str | None, output: str) -> int:
     """Show what a run did, planned against actual; without RUN, the last one."""
     from cloudtune.records import cloud_records
@@ -439,7 +404,7 @@ def report(run: str | None, output: str) -> int:
 
 @cli.command()
 @click.option("--region", help="Look into this AWS region too.")
-@_OUTPUT
+@OUTPUT
 def status(region: str | None, output: str) -> int:
     """Show which instances of ours are alive, whose they are and what they cost per hour."""
     from cloudtune import cleanup

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 
 from cloudtune.commands import Launch, Release, StartTrial
@@ -31,14 +33,19 @@ if TYPE_CHECKING:
     from cloudtune.reporting import Report
     from cloudtune.scaling import ScalingProfile
 
-_PROGRESS_SECONDS = 5.0
+_PROGRESS_SECONDS = 15.0
 _WIDTH = 100
 
 
 def console() -> Console:
     """Return standard output; a file or a pipe gets lines of 100 characters without colours."""
-    plain = Console()
+    plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(width=_WIDTH, highlight=False, soft_wrap=True)
+
+
+def counted(count: float, noun: str) -> str:
+    """Return "1 GPU", "2 GPUs"."""
+    return f"{count:g} {noun}{'' if count == 1 else 's'}"
 
 
 def show_plan(out: Console, plan: Plan, static: Plan | None, limits: Limits) -> None:
@@ -60,7 +67,9 @@ def show_plan(out: Console, plan: Plan, static: Plan | None, limits: Limits) -> 
     out.print(table)
     out.print(f"Total: {_price(plan)}{_against(limits)}")
     if static is not None:
-        out.print(f"Best static cluster: {static.most_instances} instances, {_price(static)}")
+        out.print(
+            f"Best static cluster: {counted(static.most_instances, 'instance')}, {_price(static)}"
+        )
 
 
 def _price(plan: Plan) -> str:
@@ -84,7 +93,7 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     for width in profile.widths:
         found = profile.epoch[width]
         gain = profile.epoch[profile.widths[0]].mean / found.mean
-        what = f"epoch on {width:g} GPU{'s' if width > 1 else ''} (x{gain:.2f})"
+        what = f"epoch on {counted(width, 'GPU')} (x{gain:.2f})"
         table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
     delays = {
         "request to launch": profile.launch,
@@ -99,7 +108,11 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
 
 
 class RunScreen:
-    """Tells a run as it goes: a line for each thing that changes, and one of progress."""
+    """Tells a run as it goes: a line for each thing that changes, and one of progress.
+
+    On a terminal the line of progress stays at the bottom and is renewed every second; use the
+    screen as a context, so that it goes in the end.
+    """
 
     def __init__(self, out: Console, policy: RunPolicy) -> None:
         self._out = out
@@ -109,6 +122,16 @@ class RunScreen:
         self._alive = set(policy.trials)
         self._widths: dict[str, float] = {}
         self._ending = False
+        self._bottom = Status("begins", console=out, spinner="dots") if out.is_terminal else None
+
+    def __enter__(self) -> RunScreen:
+        if self._bottom is not None:
+            self._bottom.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bottom is not None:
+            self._bottom.stop()
 
     def watch(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Print what an event and its commands mean."""
@@ -135,21 +158,27 @@ class RunScreen:
                 self._say(event.at, f"{rented.instance} returned, cost {cost}; {self._instances()}")
             case LaunchFailed():
                 self._say(event.at, f"no instance: {event.code}: {event.message}")
-            case TrialFailed() | TrialLost():
-                reason = event.error if isinstance(event, TrialFailed) else event.reason
-                self._say(event.at, f"{event.session.rpartition('.')[0]} failed: {reason}")
+            case TrialFailed():
+                self._say(event.at, f"{_trial(event.session)} failed: {event.error}")
+            case TrialLost():
+                self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
             case Interrupted():
                 self._say(event.at, "interrupted; saving and giving everything back")
             case TimerFired(name="tick"):
-                if event.at - self._shown_at >= _PROGRESS_SECONDS:
-                    self._shown_at = event.at
-                    self._say(event.at, self._progress(event.at))
+                self._show_progress(event.at)
             case _:
                 pass
 
+    def _show_progress(self, at: float) -> None:
+        if self._bottom is not None:
+            self._bottom.update(escape(self._progress(at)))
+        elif at - self._shown_at >= _PROGRESS_SECONDS:
+            self._shown_at = at
+            self._say(at, self._progress(at))
+
     def _instances(self) -> str:
         count = len([r for r in self._policy.fleet.alive() if r.launched_at is not None])
-        return f"{count} instance{'s' if count != 1 else ''} rented"
+        return f"{counted(count, 'instance')} rented"
 
     def _progress(self, at: float) -> str:
         policy = self._policy
@@ -160,7 +189,9 @@ class RunScreen:
             f"stage {policy.stage + 1}/{len(policy.plan.stages)}",
             f"{len(training)} of {len(policy.trials)} trials training, {epochs} epochs done",
             f"best {policy.metric.name} {best.metric:.4f} ({best.trial})" if best else "no result",
-            format_dollars(policy.spent(at)) + _of(policy.limits.budget, format_dollars),
+            format_dollars(policy.spent(at))
+            + _of(policy.limits.budget, format_dollars)
+            + f" (forecast {format_dollars(policy.forecast(at))})",
             format_clock(at) + _of(policy.limits.deadline, format_clock),
             self._instances(),
         ]
@@ -178,9 +209,9 @@ class RunScreen:
         self._alive = set(policy.members)
         self._say(
             at,
-            f"stage {self._stage + 1}: {len(policy.members)} trials go on to epoch "
-            f"{plan.stage.end_epoch} on {plan.width:g} GPUs each and {plan.instances} instances; "
-            f"cut: {', '.join(cut) or 'none'}",
+            f"stage {self._stage + 1}: {counted(len(policy.members), 'trial')} to epoch "
+            f"{plan.stage.end_epoch}, {counted(plan.width, 'GPU')} each, on "
+            f"{counted(plan.instances, 'instance')}; cut: {', '.join(cut) or 'none'}",
         )
 
     def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
@@ -200,10 +231,14 @@ class RunScreen:
                 self._say(at, f"gives {self._name(command.intent)} back")
         if fresh:
             names = ", ".join(command.trial for command in fresh)
-            self._say(at, f"starts {names} on {fresh[0].width:g} GPU each")
+            self._say(at, f"starts {names} on {counted(fresh[0].width, 'GPU')} each")
 
     def _name(self, intent: str) -> str:
         return self._policy.fleet[intent].instance or f"request {intent}"
+
+
+def _trial(session: str) -> str:
+    return session.rpartition(".")[0]
 
 
 _ENDINGS = {
@@ -221,14 +256,19 @@ def _of(limit: float | None, show: object) -> str:
 
 def _restart(command: StartTrial, before: float) -> str:
     how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
-    widths = f"from {before:g} to {command.width:g} GPUs" if how != "moves" else "to a free place"
+    widths = (
+        f"from {before:g} to {counted(command.width, 'GPU')}"
+        if how != "moves"
+        else "to a free place"
+    )
     return f"{command.trial} {how} {widths}, from epoch {command.start_epoch}"
 
 
 def show_report(out: Console, report: Report) -> None:
     """Print what a run did, against what was planned."""
     policy = report.policy
-    table = Table(title=f"Run {report.job.run}: planned / actual", title_justify="left")
+    run = f"Run {report.job.run}" if report.job.run else "Simulated"
+    table = Table(title=f"{run}: planned / actual", title_justify="left")
     for name in ("stage", "trials", "GPUs each", "instances", "time", "cost"):
         table.add_column(name, justify="right")
     for number, stage in enumerate(report.stages, start=1):
@@ -257,7 +297,7 @@ def _show_facts(out: Console, report: Report) -> None:
     out.print(f"Fleet over time: {sizes}")
     for change in report.width_changes:
         out.print(
-            f"{change.trial} went from {change.before:g} to {change.after:g} GPUs: "
+            f"{change.trial} went from {change.before:g} to {counted(change.after, 'GPU')}: "
             f"epoch {change.last_epoch}, then epoch {change.next_epoch}"
         )
     for trial, (equal, checked) in report.synced().items():
@@ -308,7 +348,7 @@ def show_instances(out: Console, found: Sequence[Found]) -> None:
         table.add_row(it.run, it.id, it.instance_type, it.state, f"{one.usd_per_hour:.3f}", care)
     out.print(table)
     total = sum(one.usd_per_hour for one in found)
-    out.print(f"{len(found)} instances, ${total:.2f} per hour")
+    out.print(f"{counted(len(found), 'instance')}, ${total:.2f} per hour")
 
 
 def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
@@ -327,7 +367,9 @@ def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
                 pass
         starts = [c for c in commands if isinstance(c, StartTrial)]
         if starts:
-            lines.append(f"trains {len(starts)} trials on {starts[0].width:g} GPUs each")
+            lines.append(
+                f"trains {counted(len(starts), 'trial')}, {counted(starts[0].width, 'GPU')} each"
+            )
         for line in lines:
             out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
 

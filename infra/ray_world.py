@@ -79,6 +79,7 @@ class CloudWorld:
         return self
 
     def _open(self) -> None:
+        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
         self._head.start()
         ray.init(
             address=self._head.address,

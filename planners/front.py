@@ -119,10 +119,20 @@ class _Step:
         begin = profile.start.mean if self.stage.start_epoch == 0 else profile.resize.mean
         if instances > len(label.ages):
             return profile.launch.mean + profile.boot.mean + waves * begin
-        same = (instances, width) == (len(label.ages), label.width)
-        if same and waves == 1 and label.one_wave:
+        if waves == 1 and self._all_stay(label, instances, width):
             return 0.0
         return waves * begin
+
+    def _all_stay(self, label: Label, instances: int, width: Width) -> bool:
+        """Whether every survivor trains on where it is, whichever trials survive.
+
+        The instances with most survivors are kept, so that is certain if all are kept, or if there
+        are enough of them for each survivor to sit on instances of its own.
+        """
+        if not label.one_wave or width != label.width:
+            return False
+        spread = self.stage.trials * math.ceil(width / self.request.offer.gpus)
+        return instances == len(label.ages) or instances >= spread
 
     def _release(self, ages: tuple[float, ...], count: int) -> tuple[tuple[float, ...], float]:
         """Return who stays when the oldest `count` go, and what their going costs."""

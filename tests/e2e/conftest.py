@@ -10,7 +10,6 @@ import sys
 import time
 import urllib.request
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -22,6 +21,7 @@ from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 TRAIN = """
 import math, os, tempfile

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune import app, cli
+from cloudtune import cli, driving
 from cloudtune.errors import CleanupError
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def test_an_unconfirmed_clean_up_names_the_instances(
     def leak(*_: object) -> None:
         raise CleanupError("EC2 did not confirm the end of i-1, i-2", ["i-1", "i-2"])
 
-    monkeypatch.setattr(app, "run_job", leak)
-    monkeypatch.setattr(app, "check_script", lambda _: None)
+    monkeypatch.setattr(driving, "run_job", leak)
+    monkeypatch.setattr(driving, "check_script", lambda _: None)
     monkeypatch.setattr("sys.argv", ["cloudtune", "run", str(path)])
     monkeypatch.setenv("CLOUDTUNE_HOME", str(bench.home))
     with pytest.raises(SystemExit) as exit_:

@@ -1,7 +1,4 @@
-"""From an experiment to a plan, a profile and a run: where planners, policies and worlds meet.
-
-The composition root; `cli` only reads options and prints.
-"""
+"""Running policies on a cloud: opening it, driving them to their end, leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -16,198 +13,41 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune import home
-from cloudtune.errors import CleanupError, CloudtuneError, InfeasibleError, UsageError
-from cloudtune.job import Job, drain_seconds, strategy, trials
-from cloudtune.plan import Limits, Plan, PlanRequest
-from cloudtune.planners.elastic import ElasticPlanner
-from cloudtune.planners.static import StaticPlanner
+from cloudtune.engine import run
+from cloudtune.errors import CleanupError, UsageError
+from cloudtune.infra import cloud as clouds
+from cloudtune.infra.cloud import sweep
+from cloudtune.infra.ec2 import Ec2, ids
+from cloudtune.infra.head import RayHead, Rental
+from cloudtune.infra.node import metadata
+from cloudtune.infra.processes import ProcessGroup
+from cloudtune.infra.ray_world import CloudWorld
+from cloudtune.infra.trainer import Training
+from cloudtune.job import trials
+from cloudtune.ledger import FileLedger
+from cloudtune.plan import Limits
+from cloudtune.planning import catalog_of
 from cloudtune.profiles import store
+from cloudtune.profiles.measure import MeasurePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
-    from cloudtune.catalog import Catalog, Offer
+    from cloudtune.catalog import Offer
     from cloudtune.commands import Command
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.infra.cloud import Cloud
-    from cloudtune.infra.ec2 import Ec2
-    from cloudtune.infra.trainer import Training
-    from cloudtune.ledger import FileLedger
+    from cloudtune.job import Job
     from cloudtune.policy import Policy, RunPolicy
-    from cloudtune.reporting import Report
     from cloudtune.scaling import ScalingProfile
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
-MARGIN = 0.05
-"""The share of deadline and budget that a plan leaves for what it can't foresee."""
-SETUP_SECONDS = 12.0
-"""What a run takes before its first request: the check of the script, and Ray's head."""
 LEASE_GRACE_SECONDS = 600.0
 PROFILE_LIMITS = Limits(deadline=900.0)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan, the best static cluster where there is one, and what they were made from."""
-
-    plan: Plan
-    static: Plan | None
-    profile: ScalingProfile
-    catalog: Catalog
-
-
-# ---- planning ------------------------------------------------------------------------------
-
-
-def catalog_of(experiment: Experiment) -> Catalog:
-    """Return the prices that apply to an experiment."""
-    from cloudtune.infra.pricing import catalog
-
-    return catalog(experiment.cloud.region, experiment.cloud.market)
-
-
-def stored_profiles(experiment: Experiment, given: Path | None) -> list[ScalingProfile]:
-    """Return the usable profiles of an experiment's script on its instance types."""
-    return store.find(
-        store.script_hash(experiment.train_file),
-        experiment.cloud.instances,
-        given=given,
-        store=home.home() / "profiles",
-        beside=experiment.directory,
-    )
-
-
-def planning_limits(limits: Limits, profile: ScalingProfile, elapsed: float = 0.0) -> Limits:
-    """Return what a plan may take, so that the run stays within `limits` with room to spare."""
-    deadline, budget = limits.deadline, limits.budget
-    reserve = elapsed + SETUP_SECONDS + drain_seconds(profile)
-    return Limits(
-        deadline=None if deadline is None else max(0.0, (deadline - reserve) * (1 - MARGIN)),
-        budget=None if budget is None else budget * (1 - MARGIN),
-    )
-
-
-def make_plan(
-    experiment: Experiment,
-    profiles: list[ScalingProfile],
-    limits: Limits,
-    elapsed: float = 0.0,
-) -> Planned:
-    """Return the cheapest elastic plan on any one of the experiment's instance types.
-
-    Raises:
-        InfeasibleError: no type has one; carries the fastest and the cheapest plan of all.
-    """
-    catalog = catalog_of(experiment)
-    found: list[Planned] = []
-    refusals: list[InfeasibleError] = []
-    for profile in profiles:
-        offer = catalog.offer(profile.instance_type)
-        within = planning_limits(limits, profile, elapsed)
-        request = _request(experiment, profile, offer, within)
-        try:
-            plan = ElasticPlanner().plan(request)
-        except InfeasibleError as error:
-            refusals.append(error)
-        else:
-            found.append(Planned(plan, _static(request), profile, catalog))
-    if found:
-        return min(found, key=lambda planned: planned.plan.estimate.dollars)
-    raise _merged(refusals)
-
-
-def _request(
-    experiment: Experiment, profile: ScalingProfile, offer: Offer, limits: Limits
-) -> PlanRequest:
-    return PlanRequest(
-        work=strategy(experiment).stages(),
-        profile=profile,
-        offer=offer,
-        limits=limits,
-        max_instances=experiment.cloud.max_instances,
-    )
-
-
-def _static(request: PlanRequest) -> Plan | None:
-    try:
-        return StaticPlanner().plan(request)
-    except InfeasibleError:
-        return None
-
-
-def _merged(refusals: list[InfeasibleError]) -> InfeasibleError:
-    """Return the refusal of the type that comes nearest, with the extremes of all types."""
-    fastest = [error.fastest for error in refusals if error.fastest]
-    cheapest = [error.cheapest for error in refusals if error.cheapest]
-    if not fastest:
-        return refusals[0]
-    quick = min(fastest, key=lambda plan: plan.estimate.seconds)
-    message = next(str(error) for error in refusals if error.fastest is quick)
-    return InfeasibleError(message, quick, min(cheapest, key=lambda p: p.estimate.dollars))
-
-
-def forced_plan(
-    experiment: Experiment, profiles: list[ScalingProfile], limits: Limits, elapsed: float = 0.0
-) -> Planned:
-    """Return a plan for a run that ends at its limits: in time if possible, else the fastest."""
-    try:
-        return make_plan(experiment, profiles, Limits(limits.deadline, None), elapsed)
-    except InfeasibleError as error:
-        if error.fastest is None:
-            raise
-        name = error.fastest.offer.instance_type.name
-        profile = next(p for p in profiles if p.instance_type == name)
-        return Planned(error.fastest, None, profile, catalog_of(experiment))
-
-
-# ---- saved plans -----------------------------------------------------------------------------
-
-
-def save_plan(path: Path, experiment: Experiment, planned: Planned, limits: Limits) -> None:
-    """Write a plan down so that `run` can carry out exactly that plan."""
-    job = Job(
-        run="",
-        experiment=experiment,
-        plan=planned.plan,
-        profile=planned.profile,
-        limits=limits,
-        began=0.0,
-        paced=False,
-        price_source=f"{planned.catalog.source}, {planned.catalog.as_of}",
-    )
-    data = {"cloudtune_plan": 1, **job.to_json()}
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-
-
-def load_plan(path: Path) -> Job | None:
-    """Return a saved plan; None if the file isn't one (it may be an experiment).
-
-    Raises:
-        UsageError: the script has changed since, or the plan is damaged.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(data, dict) or "cloudtune_plan" not in data:
-        return None
-    try:
-        job = Job.from_json(data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
-    job.experiment.check_train()
-    if store.script_hash(job.experiment.train_file) != job.profile.script_hash:
-        raise UsageError(
-            f"{path}: {job.experiment.train_file} has changed since this was planned; plan again"
-        )
-    return job
-
-
-# ---- running ---------------------------------------------------------------------------------
 
 
 def check_script(experiment: Experiment) -> None:
@@ -242,12 +82,10 @@ def open_cloud(experiment: Experiment, *, pace: bool) -> Cloud:
     Raises:
         UsageError: what AWS needs isn't in the experiment.
     """
-    from cloudtune.infra import cloud
-
     settings = experiment.cloud
     if settings.provider == "emulated":
         seed = experiment.seed if pace else None
-        return cloud.emulated(home.home() / "emulator", settings.region, pace=seed)
+        return clouds.emulated(home.home() / "emulator", settings.region, pace=seed)
     if settings.image is None:
         raise UsageError("cloud.image is missing: the AMI with cloudtune installed (docs/aws.md)")
     if not experiment.storage.startswith("s3://"):
@@ -259,7 +97,7 @@ def open_cloud(experiment: Experiment, *, pace: bool) -> Cloud:
         request["SecurityGroupIds"] = [settings.security_group]
     if settings.instance_profile is not None:
         request["IamInstanceProfile"] = {"Name": settings.instance_profile}
-    return cloud.aws(settings.region, request)
+    return clouds.aws(settings.region, request)
 
 
 @dataclass(frozen=True)
@@ -285,10 +123,6 @@ class Drive:
         Raises:
             CleanupError: EC2 didn't confirm that every instance of the run is gone.
         """
-        from cloudtune.infra.cloud import sweep
-        from cloudtune.infra.ec2 import Ec2, ids
-        from cloudtune.ledger import FileLedger
-
         self._record()
         ec2 = Ec2(self.cloud.endpoint)
         with _interruptible() as interruption:
@@ -315,11 +149,6 @@ class Drive:
         watch: Watch,
         interruption: _Interruption,
     ) -> None:
-        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
-        from cloudtune.engine import run
-        from cloudtune.infra.head import RayHead, Rental
-        from cloudtune.infra.ray_world import CloudWorld
-
         rental = Rental(
             run=self.run,
             endpoint=self.cloud.endpoint,
@@ -337,8 +166,6 @@ class Drive:
             run(policy, world, record, watch)
 
     def _training(self) -> Training:
-        from cloudtune.infra.trainer import Training
-
         experiment = self.experiment
         return Training(
             train=f"{experiment.train_file.name}:{experiment.train_function}",
@@ -351,8 +178,6 @@ class Drive:
 
     def _record(self) -> None:
         """Note who drives this run and where, so that `gc` can tell a dead run from a live one."""
-        from cloudtune.infra.processes import ProcessGroup
-
         me = ProcessGroup.of(os.getpid())
         where = {"provider": self.experiment.cloud.provider, "region": self.cloud.endpoint.region}
         me.record(self.folder / "controller.json", extra=where)
@@ -362,8 +187,6 @@ def _own_address(cloud: Cloud) -> str:
     """Return the address at which instances reach this machine."""
     if cloud.emulator is not None:
         return "127.0.0.1"
-    from cloudtune.infra.node import metadata
-
     try:
         return metadata("local-ipv4")
     except OSError as error:
@@ -446,8 +269,6 @@ def measure(
         CloudtuneError: it couldn't be measured; the message says why.
         NoCapacityError: the cloud has no such instance now.
     """
-    from cloudtune.profiles.measure import MeasurePolicy
-
     began = time.time()
     offer = catalog_of(experiment).offer(instance_type)
     policy = MeasurePolicy(
@@ -481,26 +302,3 @@ def keep_profile(profile: ScalingProfile) -> Path:
     path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
     store.write(path, [profile])
     return path
-
-
-def simulate(job: Job) -> Report:
-    """Return the report of a job played in virtual time, with made-up learning curves."""
-    from cloudtune.engine import run
-    from cloudtune.ledger import MemoryLedger
-    from cloudtune.reporting import build
-    from cloudtune.simulator import SimWorld, synthetic_metric
-
-    metric, seed = job.experiment.metric, job.experiment.seed
-    world = SimWorld(job.profile, metric.name, synthetic_metric(metric.mode, seed), seed)
-    ledger = MemoryLedger()
-    run(job.policy(), world, ledger)
-    return build(job, tuple(ledger.entries))
-
-
-def no_profile(experiment: Experiment) -> CloudtuneError:
-    """Return the error for a plan that has nothing to go by."""
-    types = ", ".join(experiment.cloud.instances)
-    return UsageError(
-        f"no profile of {experiment.train_file} on {types}; planning rents nothing, so measure "
-        "it with `cloudtune profile`, or name one with --profile FILE"
-    )
