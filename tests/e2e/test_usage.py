@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -155,3 +156,12 @@ def test_an_unconfirmed_clean_up_names_the_instances(
         cli.main()
     assert exit_.value.code == 7
     assert "i-1, i-2" in capsys.readouterr().err
+
+
+def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None:
+    example = Path(__file__).parents[2] / "examples/digits/experiment.yaml"
+    done = bench("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
+    assert done.code == 0, done.err
+    stages = json.loads(done.out)["plan"]["stages"]
+    assert len({stage["instances"] for stage in stages}) >= 3, "the fleet shrinks"
+    assert stages[-1]["width"] > stages[0]["width"], "the winner grows"
