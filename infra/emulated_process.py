@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.processes import is_running, same_process, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -51,19 +52,6 @@ class Owner:
 
     machine: str
     session: int | None
-
-
-def same_process(pid: int, create_time: float) -> bool:
-    """Return whether `pid` is alive and still the process that was created at `create_time`.
-
-    A second of slack: Linux derives the time from a boot time that moves when the clock is set.
-    """
-    try:
-        process = psutil.Process(pid)
-        alive = process.status() != psutil.STATUS_ZOMBIE
-        return alive and abs(process.create_time() - create_time) < 1.0
-    except psutil.NoSuchProcess:
-        return False
 
 
 def start(
@@ -97,13 +85,6 @@ def _write_record(folder: Path, machine: str, pid: int | None) -> None:
     created = None if pid is None else psutil.Process(pid).create_time()
     record = {"machine": machine, "pid": pid, "pgid": pid, "create_time": created}
     write_atomically(folder / RECORD_NAME, json.dumps(record))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees all of it or nothing."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text)
-    fresh.replace(path)
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -180,7 +161,7 @@ def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
     """Return every living process of these machines, each with its machine."""
     by_session = {owner.session: owner.machine for owner in owners if owner.session is not None}
     wanted = {owner.machine for owner in owners}
-    alive = [process for process in psutil.process_iter() if _is_alive(process)]
+    alive = [process for process in psutil.process_iter() if is_running(process)]
     machine_of = {
         process.pid: machine
         for process in alive
@@ -188,13 +169,6 @@ def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
     }
     _add_descendants(machine_of, alive)
     return [(process, machine_of[process.pid]) for process in alive if process.pid in machine_of]
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _machine_of(

@@ -30,8 +30,9 @@ from werkzeug.wrappers import Request, Response
 
 from cloudtune.infra.emulated_ec2 import DEFAULT_REGION, EmulatedEC2
 from cloudtune.infra.emulated_machines import Ending, Machine
-from cloudtune.infra.emulated_process import end_leftovers, forget_old, write_atomically
+from cloudtune.infra.emulated_process import end_leftovers, forget_old
 from cloudtune.infra.emulated_requests import Ec2Error, Faults, Tokens
+from cloudtune.infra.processes import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -167,7 +167,7 @@ def _read_state(home: Path) -> dict[str, Any] | None:
 
 
 def _is_alive(state: dict[str, Any]) -> bool:
-    from cloudtune.infra.emulated_process import same_process  # noqa: PLC0415 - psutil: 30 ms
+    from cloudtune.infra.processes import same_process  # noqa: PLC0415 - psutil: 30 ms
 
     return same_process(state["pid"], state["create_time"])
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.autoscaler import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.node import INTENT_LABEL, Join, user_data
-from cloudtune.infra.processes import ProcessGroup
+from cloudtune.infra.processes import ProcessGroup, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,9 +152,7 @@ class RayHead:
 
     def _write_config(self) -> None:
         """Replace the config in one step: the autoscaler re-reads it whenever it likes."""
-        fresh = self._config.with_suffix(".new")
-        fresh.write_text(json.dumps(self._settings()), encoding="utf-8")
-        fresh.replace(self._config)
+        write_atomically(self._config, json.dumps(self._settings()))
 
     def _settings(self) -> dict[str, Any]:
         rental = self.rental

@@ -20,6 +20,34 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 5.0
 
 
+def same_process(pid: int, created: float) -> bool:
+    """Return whether `pid` is alive and still the process that was created then.
+
+    A second of slack: Linux derives the time from a boot time that moves when the clock is set.
+    """
+    try:
+        process = psutil.Process(pid)
+        alive = process.status() != psutil.STATUS_ZOMBIE
+        return bool(alive and abs(process.create_time() - created) < 1.0)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Return whether a process has not ended; a zombie has."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees all of it or nothing."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
 @dataclass(frozen=True)
 class ProcessGroup:
     """A process in a session of its own, with all that it starts in it.
@@ -64,25 +92,15 @@ class ProcessGroup:
 
     def record(self, path: Path, extra: Mapping[str, Any]) -> None:
         """Write down who it is, so that another process can end it."""
-        fresh = path.with_suffix(".new")
         data = {"pid": self.pid, "created": self.created, **extra}
-        fresh.write_text(json.dumps(data), encoding="utf-8")
-        fresh.replace(path)
+        write_atomically(path, json.dumps(data))
 
     def alive(self) -> bool:
         """Whether the leader still runs."""
         child = _CHILDREN.get(self.pid)
         if child is not None:
             return child.poll() is None
-        return self._is_ours()
-
-    def _is_ours(self) -> bool:
-        try:
-            leader = psutil.Process(self.pid)
-            ours = abs(leader.create_time() - self.created) < 1.0
-            return ours and leader.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return same_process(self.pid, self.created)
 
     def members(self) -> list[psutil.Process]:
         """Return every process of the session, none if the session id has become another's.
@@ -90,11 +108,12 @@ class ProcessGroup:
         A leader that has died leaves its session id behind as long as a member lives, so members
         are ours if no *other* process leads the session now.
         """
-        if psutil.pid_exists(self.pid) and not self._was_ours():
+        if psutil.pid_exists(self.pid) and not self._is_leader():
             return []
         return [process for process in psutil.process_iter() if _session(process) == self.pid]
 
-    def _was_ours(self) -> bool:
+    def _is_leader(self) -> bool:
+        """Whether the pid is the leader's own, dead and not reaped yet included."""
         try:
             return abs(psutil.Process(self.pid).create_time() - self.created) < 1.0
         except psutil.NoSuchProcess:
@@ -115,7 +134,7 @@ class ProcessGroup:
         child = _CHILDREN.get(self.pid)
         if child is not None:
             child.poll()
-        return any(_running(process) for process in self.members())
+        return any(is_running(process) for process in self.members())
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self.members():
@@ -131,10 +150,3 @@ def _session(process: psutil.Process) -> int | None:
         return os.getsid(process.pid)
     except (ProcessLookupError, PermissionError):
         return None
-
-
-def _running(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.emulated_process import same_process
 from cloudtune.infra.emulator import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.processes import same_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
