@@ -77,10 +77,6 @@ class FleetBook:
         """Return what trials may be started on."""
         return [r for r in self if r.usable]
 
-    def of_instance(self, instance: str) -> Rented | None:
-        """Return the intent that an instance belongs to."""
-        return next((r for r in self if r.instance == instance), None)
-
     def dollars(self, at: float) -> float:
         """Return the bill of the run if everything is given back at that time."""
         return sum(r.dollars(at) for r in self)

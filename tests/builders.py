@@ -163,26 +163,34 @@ class Played:
         return self.policy.spent(self.policy.now)
 
 
-def play(setting: Setting, plan: Plan | None = None, trouble: Sequence[Event] = ()) -> Played:
-    """Simulate a job to its end, with some trouble on the way."""
+def play(
+    setting: Setting,
+    plan: Plan | None = None,
+    trouble: Sequence[Event] = (),
+    saves_every: int = 1,
+) -> Played:
+    """Simulate a job to its end, with some trouble on the way, and checkpoints now and then."""
     policy, world, ledger = setting.policy(plan), setting.world(), MemoryLedger()
     for event in trouble:
         world.schedule(event)
-    run(policy, _Bounded(world), ledger)
+    run(policy, _Bounded(world, saves_every), ledger)
     return Played(policy, world, tuple(ledger.entries))
 
 
 class _Bounded:
-    """A world that gives up on a run that goes on and on."""
+    """A world that gives up on a run that goes on and on, and forgets some checkpoints."""
 
-    def __init__(self, world: SimWorld, most: int = 20_000) -> None:
-        self._world, self._left = world, most
+    def __init__(self, world: SimWorld, saves_every: int, most: int = 20_000) -> None:
+        self._world, self._saves_every, self._left = world, saves_every, most
         self.apply = world.apply
 
     def next_event(self) -> Event | None:
         self._left -= 1
         assert self._left, f"the run doesn't end: it is at {self._world.now:.0f} s"
-        return self._world.next_event()
+        event = self._world.next_event()
+        if isinstance(event, EpochDone) and event.epoch % self._saves_every:
+            return replace(event, checkpoint=None)
+        return event
 
 
 def shapes(plan: Plan) -> list[tuple[int, float]]:

@@ -39,13 +39,9 @@ def test_what_is_alive_wanted_and_usable() -> None:
     assert book["i003"] is released
 
 
-def test_the_bill_is_the_sum_and_instances_are_found_by_id() -> None:
+def test_the_bill_is_the_sum() -> None:
     book = FleetBook()
     for name in ("i-1", "i-2"):
         rented = book.request(offer(), 0.0)
         rented.instance, rented.launched_at = name, 0.0
     assert book.dollars(100.0) == pytest.approx(2.00)
-    found = book.of_instance("i-2")
-    assert found is not None
-    assert found.intent == "i001"
-    assert book.of_instance("i-3") is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -69,7 +70,7 @@ def test_stages_follow_each_other_and_end_at_the_last_epoch(
 ) -> None:
     stages = SuccessiveHalving(trials, first, last, eta, "max").stages()
     assert (stages[0].trials, stages[0].start_epoch, stages[-1].end_epoch) == (trials, 0, last)
-    for before, after in zip(stages, stages[1:], strict=False):
+    for before, after in itertools.pairwise(stages):
         assert after.start_epoch == before.end_epoch
         assert after.trials == max(1, before.trials // eta)
     assert all(stage.epochs > 0 for stage in stages)

@@ -1,0 +1,299 @@
+"""Trials and instances that fail, event by event."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.events import (
+    EpochDone,
+    InstanceGone,
+    InstanceLaunched,
+    LaunchFailed,
+    NodeLost,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStopped,
+)
+from cloudtune.policy import Brakes
+from cloudtune.trial import EndReason, Slice
+from tests.builders import begun, epoch, join, scripted, staged, starts
+
+
+def refusal(at: float, intent: str) -> LaunchFailed:
+    return LaunchFailed(at, intent, "InsufficientInstanceCapacity", "none left")
+
+
+def tick(at: float) -> TimerFired:
+    return TimerFired(at, "tick")
+
+
+def launch(intent: str) -> Launch:
+    return Launch(intent, "g.4x", "on-demand")
+
+
+# ---- trials ------------------------------------------------------------------------------------
+
+
+def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
+    policy = scripted(staged((2, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    assert policy.handle(epoch(12.0, "t00.1", 1, math.nan)) == (StopTrial("t00.1"),)
+    assert starts(policy.handle(TrialStopped(12.5, "t00.1"))) == {"t01.1": (Slice("i-000", 4.0),)}
+    assert policy.trials["t00"].status == "failed"
+    assert policy.trials["t00"].error == "score was nan at epoch 1"
+    assert policy.best is None, "nan is no result"
+
+
+def test_a_missing_metric_is_nan() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    begun(policy, "i000")
+    silent = EpochDone(12.0, "t00.1", 1, {"loss": 0.1}, None, 1.0)
+    assert policy.handle(silent) == (StopTrial("t00.1"),)
+    policy.handle(TrialStopped(12.5, "t00.1"))
+    assert policy.ending is EndReason.FAILED
+
+
+def test_a_failed_trial_keeps_its_traceback_and_the_others_go_on() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 2.0)))
+    begun(policy, "i000")
+    assert policy.handle(TrialFailed(11.0, "t00.1", "ValueError: lr", "Traceback …")) == ()
+    assert policy.handle(epoch(12.0, "t01.1", 1)) == (ExtendTrial("t01.1", 2),)
+    failed = policy.first_error()
+    assert failed is policy.trials["t00"]
+    assert (failed.status, failed.error, failed.traceback) == (
+        "failed",
+        "ValueError: lr",
+        "Traceback …",
+    )
+    policy.handle(epoch(13.0, "t01.1", 2))
+    assert policy.ending is EndReason.DONE
+
+
+def test_the_gpus_of_a_failed_trial_go_to_the_next() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 4.0)))
+    begun(policy, "i000")
+    assert set(starts(policy.handle(TrialFailed(11.0, "t00.1", "boom", "")))) == {"t01.1"}
+
+
+@pytest.mark.parametrize("epochs_before", [0, 1])
+def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
+    """A result on the way doesn't make a run out of which nothing came a good one."""
+    policy = scripted(staged((2, 0, 3, 1, 2.0)))
+    begun(policy, "i000")
+    for number in range(epochs_before):
+        policy.handle(epoch(11.0, "t00.1", number + 1))
+    policy.handle(TrialFailed(12.0, "t00.1", "boom", ""))
+    assert policy.handle(TrialFailed(13.0, "t01.1", "bang", "")) == (
+        Release("i000"),
+        SetTimer("cleanup", 43.0),
+    )
+    gone = InstanceGone(15.0, "i000", 15.0, "released")
+    assert policy.handle(gone) == (EndRun(EndReason.FAILED),)
+
+
+def test_trials_that_failed_are_missing_in_the_next_stage() -> None:
+    policy = scripted(staged((4, 0, 1, 2, 2.0), (2, 1, 2, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    for number in (0, 2, 3):
+        policy.handle(TrialFailed(11.0, f"t0{number}.1", "boom", ""))
+    assert policy.handle(epoch(12.0, "t01.1", 1)) == (StopTrial("t01.1"),)
+    assert set(starts(policy.handle(TrialStopped(12.5, "t01.1")))) == {"t01.2"}
+
+
+def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
+    policy = scripted(staged((4, 0, 1, 1, 1.0), (4, 1, 2, 2, 2.0), (4, 2, 3, 4, 4.0)))
+    begun(policy, "i000")
+    for number in (1, 2, 3):
+        policy.handle(TrialFailed(11.0, f"t0{number}.1", "boom", ""))
+    said = policy.handle(epoch(12.0, "t00.1", 1))
+    assert said == (StopTrial("t00.1"),), "one trial needs no second instance"
+
+
+def test_a_lost_trial_goes_on_from_its_last_checkpoint() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    policy.handle(epoch(13.0, "t00.1", 2, saved=False))
+    assert policy.handle(TrialLost(13.5, "t00.1", "a worker died")) == (
+        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/1", 1, 4),
+    )
+
+
+def test_a_trial_that_is_lost_four_times_without_an_epoch_has_failed() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    begun(policy, "i000")
+    for session in (1, 2):
+        policy.handle(TrialLost(12.0, f"t00.{session}", "a worker died"))
+    policy.handle(epoch(13.0, "t00.3", 1))
+    for session in (3, 4, 5):
+        lost = policy.handle(TrialLost(14.0, f"t00.{session}", "a worker died"))
+        assert set(starts(lost)) == {f"t00.{session + 1}"}, "an epoch sets the count back"
+    assert Release("i000") in policy.handle(TrialLost(15.0, "t00.6", "a worker died"))
+    assert policy.trials["t00"].error == "lost 4 times: a worker died"
+    assert policy.ending is EndReason.FAILED
+
+
+def test_a_trial_lost_at_the_rung_is_not_trained_again() -> None:
+    policy = scripted(staged((2, 0, 2, 1, 2.0), (1, 2, 4, 1, 4.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 2, 0.9))
+    assert policy.handle(TrialLost(12.5, "t00.1", "died")) == (), "its checkpoint is at the rung"
+    assert policy.trials["t00"].status == "parked"
+    policy.handle(epoch(13.0, "t01.1", 2, 0.1))
+    assert policy.handle(TrialStopped(13.5, "t01.1")) == (
+        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/2", 2, 4),
+    )
+
+
+def test_a_trial_lost_at_the_rung_with_an_older_checkpoint_trains_what_is_missing() -> None:
+    policy = scripted(staged((2, 0, 2, 1, 2.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    policy.handle(epoch(13.0, "t00.1", 2, saved=False))
+    assert policy.handle(TrialLost(13.5, "t00.1", "died")) == (
+        StartTrial("t00.2", "t00", {"x": 0}, 2.0, (Slice("i-000", 2.0),), "t00/1", 1, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [TrialLost(13.5, "t00.1", "died"), TrialFailed(13.5, "t00.1", "boom", "Traceback …")],
+)
+def test_how_a_trial_ends_that_was_cut_does_not_matter(last_words: TrialLost | TrialFailed) -> None:
+    policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 2.0)), brakes=Brakes(losses=0))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1, 0.1))
+    policy.handle(epoch(13.0, "t01.1", 1, 0.9))
+    assert policy.handle(last_words) == ()
+    assert (policy.trials["t00"].status, policy.trials["t00"].error) == ("cut", "")
+
+
+def test_a_trial_that_fails_while_it_is_moved_has_failed() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 2.0), (2, 1, 2, 1, 1.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    policy.handle(epoch(13.0, "t01.1", 1))
+    policy.handle(TrialFailed(13.5, "t00.1", "boom", "Traceback …"))
+    assert policy.trials["t00"].status == "failed"
+
+
+# ---- instances ---------------------------------------------------------------------------------
+
+
+def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
+    policy = scripted(staged((2, 0, 4, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    assert policy.handle(InstanceGone(13.0, "i000", 12.9, "spot")) == (
+        StopTrial("t00.1"),
+        launch("i002"),
+    )
+    assert policy.handle(TrialStopped(13.1, "t00.1")) == ()
+    assert join(policy, 20.0, "i002") == (
+        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-002", 4.0),), "t00/1", 1, 4),
+    )
+
+
+def test_a_node_that_is_lost_gives_its_instance_back() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    begun(policy, "i000")
+    assert policy.handle(NodeLost(12.0, "i000", "heartbeat")) == (
+        StopTrial("t00.1"),
+        Release("i000"),
+        launch("i001"),
+    )
+    assert policy.handle(InstanceGone(14.0, "i000", 14.0, "released")) == ()
+    assert set(starts(join(policy, 20.0, "i001"))) == {"t00.2"}
+
+
+def test_a_trial_over_two_instances_falls_with_either() -> None:
+    policy = scripted(staged((1, 0, 4, 2, 8.0)))
+    begun(policy, "i000", "i001")
+    assert policy.handle(InstanceGone(13.0, "i001", 13.0, "gone")) == (
+        StopTrial("t00.1"),
+        launch("i002"),
+    )
+    assert starts(join(policy, 20.0, "i002")) == {
+        "t00.2": (Slice("i-000", 4.0), Slice("i-002", 4.0))
+    }
+
+
+def test_while_a_replacement_boots_the_trials_share_what_is_left() -> None:
+    policy = scripted(staged((2, 0, 1, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(InstanceGone(11.0, "i001", 11.0, "gone"))
+    assert policy.handle(epoch(12.0, "t00.1", 1)) == (StopTrial("t00.1"),), "t01 waits for GPUs"
+    assert set(starts(policy.handle(TrialStopped(12.2, "t00.1")))) == {"t01.2"}
+
+
+def test_an_instance_that_never_joins_is_given_back_and_replaced() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(join=60.0))
+    policy.handle(RunStarted(0.0))
+    policy.handle(InstanceLaunched(1.0, "i000", "i-000", 1.0))
+    assert policy.handle(tick(60.0)) == (SetTimer("tick", 61.0),)
+    assert policy.handle(tick(61.0)) == (SetTimer("tick", 62.0), Release("i000"), launch("i001"))
+
+
+def test_a_run_whose_instances_never_join_fails_and_stops_paying() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(join=60.0))
+    policy.handle(RunStarted(0.0))
+    policy.handle(tick(61.0))
+    policy.handle(tick(122.0))
+    assert Release("i002") in policy.handle(tick(183.0))
+    assert policy.ending is EndReason.FAILED
+
+
+# ---- refused launches --------------------------------------------------------------------------
+
+
+def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    assert policy.handle(refusal(2.0, "i000")) == ()
+    for at in range(3, 17):
+        assert policy.handle(tick(at)) == (SetTimer("tick", at + 1.0),), f"too early at {at} s"
+    assert policy.handle(tick(17.0)) == (SetTimer("tick", 18.0), launch("i001"))
+    assert policy.spent(20.0) == pytest.approx(0.60), "what was refused costs nothing"
+
+
+def test_three_refusals_with_nothing_rented_end_the_run() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number, at in enumerate((2.0, 20.0)):
+        assert policy.handle(refusal(at, f"i00{number}")) == ()
+        assert policy.handle(tick(at + 15.0))[1:] == (launch(f"i00{number + 1}"),)
+    assert policy.handle(refusal(40.0, "i002")) == (EndRun(EndReason.NO_CAPACITY),)
+    assert policy.spent(100.0) == 0.0
+
+
+def test_with_something_rented_the_run_makes_do() -> None:
+    policy = scripted(staged((2, 0, 1, 2, 4.0)))
+    policy.handle(RunStarted(0.0))
+    assert set(starts(join(policy, 1.0, "i000"))) == {"t00.1"}
+    policy.handle(refusal(2.0, "i001"))
+    for number in range(2, 7):
+        at = 20.0 * number
+        assert policy.handle(tick(at))[1:] == (launch(f"i00{number}"),)
+        assert policy.handle(refusal(at + 1.0, f"i00{number}")) == ()
+    assert policy.handle(epoch(150.0, "t00.1", 1)) == (
+        launch("i007"),
+        StopTrial("t00.1"),
+    ), "t01 takes turns with it"
+
+
+def test_what_is_rented_must_be_enough_for_a_single_trial() -> None:
+    """One of two instances for a trial over both would wait, and bill, for ever."""
+    policy = scripted(staged((1, 0, 1, 2, 8.0)))
+    policy.handle(RunStarted(0.0))
+    join(policy, 1.0, "i000")
+    policy.handle(refusal(2.0, "i001"))
+    policy.handle(tick(20.0))
+    policy.handle(refusal(21.0, "i002"))
+    policy.handle(tick(40.0))
+    assert Release("i000") in policy.handle(refusal(41.0, "i003"))
+    assert policy.ending is EndReason.NO_CAPACITY

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from cloudtune.plan import Limits
+from cloudtune.planners.static import StaticPlanner
+from tests.builders import NODE_BOUNDARY, Setting, profile, shapes
+from tests.contracts.planner import PlannerContract
+from tests.planners.brute_force import every_plan
+
+
+class TestStaticPlanner(PlannerContract):
+    planner = StaticPlanner()
+
+    def test_the_fleet_never_changes(self, setting: Setting) -> None:
+        for deadline in self.deadlines(setting):
+            plan = setting.plan(self.planner, Limits(deadline))
+            assert len({stage.instances for stage in plan.stages}) == 1
+
+    def test_it_is_the_best_of_all_that_keep_their_fleet(self) -> None:
+        setting = Setting(6, 2, 8, 2, profile=profile(NODE_BOUNDARY), max_instances=3)
+        fixed = [
+            plan
+            for plan in every_plan(setting.request())
+            if len({instances for instances, _ in plan.choices}) == 1
+        ]
+        for deadline in self.deadlines(setting):
+            best = min(p.dollars for p in fixed if p.seconds <= deadline + 1e-9)
+            plan = setting.plan(self.planner, Limits(deadline + 1e-9))
+            assert plan.estimate.dollars == pytest.approx(best)
+
+    def test_widths_may_change_where_the_fleet_does_not(self) -> None:
+        setting = Setting(8, 4, 16, 4, profile=profile({1.0: 30.0, 2.0: 18.0, 4.0: 11.0}))
+        assert len({width for _, width in shapes(setting.plan(self.planner))}) > 1

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.engine import run
+from cloudtune.errors import CloudtuneError, NoCapacityError
+from cloudtune.events import (
+    EpochDone,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStopped,
+)
+from cloudtune.ledger import MemoryLedger
+from cloudtune.plan import Limits
+from cloudtune.profiles.measure import Figures, MeasureError, MeasurePolicy, widths_of
+from cloudtune.replay import ReplayWorld
+from cloudtune.simulator import SimWorld, synthetic_metric
+from cloudtune.trial import EndReason, Slice
+from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
+
+if TYPE_CHECKING:
+    from cloudtune.events import Event
+    from cloudtune.ledger import Entry
+    from cloudtune.scaling import ScalingProfile
+
+TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)
+
+
+def measuring(
+    limits: Limits = NO_LIMITS, *, gpus: int = 4, count: int = 8, epochs: int = 4
+) -> MeasurePolicy:
+    return MeasurePolicy(trials=trials(count), offer=offer(gpus), limits=limits, epochs=epochs)
+
+
+def measure(
+    policy: MeasurePolicy, *trouble: Event, truth: ScalingProfile = TRUTH
+) -> tuple[Entry, ...]:
+    """Run a measurement in the simulated world, and check that it leaves nothing there."""
+    world, ledger = SimWorld(truth, "score", synthetic_metric("max", 0)), MemoryLedger()
+    for event in trouble:
+        world.schedule(event)
+    run(policy, world, ledger)
+    *_, last = ledger.entries[-1].commands
+    assert isinstance(last, EndRun)
+    assert last.reason is policy.ending
+    assert policy.fleet.alive() == []
+    return tuple(ledger.entries)
+
+
+# ---- what is measured --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpus", "widths"),
+    [(1, (1.0,)), (2, (1.0, 2.0)), (4, (1.0, 2.0, 4.0)), (6, (1.0, 2.0, 4.0, 6.0))],
+)
+def test_the_widths_of_an_instance(gpus: int, widths: tuple[float, ...]) -> None:
+    assert widths_of(gpus) == widths
+
+
+@pytest.mark.parametrize("epochs", [2, 4])
+def test_the_figures_are_the_world_s(epochs: int) -> None:
+    policy = measuring(epochs=epochs)
+    measure(policy)
+    policy.raise_if_failed()
+    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    assert found.widths == TRUTH.widths
+    for width in TRUTH.widths:
+        assert found.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean, abs=1e-6)
+        assert found.epoch[width].sd == pytest.approx(0.0, abs=1e-6)
+    for what in ("launch", "boot", "start", "resize", "release"):
+        measured = getattr(found, what).mean
+        assert measured == pytest.approx(getattr(TRUTH, what).mean, abs=1e-6), what
+    assert found.epoch[1.0].n == 4 * (epochs - 1), "four trials fill the instance"
+    assert found.epoch[4.0].n == epochs - 1
+
+
+def test_a_resize_is_measured_even_where_there_is_one_width() -> None:
+    policy = measuring(gpus=1)
+    assert policy.phases == (1.0, 1.0)
+    assert policy.last_epoch == 8
+    measure(policy)
+    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
+
+
+def test_fewer_trials_than_gpus_are_enough() -> None:
+    policy = measuring(count=1)
+    measure(policy)
+    assert policy.figures.epoch[1.0] == pytest.approx([8.0] * 3)
+
+
+def test_a_measurement_is_replayed_with_equal_commands() -> None:
+    entries, again = measure(measuring()), MemoryLedger()
+    run(measuring(), ReplayWorld(entries), again)
+    assert tuple(again.entries) == entries
+
+
+def test_figures_without_an_epoch_are_no_profile() -> None:
+    with pytest.raises(ValueError, match="no durations"):
+        Figures().profile("g.4x", "abc", "2026-01-01", "made up")
+
+
+# ---- event by event ----------------------------------------------------------------------------
+
+
+def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:
+    """Start a measurement, let its instance join at 30 s; returns the sessions started."""
+    assert policy.handle(RunStarted(0.0)) == (
+        SetTimer("tick", 1.0),
+        Launch("i000", "g.4x", "on-demand"),
+    )
+    assert policy.handle(InstanceLaunched(5.0, "i000", "i-1", 4.0)) == ()
+    said = policy.handle(NodeJoined(30.0, "i000"))
+    return {c.session: c for c in said if isinstance(c, StartTrial)}
+
+
+def told(at: float, session: str, number: int, seconds: float) -> EpochDone:
+    return EpochDone(at, session, number, {}, f"{session}/{number}", seconds)
+
+
+def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
+    policy = measuring(gpus=2, epochs=2)
+    first = begun(policy)
+    assert [start.placement for start in first.values()] == [(Slice("i-1", 1.0),)] * 2
+    for session in first:
+        policy.handle(told(40.0, session, 1, 6.0))
+    assert policy.handle(told(45.0, "t00.1", 2, 5.0)) == (), "t01 still trains beside it"
+    assert policy.handle(told(46.0, "t01.1", 2, 5.0)) == (StopTrial("t00.1"), StopTrial("t01.1"))
+    assert policy.handle(TrialStopped(47.0, "t00.1")) == (), "nothing is stopped twice"
+    assert policy.handle(TimerFired(48.0, "tick")) == (SetTimer("tick", 49.0),)
+    assert policy.handle(TrialStopped(48.0, "t01.1")) == (
+        StartTrial("t00.2", "t00", {"x": 0}, 2.0, (Slice("i-1", 2.0),), "t00.1/2", 2, 4),
+    )
+    policy.handle(told(56.0, "t00.2", 3, 3.0))
+    assert policy.handle(told(59.0, "t00.2", 4, 3.0)) == (StopTrial("t00.2"),)
+    assert policy.handle(TrialStopped(60.0, "t00.2")) == (Release("i000"),)
+    assert policy.handle(InstanceGone(64.0, "i000", 63.0, "released")) == (EndRun(EndReason.DONE),)
+    figures = policy.figures
+    assert (figures.launch, figures.boot, figures.release) == ([4.0], [26.0], [3.0])
+    assert figures.epoch == {1.0: [5.0, 5.0], 2.0: [3.0]}
+    assert figures.start == [5.0, 5.0], "a slow first epoch is reckoned to the start"
+    assert figures.resize == [7.0], "from the stop at 46 until training began at 53"
+
+
+# ---- trouble -----------------------------------------------------------------------------------
+
+TROUBLE: list[tuple[Event, EndReason, str]] = [
+    (TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"), EndReason.FAILED, "ValueError: lr\nTb"),
+    (TrialLost(40.0, "t00.1", "died"), EndReason.FAILED, "a worker was lost: died"),
+    (NodeLost(40.0, "i000", "heartbeat"), EndReason.FAILED, "the node left.*\nheartbeat"),
+    (InstanceGone(40.0, "i000", 40.0, "spot"), EndReason.FAILED, "went away\nspot"),
+    (LaunchFailed(1.0, "i000", "Full", "none left"), EndReason.NO_CAPACITY, "Full: none left"),
+    (Interrupted(0.0), EndReason.INTERRUPTED, "stopped: interrupted"),
+    (Interrupted(0.5), EndReason.INTERRUPTED, "stopped: interrupted"),
+    (Interrupted(15.0), EndReason.INTERRUPTED, "stopped: interrupted"),
+    (Interrupted(40.0), EndReason.INTERRUPTED, "stopped: interrupted"),
+]
+
+
+@pytest.mark.parametrize(("event", "reason", "message"), TROUBLE, ids=lambda it: str(it)[:24])
+def test_trouble_ends_it_with_the_instance_returned(
+    event: Event, reason: EndReason, message: str
+) -> None:
+    policy = measuring()
+    measure(policy, event)
+    assert policy.ending is reason
+    with pytest.raises(CloudtuneError, match=f"could not measure the script: .*{message}") as error:
+        policy.raise_if_failed()
+    assert error.value.exit_code == reason.exit_code
+    assert isinstance(error.value, NoCapacityError | MeasureError)
+
+
+moments = st.floats(0.0, 150.0)
+sessions = st.sampled_from(["t00.1", "t03.1", "t01.2", "t00.3"])
+anything = st.one_of(
+    st.builds(lambda at: InstanceGone(at, "i000", at, "gone"), moments),
+    st.builds(NodeLost, moments, st.just("i000"), st.just("lost")),
+    st.builds(LaunchFailed, moments, st.just("i000"), st.just("Full"), st.just("none left")),
+    st.builds(TrialFailed, moments, sessions, st.just("boom"), st.just("")),
+    st.builds(TrialLost, moments, sessions, st.just("died")),
+    st.builds(Interrupted, moments),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(trouble=st.lists(anything, max_size=4), budget=st.none() | st.floats(0.0, 2.0))
+def test_whatever_happens_it_ends_within_its_budget(
+    trouble: list[Event], budget: float | None
+) -> None:
+    policy = measuring(Limits(budget=budget))
+    entries = measure(policy, *trouble)
+    assert budget is None or policy.fleet.dollars(entries[-1].event.at) <= budget + 1e-9
+    if not trouble and budget is None:
+        policy.raise_if_failed()
+
+
+def test_a_deadline_ends_it_in_time() -> None:
+    policy = measuring(Limits(deadline=60.0))
+    entries = measure(policy)
+    assert policy.ending is EndReason.DEADLINE
+    assert entries[-1].event.at <= 60.0
+
+
+def test_a_budget_ends_it_within_it() -> None:
+    policy = measuring(Limits(budget=0.75))
+    entries = measure(policy)
+    assert policy.ending is EndReason.BUDGET
+    assert 0.60 < policy.fleet.dollars(entries[-1].event.at) <= 0.75
+
+
+@pytest.mark.parametrize("limits", [Limits(budget=0.59), Limits(deadline=5.0)])
+def test_limits_that_are_too_small_rent_nothing(limits: Limits) -> None:
+    assert measuring(limits).handle(RunStarted(0.0)) in {
+        (EndRun(EndReason.BUDGET),),
+        (EndRun(EndReason.DEADLINE),),
+    }
+
+
+def test_the_first_reason_stays() -> None:
+    policy = measuring()
+    measure(policy, TrialFailed(40.0, "t00.1", "boom", ""), Interrupted(40.5))
+    assert policy.ending is EndReason.FAILED
+
+
+def test_a_release_that_is_not_confirmed_is_repeated_and_given_up_in_the_end() -> None:
+    policy = measuring(gpus=1)
+    begun(policy)
+    assert policy.handle(Interrupted(40.0)) == (StopTrial("t00.1"), Release("i000"))
+    assert policy.handle(TimerFired(69.0, "tick")) == (SetTimer("tick", 70.0),)
+    assert policy.handle(TimerFired(70.0, "tick")) == (SetTimer("tick", 71.0), Release("i000"))
+    repeated = 1
+    for at in range(71, 1000):
+        said = policy.handle(TimerFired(at, "tick"))
+        repeated += Release("i000") in said
+        if EndRun(EndReason.INTERRUPTED) in said:
+            break
+    assert at == 370
+    assert repeated == 11

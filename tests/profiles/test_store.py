@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.profiles import store
+from cloudtune.profiles.store import find, read, script_hash, stored_path, write
+from tests.builders import LINEAR, NODE_BOUNDARY, profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.scaling import ScalingProfile
+
+SCRIPT = "5c" * 32
+WANTED = ("g.4x", "g.8x")
+
+
+def made(source: str, instance_type: str = "g.4x", script: str = SCRIPT) -> ScalingProfile:
+    fresh = profile({1 / 3: 9.0, **NODE_BOUNDARY}, spread=0.1)
+    return replace(fresh, source=source, instance_type=instance_type, script_hash=script)
+
+
+def keep(folder: Path, *profiles: ScalingProfile) -> None:
+    for one in profiles:
+        write(stored_path(folder / "store", one.script_hash, one.instance_type), [one])
+
+
+def sources(folder: Path, given: Path | None = None) -> list[str]:
+    """Return where each profile that is found comes from."""
+    found = find(SCRIPT, WANTED, given=given, store=folder / "store", beside=folder)
+    return [f"{one.instance_type} {one.source}" for one in found]
+
+
+def test_profiles_read_back_equal(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "p.json"
+    profiles = [made("a"), made("b", "g.8x")]
+    write(path, profiles)
+    assert read(path) == profiles
+    write(path, profiles[:1])
+    assert read(path) == profiles[:1]
+    assert [file.name for file in path.parent.iterdir()] == ["p.json"], "nothing lies around"
+
+
+def test_a_script_is_known_by_its_bytes(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes(b"x = 1\n")
+    assert script_hash(script) == hashlib.sha256(b"x = 1\n").hexdigest()
+
+
+def test_instance_types_with_dots_have_files_of_their_own(tmp_path: Path) -> None:
+    keep(tmp_path, made("small", "g4dn.12xlarge"), made("large", "g4dn.metal"))
+    assert len(list((tmp_path / "store").iterdir())) == 2
+
+
+# ---- which one is taken ------------------------------------------------------------------------
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+    assert sources(tmp_path) == []
+
+
+def test_the_store_goes_before_the_file_beside_the_experiment(tmp_path: Path) -> None:
+    write(tmp_path / store.BESIDE, [made("beside"), made("beside", "g.8x")])
+    assert sources(tmp_path) == ["g.4x beside", "g.8x beside"]
+    keep(tmp_path, made("stored"))
+    assert sources(tmp_path) == ["g.4x stored", "g.8x beside"]
+
+
+def test_they_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
+    write(tmp_path / store.BESIDE, [made("2", "g.8x"), made("3", "g.16x"), made("1")])
+    assert sources(tmp_path) == ["g.4x 1", "g.8x 2"]
+
+
+def test_a_file_that_was_named_goes_before_all(tmp_path: Path) -> None:
+    keep(tmp_path, made("stored"), made("stored", "g.8x"))
+    given = tmp_path / "given.json"
+    write(given, [made("given")])
+    assert sources(tmp_path, given) == ["g.4x given"]
+
+
+def test_what_was_measured_with_another_version_of_the_script_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / store.BESIDE, [made("old", script="0" * 64), made("new", "g.8x")])
+    # The name of a stored file holds only the beginning of the hash.
+    old = replace(made("old"), script_hash=SCRIPT[:16] + "0" * 48)
+    write(stored_path(tmp_path / "store", SCRIPT, "g.4x"), [old])
+    assert sources(tmp_path) == ["g.8x new"]
+
+
+# ---- what can't be used ------------------------------------------------------------------------
+
+
+def test_a_named_file_of_another_version_of_the_script_is_refused(tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    write(given, [made("old", script="0" * 64)])
+    with pytest.raises(UsageError, match=r"given.json: was measured with another version"):
+        sources(tmp_path, given)
+
+
+def test_a_named_file_for_other_instances_is_refused(tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    write(given, [made("other", "p.1x")])
+    with pytest.raises(UsageError, match=r"given.json: has no profile for g.4x, g.8x"):
+        sources(tmp_path, given)
+
+
+def test_a_named_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no such profile; `cloudtune profile` makes one"):
+        sources(tmp_path, tmp_path / "nowhere.json")
+
+
+VALID = {"cloudtune_profile": 1, "profiles": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "not a profile"),
+        ("{", "not a profile"),
+        ("[]", "not a profile of version 1; measure it again"),
+        ("{}", "not a profile of version 1"),
+        (json.dumps({**VALID, "cloudtune_profile": 2}), "not a profile of version 1"),
+        (json.dumps({"cloudtune_profile": 1}), "a damaged profile"),
+        (json.dumps({**VALID, "profiles": 3}), "a damaged profile"),
+        (json.dumps({**VALID, "profiles": ["x"]}), "a damaged profile"),
+        (json.dumps({**VALID, "profiles": [{"instance_type": "g.4x"}]}), "a damaged profile"),
+        (json.dumps({**VALID, "profiles": [{"epochs": {}}]}), "a damaged profile"),
+        (json.dumps({**VALID, "profiles": [{"epoch": [1.0]}]}), "a damaged profile"),
+        (json.dumps({**VALID, "profiles": [{"epoch": {"one": {}}}]}), "a damaged profile"),
+        (json.dumps({**VALID, "profiles": [{"boot": {"mean": "x"}}]}), "a damaged profile"),
+        ("\udcff", "not a profile"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "p.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=rf"p\.json: {complaint}"):
+        read(path)
+
+
+def test_a_folder_is_no_profile(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a profile"):
+        read(tmp_path)
+
+
+def test_an_older_program_s_file_is_not_half_written_over(tmp_path: Path) -> None:
+    """A file is replaced in one step: a profile that can't be encoded leaves the old one."""
+    path = tmp_path / "p.json"
+    write(path, [made("good")])
+    broken = replace(made("bad"), source=object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        write(path, [broken])
+    assert read(path) == [made("good")]
+
+
+def test_linear_and_packed_widths_are_told_apart(tmp_path: Path) -> None:
+    write(tmp_path / "p.json", [profile({1 / 3: 20.0, **LINEAR})])
+    assert read(tmp_path / "p.json")[0].widths == (1 / 3, 1.0, 2.0, 4.0)

@@ -1,0 +1,216 @@
+"""Whatever the job and whatever goes wrong: what holds of every simulated run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from cloudtune.commands import EndRun, ExtendTrial, Launch, StartTrial
+from cloudtune.engine import run
+from cloudtune.errors import InfeasibleError
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    Interrupted,
+    LaunchFailed,
+    NodeLost,
+    TrialFailed,
+    TrialLost,
+)
+from cloudtune.ledger import MemoryLedger
+from cloudtune.plan import Limits, Plan, Planner
+from cloudtune.planners.elastic import ElasticPlanner
+from cloudtune.planners.static import StaticPlanner
+from cloudtune.replay import ReplayWorld
+from cloudtune.reporting import build, to_json
+from cloudtune.trial import EndReason
+from tests.builders import Played, Setting, offer, play, profile
+
+PLANNERS: tuple[Planner, ...] = (ElasticPlanner(), StaticPlanner())
+thorough = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, the plan for it, and the trouble that it will meet."""
+
+    setting: Setting
+    plan: Plan
+    trouble: tuple[Event, ...]
+    saves_every: int
+
+    def play(self) -> Played:
+        return play(self.setting, self.plan, self.trouble, self.saves_every)
+
+
+seconds = st.floats(0.0, 30.0)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Setting:
+    widths = draw(st.sets(st.sampled_from([1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0]), min_size=1))
+    first = draw(st.integers(1, 3))
+    return Setting(
+        trials=draw(st.integers(1, 20)),
+        min_epochs=first,
+        max_epochs=draw(st.integers(first, 9)),
+        eta=draw(st.integers(2, 4)),
+        offer=offer(draw(st.sampled_from([1, 2, 4])), 36.0, draw(st.sampled_from([0.0, 60.0]))),
+        profile=profile(
+            {width: draw(st.floats(0.5, 20.0)) for width in sorted(widths)},
+            launch=draw(seconds),
+            boot=draw(seconds),
+            start=draw(seconds),
+            resize=draw(seconds),
+            release=draw(st.floats(0.0, 5.0)),
+            spread=draw(st.sampled_from([0.0, 0.0, 0.1, 0.3])),
+        ),
+        max_instances=draw(st.integers(1, 4)),
+        seed=draw(st.integers(0, 1000)),
+    )
+
+
+def troubles(setting: Setting, plan: Plan) -> st.SearchStrategy[Event]:
+    """Return things that go wrong; those that can't happen when their time comes don't."""
+    at = st.floats(0.0, 1.2).map(lambda share: share * plan.estimate.seconds)
+    intent = st.integers(0, 5).map("i{:03d}".format)
+    trial = st.integers(0, setting.trials - 1).map("t{:02d}".format)
+    session = st.builds("{}.{}".format, trial, st.integers(1, 3))
+    word = st.just("trouble")
+    return st.one_of(
+        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
+        st.builds(NodeLost, at, intent, word),
+        st.builds(LaunchFailed, at, intent, word, word),
+        st.builds(TrialFailed, at, session, word, word),
+        st.builds(TrialLost, at, session, word),
+        st.builds(Interrupted, at),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    setting = draw(jobs())
+    planner: Planner = draw(st.sampled_from(PLANNERS))
+    try:
+        plan = planner.plan(setting.request())
+    except InfeasibleError:
+        setting = setting.but(profile=profile({1.0: 5.0}))
+        plan = planner.plan(setting.request())
+    share = st.none() | st.floats(0.0, 1.5)
+    of_time, of_money = draw(share), draw(share)
+    limits = Limits(
+        None if of_time is None else of_time * plan.estimate.seconds,
+        None if of_money is None else of_money * plan.estimate.dollars,
+    )
+    trouble = draw(st.lists(troubles(setting, plan), max_size=8))
+    saves_every = draw(st.sampled_from([1, 1, 2, 5]))
+    return Case(setting.but(limits=limits), plan, tuple(trouble), saves_every)
+
+
+@thorough
+@given(case=cases())
+def test_a_run_ends_within_its_limits_and_leaves_nothing(case: Case) -> None:
+    played = case.play()
+    assert played.policy.ended
+    assert played.policy.fleet.alive() == []
+    assert played.entries[-1].commands[-1] == EndRun(played.policy.ending or EndReason.FAILED)
+    limits = case.setting.limits
+    assert limits.deadline is None or played.policy.now <= limits.deadline or not rented(played)
+    assert limits.budget is None or played.dollars <= limits.budget + 1e-9
+    most_at_once(played, case.plan.most_instances)
+    epochs_follow_each_other(played)
+    endings_fit(played)
+
+
+def rented(played: Played) -> bool:
+    return any(isinstance(c, Launch) for entry in played.entries for c in entry.commands)
+
+
+def most_at_once(played: Played, most: int) -> None:
+    """Never more instances wanted than planned; what is on its way out may overlap."""
+    assert len(played.policy.fleet.wanted()) <= most
+
+
+def epochs_follow_each_other(played: Played) -> None:
+    """Every session trains from its checkpoint on, epoch by epoch, and no further than told."""
+    reached: dict[str, int] = {}
+    until: dict[str, int] = {}
+    saved: dict[str, tuple[str | None, int]] = {}
+    for entry in played.entries:
+        event = entry.event
+        if isinstance(event, EpochDone):
+            trial = event.session.partition(".")[0]
+            assert event.epoch == reached[event.session] + 1 <= until[event.session]
+            reached[event.session] = event.epoch
+            if event.checkpoint is not None:
+                saved[trial] = (event.checkpoint, event.epoch)
+        for command in entry.commands:
+            if isinstance(command, StartTrial):
+                known = saved.get(command.trial, (None, 0))
+                assert (command.checkpoint, command.start_epoch) == known
+                assert command.start_epoch < command.until_epoch
+                reached[command.session] = command.start_epoch
+                until[command.session] = command.until_epoch
+            if isinstance(command, ExtendTrial):
+                assert reached[command.session] == until[command.session], "it waits at the rung"
+                until[command.session] = command.until_epoch
+
+
+def endings_fit(played: Played) -> None:
+    policy = played.policy
+    finished = [trial for trial in policy.trials.values() if trial.status == "finished"]
+    assert bool(finished) == (policy.ending is EndReason.DONE)
+    if finished:
+        assert policy.stage == len(policy.plan.stages) - 1
+        assert policy.best is not None
+        assert all(t.epoch == policy.stage_plan.stage.end_epoch for t in finished)
+
+
+@thorough
+@given(case=cases())
+def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
+    played = case.play()
+    again = MemoryLedger()
+    policy = case.setting.policy(case.plan)
+    run(policy, ReplayWorld(played.entries), again)
+    assert tuple(again.entries) == played.entries
+    assert policy.best == played.policy.best
+    assert policy.spent(played.policy.now) == played.dollars
+
+
+@thorough
+@given(case=cases())
+def test_a_report_accounts_for_every_cent_and_second(case: Case) -> None:
+    played = case.play()
+    told = build(case.setting.job(case.plan), played.entries)
+    assert told.dollars == pytest.approx(played.dollars)
+    begun = [stage for stage in told.stages if stage.seconds is not None]
+    assert sum(stage.seconds or 0.0 for stage in begun) == pytest.approx(told.seconds)
+    assert sum(stage.dollars or 0.0 for stage in begun) == pytest.approx(told.dollars)
+    assert not told.fleet or told.fleet[-1][1] == 0
+    json.dumps(to_json(told), allow_nan=False)
+
+
+@settings(deadline=None, max_examples=60)
+@given(setting=jobs())
+def test_without_trouble_and_limits_every_run_finishes(setting: Setting) -> None:
+    try:
+        plan = setting.plan()
+    except InfeasibleError:
+        assume(False)  # no width fits on so few instances
+    played = play(setting, plan)
+    stages = setting.strategy.stages()
+    assert played.policy.ending is EndReason.DONE
+    assert played.policy.best is not None
+    epochs = sum(isinstance(entry.event, EpochDone) for entry in played.entries)
+    assert epochs == sum(stage.trials * stage.epochs for stage in stages), "none is trained twice"
+    done = [trial.epoch for trial in played.policy.ranking()]
+    assert done == sorted(done, reverse=True)
+    assert done[0] == setting.max_epochs
+    assert math.isfinite(played.dollars)
