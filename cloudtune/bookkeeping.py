@@ -43,7 +43,7 @@ class Brakes:
 
     `tick`: how often it looks. `drain`: what giving an instance back may take; so much before
     the deadline, or before the budget's last cent, the run winds down. `relaunch`: how long a
-    refused launch is not tried again, and after how many `refusals` in a row a run ends that has
+    refused launch is not tried again, and after how many rounds of `refusals` a run ends that has
     no instances to train a single trial on. `cleanup`: how often a release is repeated that the
     cloud has not confirmed, `patience` times at most. `losses`: how often a trial's workers may
     vanish without an epoch in between. `join`: how long an instance may take to join before it is
@@ -224,7 +224,8 @@ class Books:
         rented.gone_at = event.at
         if rented.released:
             return
-        self.refusals += 1
+        if event.at >= self.relaunch_at:  # refusals of one round are one answer
+            self.refusals += 1
         self.relaunch_at = event.at + self.brakes.relaunch
         if self.refusals >= self.brakes.refusals and not self._can_train():
             self._end(EndReason.NO_CAPACITY)

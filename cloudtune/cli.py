@@ -287,6 +287,8 @@ def _conclude(folder: Path, policy: RunPolicy) -> int:
         which = "every trial failed" if dead else "no trial is left to go on"
         click.echo(f"error: {which}; the first: {failed.id}: {failed.error}", err=True)
         click.echo(failed.traceback, err=True)
+    elif code == 1:
+        click.echo("error: the instances never joined the cluster, or were lost", err=True)
     return code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from cloudtune import home
 from cloudtune.engine import run
 from cloudtune.errors import CleanupError, UsageError
 from cloudtune.infra import cloud as clouds
-from cloudtune.infra.cloud import sweep
 from cloudtune.infra.ec2 import Ec2, ids
 from cloudtune.infra.head import RayHead, Rental
 from cloudtune.infra.node import metadata
@@ -130,9 +128,8 @@ class Drive:
                 with contextlib.closing(FileLedger(ledger, header)) as record:
                     self._go(ec2, policy, record, watch, interruption)
             finally:
-                left = sweep(ec2, self.run)
-                records = [vars(instance) for instance in ec2.ours(self.run)]
-                (self.folder / "instances.json").write_text(json.dumps(records, indent=1))
+                left = clouds.sweep(ec2, self.run)
+                clouds.keep_records(ec2, self.run, self.folder / "instances.json")
                 self.cloud.close()
         if left:
             raise CleanupError(

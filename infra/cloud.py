@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -66,6 +68,13 @@ def running_emulator(home: Path, region: str) -> Cloud | None:
 def aws(region: str, request: Mapping[str, Any]) -> Cloud:
     """Return EC2 in a region, with the credentials that boto3 finds."""
     return Cloud(Endpoint(region), request, {})
+
+
+def keep_records(ec2: Ec2, run: str, path: Path) -> None:
+    """Write down what EC2 says there was of a run, if it can say: in an hour it has forgotten."""
+    with contextlib.suppress(ClientError, BotoCoreError):
+        records = [vars(instance) for instance in ec2.ours(run)]
+        path.write_text(json.dumps(records, indent=1), encoding="utf-8")
 
 
 def sweep(ec2: Ec2, run: str, *, patience: float = _SWEEP_SECONDS) -> list[Instance]:

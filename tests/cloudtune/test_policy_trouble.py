@@ -297,3 +297,13 @@ def test_what_is_rented_must_be_enough_for_a_single_trial() -> None:
     policy.handle(tick(40.0))
     assert Release("i000") in policy.handle(refusal(41.0, "i003"))
     assert policy.ending is EndReason.NO_CAPACITY
+
+
+def test_refusals_of_one_round_are_one_answer() -> None:
+    """A pool that is dry for a moment refuses all that is asked for at once."""
+    policy = scripted(staged((4, 0, 1, 4, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number in range(4):
+        assert policy.handle(refusal(2.0 + number / 10, f"i00{number}")) == ()
+    assert policy.ending is None
+    assert len(policy.handle(tick(18.0))[1:]) == 4, "asked for again after the pause"

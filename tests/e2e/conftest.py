@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -21,7 +23,6 @@ from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 TRAIN = """
 import math, os, tempfile
@@ -176,13 +177,19 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     folder.mkdir()
     pace = {"CLOUDTUNE_HOME": str(home), "CLOUDTUNE_PACE_SCALE": "0.1"}
     made = Bench(home, folder, pace)
-    before = set(psutil.pids())
+    before, folders = set(psutil.pids()), temp_folders()
     yield made
     alive = made.alive()
     if find_emulator(made.emulator) is not None:
         stop_emulator(made.emulator, only_if_idle=False)
     assert not alive, f"left running: {alive}"
     assert not left_over(before, home), "processes of the run are left"
+    assert temp_folders() <= folders, "temporary folders of the run are left"
+
+
+def temp_folders() -> set[Path]:
+    """Return the folders that Ray's head and machines have for their sockets."""
+    return set(Path(tempfile.gettempdir()).glob("ct-*"))
 
 
 def left_over(before: set[int], home: Path) -> list[str]:

@@ -64,8 +64,9 @@ def test_a_crash_and_a_nan_cost_only_their_own_trials(bench: Bench) -> None:
 def test_all_trials_failing_shows_the_first_traceback(
     bench: Bench, trouble: str, message: str
 ) -> None:
-    done = small_run(bench, trouble)
+    done = small_run(bench, trouble, "--no-pace")
     assert done.code == 1, done.out + done.err
+    assert not bench.last_report()["paced"]
     assert "every trial failed; the first: t00: " in done.err
     assert message in done.err
     assert "Traceback" in done.err
@@ -100,10 +101,11 @@ def test_the_deadline_stops_a_run_before_it(bench: Bench) -> None:
     assert told["best"]["checkpoint"]
 
 
-def test_ctrl_c_gives_everything_back(bench: Bench) -> None:
+def test_ctrl_c_in_a_saved_plan_gives_everything_back(bench: Bench) -> None:
     path = bench.experiment(trials=2, first=200, last=400)
     bench.profile()
-    process = bench.start("run", path)
+    assert bench("plan", path, "--save", "plan.json").code == 0
+    process = bench.start("run", "plan.json")
     wait_for(lambda: bool(bench.alive()))
     interrupt(process)
     out, err = process.communicate(timeout=60)
