@@ -98,6 +98,7 @@ class Books:
         self.ended = False
         self.refusals = 0
         self.no_shows = 0
+        self.trouble = ""
         self.relaunch_at = 0.0
         self.cleanups = 0
 
@@ -186,7 +187,7 @@ class Books:
                 self.fleet[event.intent].surplus = True
                 return self._drop_sessions_on(event.intent, event.reason)
             case InstanceGone():
-                self.fleet[event.intent].gone_at = event.gone_at
+                self._note_gone(event)
                 return self._drop_sessions_on(event.intent, event.reason)
             case LaunchFailed():
                 self._note_refusal(event)
@@ -227,8 +228,21 @@ class Books:
         if event.at >= self.relaunch_at:  # refusals of one round are one answer
             self.refusals += 1
         self.relaunch_at = event.at + self.brakes.relaunch
-        if self.refusals >= self.brakes.refusals and not self._can_train():
+        if self._can_train():
+            return
+        if event.permanent:
+            self.trouble = f"{event.code}: {event.message}"
+            self._end(EndReason.FAILED)
+        elif self.refusals >= self.brakes.refusals:
             self._end(EndReason.NO_CAPACITY)
+
+    def _note_gone(self, event: InstanceGone) -> None:
+        """Take note of an end; one that comes before the instance joined may come again."""
+        rented = self.fleet[event.intent]
+        rented.gone_at = event.gone_at
+        if not rented.joined and not rented.released:
+            self.relaunch_at = event.at + self.brakes.relaunch
+            self._note_no_show(f"{rented.instance} ended before it joined: {event.reason}")
 
     def _note_timer(self, event: TimerFired) -> Iterable[Command]:
         if event.name == "tick":
@@ -244,8 +258,12 @@ class Books:
         for rented in self.fleet.wanted():
             if not rented.joined and self.now > rented.requested_at + self.brakes.join:
                 rented.surplus = True
-                self.no_shows += 1
+                self._note_no_show(f"{rented.instance} never joined the cluster")
+
+    def _note_no_show(self, what: str) -> None:
+        self.no_shows += 1
         if self.no_shows >= self.brakes.refusals and not self._can_train():
+            self.trouble = what
             self._end(EndReason.FAILED)
 
     # ---- … of trials

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from cloudtune.errors import CloudtuneError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
@@ -144,11 +144,12 @@ class CheckpointStore:
         saved = self._saved(trial_id)
         return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{max(saved):05d}" if saved else None
 
-    def prune(self, trial_id: str, metric: str, mode: str) -> None:
+    def prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int] = ()) -> None:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
 
-        What interrupted saves have left behind goes as well. Of equals the latest is the best;
-        NaN, or no such metric, is the worst.
+        What interrupted saves have left behind goes as well. Of equals the earliest is the best,
+        as it is for who reports the best one; NaN, or no such metric, is the worst. The epochs of
+        `spare` stay too.
         """
         saved = self._saved(trial_id)
         if not saved:
@@ -157,9 +158,9 @@ class CheckpointStore:
 
         def merit(epoch: int) -> tuple[float, int]:
             value = sign * saved[epoch].metrics.get(metric, math.nan)
-            return (-math.inf if math.isnan(value) else value, epoch)
+            return (-math.inf, epoch) if math.isnan(value) else (value, -epoch)
 
-        keep = {max(saved), max(saved, key=merit)}
+        keep = {max(saved), max(saved, key=merit), *spare}
         for epoch, folder in self._epoch_folders(trial_id).items():
             if epoch not in keep:
                 self._drop_epoch(folder)

@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING
 
 from cloudtune import home
 from cloudtune.infra import cloud as clouds
-from cloudtune.infra.ec2 import Ec2, ids
+from cloudtune.infra.ec2 import Ec2
+from cloudtune.infra.errors import TROUBLE
 from cloudtune.infra.pricing import catalog
 from cloudtune.infra.processes import ProcessGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from cloudtune.infra.cloud import Cloud
     from cloudtune.infra.ec2 import Instance
+
+
+__all__ = ["TROUBLE", "Found", "dead_runs", "end_head", "give_back", "look", "open_clouds"]
+
+_PATIENCE_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
@@ -35,24 +41,24 @@ class Found:
 
     @property
     def orphan(self) -> bool:
-        """Whether nobody will give it back: its run is ours and dead, or its lease is over."""
-        return (self.known and not self.controlled) or self.expired
+        """Whether nobody will give it back: its run is of this machine, or its lease is over."""
+        return not self.controlled and (self.known or self.expired)
 
 
 def open_clouds(region: str | None) -> list[Cloud]:
     """Return every cloud that may hold instances of ours.
 
-    That is the emulator if it runs, and AWS in each region that a run of this machine used, or
-    that is named.
+    That is AWS in each region that a run of this machine used, or that is named, and the emulator,
+    if it runs, in each that was used there.
     """
-    used = {region} if region else set()
+    used: dict[str, set[str]] = {"aws": {region} if region else set(), "emulated": {"us-east-1"}}
     for folder in _folders():
         where = _controller(folder)
-        if where is not None and where[1].get("provider") == "aws":
-            used.add(where[1]["region"])
-    found = [clouds.aws(name, {}) for name in sorted(used)]
-    emulator = clouds.running_emulator(home.home() / "emulator", "us-east-1")
-    return [*found, *([emulator] if emulator else [])]
+        if where is not None:
+            used[where[1]["provider"]].add(where[1]["region"])
+    emulators = (clouds.running_emulator(home.home() / "emulator", n) for n in used["emulated"])
+    found = [clouds.aws(name, {}) for name in sorted(used["aws"])]
+    return [*found, *(emulator for emulator in emulators if emulator is not None)]
 
 
 def look(cloud: Cloud) -> list[Found]:
@@ -100,22 +106,20 @@ def end_head(folder: Path) -> None:
     (folder / "head.json").unlink()
 
 
-def give_back(cloud: Cloud, doomed: Iterable[Found]) -> list[Instance]:
+def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
     """Give instances back and return those that EC2 didn't confirm in time."""
     ec2 = Ec2(cloud.endpoint)
-    runs = {found.instance.run: [] for found in doomed}  # type: dict[str, list[Instance]]
-    for found in doomed:
-        runs[found.instance.run].append(found.instance)
-    left: list[Instance] = []
-    for instances in runs.values():
-        ec2.terminate(ids(instances))
-    give_up = time.monotonic() + 90.0
-    wanted = {instance.id for instances in runs.values() for instance in instances}
-    while wanted:
-        left = [it for it in ec2.ours(ended=False) if it.id in wanted]
+    wanted = {found.instance.id for found in doomed}
+    ec2.terminate(sorted(wanted))
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        left = [instance for instance in ec2.ours(ended=False) if instance.id in wanted]
         if not left or time.monotonic() > give_up:
             break
         time.sleep(0.5)
+    for run in {found.instance.run for found in doomed}:
+        if (home.runs() / run).is_dir():
+            clouds.keep_records(ec2, run, home.runs() / run / "instances.json")
     return left
 
 

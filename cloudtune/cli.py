@@ -21,18 +21,19 @@ from cloudtune.cli_options import (
     limits_of,
     load_experiment,
 )
-from cloudtune.errors import CloudtuneError, InfeasibleError, UsageError
+from cloudtune.errors import CleanupError, CloudtuneError, InfeasibleError, UsageError
 from cloudtune.plan import Limits
 from cloudtune.screen import console, show_plan, show_profile
 from cloudtune.units import format_dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from cloudtune.cleanup import Found
+    from cloudtune.driving import Ended
     from cloudtune.experiment import Experiment
     from cloudtune.job import Job
     from cloudtune.planning import Planned
-    from cloudtune.policy import RunPolicy
     from cloudtune.scaling import ScalingProfile
 
 INTERRUPTED = 130
@@ -43,7 +44,7 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("interrupted; nothing is rented", err=True)
+        click.echo("interrupted", err=True)
         code = INTERRUPTED
     except click.ClickException as error:
         error.show()
@@ -261,25 +262,31 @@ def _run_job(job: Job, *, yes: bool) -> int:
     from cloudtune import driving
     from cloudtune.screen import RunScreen
 
+    asked_at = time.time()
     _confirm(job.experiment, job, yes=yes)
+    # What a person took to answer is not the run's.
+    job = dataclasses.replace(job, began=job.began + time.time() - asked_at)
     out = console()
     if job.paced:
         out.print("Emulated cloud: training is paced by the instance type's speed curve.")
     with contextlib.ExitStack() as shown:
-        folder, policy = driving.run_job(
+        ended = driving.run_job(
             job, lambda policy: shown.enter_context(RunScreen(out, policy)).watch
         )
-    return _conclude(folder, policy)
+    return _conclude(ended)
 
 
-def _conclude(folder: Path, policy: RunPolicy) -> int:
+def _conclude(ended: Ended) -> int:
     from cloudtune.reporting import load
     from cloudtune.screen import show_report
 
     out = console()
-    show_report(out, load(folder))
-    out.print(f"0 instances left (checked {time.strftime('%H:%M:%S')})")
-    out.print(f"More: cloudtune report {folder.name}")
+    show_report(out, load(ended.folder))
+    out.print(
+        f"0 instances left (checked {time.strftime('%H:%M:%S', time.localtime(ended.checked_at))})"
+    )
+    out.print(f"More: cloudtune report {ended.folder.name}")
+    policy = ended.policy
     failed = policy.first_error()
     code = policy.ending.exit_code if policy.ending else 1
     if code == 1 and failed is not None:
@@ -288,7 +295,7 @@ def _conclude(folder: Path, policy: RunPolicy) -> int:
         click.echo(f"error: {which}; the first: {failed.id}: {failed.error}", err=True)
         click.echo(failed.traceback, err=True)
     elif code == 1:
-        click.echo("error: the instances never joined the cluster, or were lost", err=True)
+        click.echo(f"error: {policy.trouble or 'no instance was left to train on'}", err=True)
     return code
 
 
@@ -319,7 +326,7 @@ def profile(
     _confirm(wanted, None, yes=yes)
     profiles, spent = [], 0.0
     for name in wanted.cloud.instances:
-        limits = Limits(driving.PROFILE_LIMITS.deadline, _left(limits_of(wanted), spent).budget)
+        limits = Limits(None, _left(limits_of(wanted), spent).budget)
         found, cost = driving.measure(
             wanted, name, _measure_watch(), pace=pace, limits=limits, epochs=epochs
         )
@@ -438,26 +445,38 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
     """
     from cloudtune import cleanup
 
-    left = []
     for folder in cleanup.dead_runs():
         if not dry_run and run in {None, folder.name}:
             cleanup.end_head(folder)
+    left, mute = [], []
     for cloud in cleanup.open_clouds(region):
-        found = cleanup.look(cloud)
-        doomed = [f for f in found if everything or f.orphan]
-        if run is not None:
-            doomed = [f for f in doomed if f.instance.run == run]
-        for one in doomed:
-            verb = "would return" if dry_run else "returning"
-            click.echo(
-                f"{verb} {one.instance.id} ({one.instance.instance_type}, run {one.instance.run})"
-            )
-        if not dry_run:
-            left += cleanup.give_back(cloud, doomed)
-            cloud.close()
+        try:
+            found = cleanup.look(cloud)
+            doomed = [
+                f for f in found if run in {None, f.instance.run} and (everything or f.orphan)
+            ]
+            _tell_doomed(doomed, dry_run=dry_run)
+            if not dry_run:
+                left += cleanup.give_back(cloud, doomed)
+                cloud.close()
+        except cleanup.TROUBLE as error:
+            mute.append(f"{cloud.endpoint.region}: {error}")
+    return _conclude_gc([instance.id for instance in left], mute)
+
+
+def _tell_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
+    verb = "would return" if dry_run else "returning"
+    for one in doomed:
+        it = one.instance
+        click.echo(f"{verb} {it.id} ({it.instance_type}, run {it.run})")
+
+
+def _conclude_gc(left: Sequence[str], mute: Sequence[str]) -> int:
+    for cloud in mute:
+        click.echo(f"error: EC2 can't be asked in {cloud}", err=True)
     if left:
-        names = ", ".join(instance.id for instance in left)
-        click.echo(f"error: EC2 did not confirm the end of {names}", err=True)
-        return 7
+        click.echo(f"error: EC2 did not confirm the end of {', '.join(left)}", err=True)
+    if left or mute:
+        return CleanupError.exit_code
     click.echo(f"nothing left to return (checked {time.strftime('%H:%M:%S')})")
     return 0

@@ -15,8 +15,9 @@ from cloudtune import home
 from cloudtune.engine import run
 from cloudtune.errors import CleanupError, UsageError
 from cloudtune.infra import cloud as clouds
+from cloudtune.infra.autoscaler import Journal
 from cloudtune.infra.ec2 import Ec2, ids
-from cloudtune.infra.head import RayHead, Rental
+from cloudtune.infra.head import JOURNAL, RayHead, Rental
 from cloudtune.infra.node import metadata
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.ray_world import CloudWorld
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
 LEASE_GRACE_SECONDS = 600.0
-PROFILE_LIMITS = Limits(deadline=900.0)
+PROFILE_SECONDS = 900.0
+"""What measuring may take on one instance type."""
 
 
 def check_script(experiment: Experiment) -> None:
@@ -108,6 +110,7 @@ class Drive:
     cloud: Cloud
     began: float
     lease_seconds: float
+    lease_end: float
     last_epoch: int
 
     @property
@@ -115,8 +118,10 @@ class Drive:
         """The run's id."""
         return self.folder.name
 
-    def go(self, policy: Policy, ledger: Path, header: Mapping[str, Any], watch: Watch) -> None:
+    def go(self, policy: Policy, ledger: Path, header: Mapping[str, Any], watch: Watch) -> float:
         """Drive the policy to its end, and leave no instance behind, whatever happens.
+
+        Returns when EC2 confirmed that (Unix time).
 
         Raises:
             CleanupError: EC2 didn't confirm that every instance of the run is gone.
@@ -128,7 +133,8 @@ class Drive:
                 with contextlib.closing(FileLedger(ledger, header)) as record:
                     self._go(ec2, policy, record, watch, interruption)
             finally:
-                left = clouds.sweep(ec2, self.run)
+                left = clouds.sweep(ec2, self.run, Journal(self.folder / JOURNAL))
+                checked_at = time.time()
                 clouds.keep_records(ec2, self.run, self.folder / "instances.json")
                 self.cloud.close()
         if left:
@@ -137,6 +143,7 @@ class Drive:
                 "Run `cloudtune gc`, or end them in the EC2 console.",
                 ids(left),
             )
+        return checked_at
 
     def _go(
         self,
@@ -150,17 +157,18 @@ class Drive:
             run=self.run,
             endpoint=self.cloud.endpoint,
             offer=self.offer,
-            lease=self.began + self.lease_seconds,
+            lease_seconds=self.lease_seconds,
+            lease_end=self.lease_end,
             request=self.cloud.request,
             tags=self.cloud.tags,
         )
         head = RayHead(self.folder, rental, _own_address(self.cloud))
         directory = self.experiment.train_file.parent
         world = CloudWorld(head, ec2, self._training(), directory, self.began)
-        interruption.tell = world.interrupt
+        interruption.tell(world.interrupt)
         with world:
             interruption.install()  # again: Ray has put its own handlers in their place
-            run(policy, world, record, watch)
+            run(policy, world, record, _patient(watch))
 
     def _training(self) -> Training:
         experiment = self.experiment
@@ -193,6 +201,16 @@ def _own_address(cloud: Cloud) -> str:
         ) from None
 
 
+def _patient(watch: Watch) -> Watch:
+    """Return the watch, deaf to a terminal that has gone: nobody's reading ends no run."""
+
+    def watched(event: Event, commands: tuple[Command, ...]) -> None:
+        with contextlib.suppress(OSError):
+            watch(event, commands)
+
+    return watched
+
+
 class _Interruption:
     """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
 
@@ -201,17 +219,33 @@ class _Interruption:
     """
 
     def __init__(self) -> None:
-        self.tell: Callable[[], None] = lambda: None
+        self._tell: Callable[[], None] | None = None
+        self._pending = False
 
     def install(self) -> None:
         """Take the signals over."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self.tell())
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: self._interrupt())
+
+    def tell(self, who: Callable[[], None]) -> None:
+        """Pass signals on to `who`, those that have come already too."""
+        self._tell = who
+        if self._pending:
+            who()
+
+    def _interrupt(self) -> None:
+        self._pending = True
+        if self._tell is not None:
+            self._tell()
+
+
+# SIGHUP comes when the connection of a person's terminal breaks.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[_Interruption]:
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    kept = {number: signal.getsignal(number) for number in _SIGNALS}
     interruption = _Interruption()
     interruption.install()
     try:
@@ -221,14 +255,24 @@ def _interruptible() -> Iterator[_Interruption]:
             signal.signal(number, handler)
 
 
-def run_job(job: Job, watching: Callable[[RunPolicy], Watch]) -> tuple[Path, RunPolicy]:
-    """Carry a job out; returns the run's folder and its policy, ended.
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over; at `checked_at` (Unix time) EC2 confirmed that nothing of it is left."""
+
+    folder: Path
+    policy: RunPolicy
+    checked_at: float
+
+
+def run_job(job: Job, watching: Callable[[RunPolicy], Watch]) -> Ended:
+    """Carry a job out, from its first request to the confirmed end of its last instance.
 
     `watching(policy)` gives what is told of each event and its commands.
     """
     cloud = open_cloud(job.experiment, pace=job.paced)
     folder = home.new_run(job.experiment.name)
-    job = replace(job, run=folder.name)
+    limits = bounded(job)
+    job = replace(job, run=folder.name, limits=limits)
     policy = job.policy()
     drive = Drive(
         folder=folder,
@@ -236,19 +280,23 @@ def run_job(job: Job, watching: Callable[[RunPolicy], Watch]) -> tuple[Path, Run
         offer=job.plan.offer,
         cloud=cloud,
         began=job.began,
-        lease_seconds=_lease(job),
+        lease_seconds=2 * job.plan.estimate.seconds + LEASE_GRACE_SECONDS,
+        lease_end=job.began + (limits.deadline or 0.0) + LEASE_GRACE_SECONDS,
         last_epoch=job.experiment.epochs.max,
     )
-    drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(policy))
-    return folder, policy
+    checked_at = drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(policy))
+    return Ended(folder, policy, checked_at)
 
 
-def _lease(job: Job) -> float:
-    """Return after how many seconds an instance ends itself, whatever becomes of us."""
-    longest = job.limits.deadline
-    if longest is None:
-        longest = 3 * job.plan.estimate.seconds + 3600.0
-    return longest + LEASE_GRACE_SECONDS
+def bounded(job: Job) -> Limits:
+    """Return the job's limits with a deadline in any case: nothing of ours runs for ever.
+
+    Where none is given it is an hour more than three times what is planned.
+    """
+    deadline = job.limits.deadline
+    if deadline is None:
+        deadline = 3 * job.plan.estimate.seconds + 3600.0
+    return Limits(deadline, job.limits.budget)
 
 
 def measure(
@@ -257,7 +305,7 @@ def measure(
     watch: Watch,
     *,
     pace: bool,
-    limits: Limits = PROFILE_LIMITS,
+    limits: Limits,
     epochs: int = 4,
 ) -> tuple[ScalingProfile, float]:
     """Measure an experiment's script on one instance; returns the profile and its dollars.
@@ -267,6 +315,7 @@ def measure(
         NoCapacityError: the cloud has no such instance now.
     """
     began = time.time()
+    limits = Limits(min(limits.deadline or PROFILE_SECONDS, PROFILE_SECONDS), limits.budget)
     offer = catalog_of(experiment).offer(instance_type)
     policy = MeasurePolicy(
         trials=trials(replace_trials(experiment, max(offer.gpus, 1))),
@@ -276,8 +325,17 @@ def measure(
     )
     cloud = open_cloud(experiment, pace=pace)
     folder = home.new_run(f"{experiment.name}-profile")
-    lease = (limits.deadline or 3600.0) + LEASE_GRACE_SECONDS
-    drive = Drive(folder, experiment, offer, cloud, began, lease, policy.last_epoch)
+    lease = (limits.deadline or 0.0) + LEASE_GRACE_SECONDS
+    drive = Drive(
+        folder=folder,
+        experiment=experiment,
+        offer=offer,
+        cloud=cloud,
+        began=began,
+        lease_seconds=lease,
+        lease_end=began + lease,
+        last_epoch=policy.last_epoch,
+    )
     drive.go(policy, folder / "measure.jsonl", {"measure": experiment.to_json()}, watch)
     policy.raise_if_failed()
     profile = policy.figures.profile(

@@ -59,12 +59,16 @@ class InstanceGone:
 
 @dataclass(frozen=True)
 class LaunchFailed:
-    """The cloud refused the launch; `code` is its own (InsufficientInstanceCapacity, …)."""
+    """The cloud refused the launch; `code` is its own (InsufficientInstanceCapacity, …).
+
+    `permanent`: asking again would be refused again (no permission, no such image).
+    """
 
     at: float
     intent: str
     code: str
     message: str
+    permanent: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune import home
 from cloudtune.errors import InfeasibleError, UsageError
-from cloudtune.infra.pricing import catalog
+from cloudtune.infra.pricing import PRICED_REGION, catalog
 from cloudtune.job import Job, drain_seconds, strategy
 from cloudtune.plan import Limits, Plan, PlanRequest
 from cloudtune.planners.elastic import ElasticPlanner
@@ -40,6 +40,12 @@ class Planned:
 
 def catalog_of(experiment: Experiment) -> Catalog:
     """Return the prices that apply to an experiment."""
+    cloud = experiment.cloud
+    if cloud.provider == "aws" and cloud.region != PRICED_REGION:
+        raise UsageError(
+            f"cloud.region: only the prices of {PRICED_REGION} are known yet, and without those of "
+            f"{cloud.region} a budget can't be kept; use {PRICED_REGION}"
+        )
     return catalog(experiment.cloud.region, experiment.cloud.market)
 
 

@@ -163,7 +163,7 @@ class RunScreen:
             case TrialLost():
                 self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
             case Interrupted():
-                self._say(event.at, "interrupted; saving and giving everything back")
+                self._say(event.at, "interrupted; giving everything back")
             case TimerFired(name="tick"):
                 self._show_progress(event.at)
             case _:
@@ -293,6 +293,11 @@ def show_report(out: Console, report: Report) -> None:
 
 
 def _show_facts(out: Console, report: Report) -> None:
+    if not report.policy.ended:
+        out.print(
+            "This run goes on, or its controller died: time and cost are those known at its last "
+            "record. `cloudtune status` shows what is alive."
+        )
     sizes = " -> ".join(str(size) for size in (0, *(size for _, size in report.fleet)))
     out.print(f"Fleet over time: {sizes}")
     for change in report.width_changes:

@@ -218,9 +218,10 @@ class Session:
     ) -> str | None:
         if checkpoint is None or self.store is None:
             return None
-        # Before the save, not after it: the controller may not know of the new one yet when this
-        # node is lost, and would then go on from the one before.
-        self.store.prune(self.trial_id, self.metric_name, self.metric_mode)
+        # Before the save, not after it, and never the last that was reported: the controller may
+        # not know of the new one yet when this node is lost, and would go on from that one.
+        known = (self.epoch,)
+        self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=known)
         with checkpoint.as_directory() as folder:
             return self.store.save(self.trial_id, epoch, metrics, folder)
 

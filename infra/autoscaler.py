@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.node_provider import NodeProvider
 from ray.autoscaler.tags import (
@@ -39,15 +38,16 @@ from cloudtune.infra.ec2 import (
     Ec2,
     Endpoint,
     Instance,
-    error_code,
     launch_token,
 )
+from cloudtune.infra.errors import TROUBLE, error_code, is_definite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.autoscaler.Ec2NodeProvider"
+_LOST_ANSWERS = 3
 
 
 def head_instance(run: str) -> str:
@@ -177,13 +177,16 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             raise NodeLaunchException("Released", f"{intent} was given back", None)
 
     def _wanted(self, intent: str) -> bool:
-        config = json.loads(self._config.read_text(encoding="utf-8"))
-        return bool(config["available_node_types"][intent]["max_workers"])
+        return bool(self._settings()["available_node_types"][intent]["max_workers"])
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the config as the controller has it now."""
+        return dict(json.loads(self._config.read_text(encoding="utf-8")))
 
     def _launch(
         self, intent: str, node_config: Mapping[str, Any], tags: Mapping[str, str]
     ) -> dict[str, Any]:
-        settings = self.provider_config
+        settings = self._settings()["provider"]
         token = launch_token(self.run, intent, node_config["InstanceType"], settings["market"])
         named = {
             **tags,
@@ -192,18 +195,29 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             TAG_RAY_CLUSTER_NAME: self.cluster_name,
             RUN_TAG: self.run,
             INTENT_TAG: intent,
-            LEASE_TAG: settings["lease"],
+            LEASE_TAG: settings["leases"][intent],
             "Name": f"cloudtune-{self.run}-{intent}",
         }
         named.pop(TAG_RAY_NODE_NAME, None)
         self._note("asking", intent)
         try:
-            instance = self._ec2.run_instance(token, named, node_config)
-        except (ClientError, BotoCoreError) as error:
+            instance = self._ask(token, named, node_config)
+        except TROUBLE as error:
             self._note("refused", intent, code=error_code(error), message=str(error))
             raise NodeLaunchException(error_code(error), str(error), sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
         return {instance: {}}
+
+    def _ask(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
+        """Launch, asking again where the answer was lost: the token makes it the same launch."""
+        for _ in range(_LOST_ANSWERS):
+            try:
+                return self._ec2.run_instance(token, tags, request)
+            except TROUBLE as error:
+                if is_definite(error):
+                    raise
+                time.sleep(1.0)
+        return self._ec2.run_instance(token, tags, request)
 
     # ---- giving back ---------------------------------------------------------------------
 

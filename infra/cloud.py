@@ -8,22 +8,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from cloudtune.errors import CleanupError
 from cloudtune.infra.ec2 import Ec2, Endpoint, ids
 from cloudtune.infra.emulator import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.errors import TROUBLE, is_denied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from cloudtune.infra.autoscaler import Journal
     from cloudtune.infra.ec2 import Instance
 
 EMULATED_IMAGE = "ami-0c1000000000emul8"
 PACE_TAG = "cloudtune:pace"
 _NO_ACCOUNT = "emulated"
 _SWEEP_SECONDS = 90.0
+_LISTED_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,18 @@ def aws(region: str, request: Mapping[str, Any]) -> Cloud:
 
 def keep_records(ec2: Ec2, run: str, path: Path) -> None:
     """Write down what EC2 says there was of a run, if it can say: in an hour it has forgotten."""
-    with contextlib.suppress(ClientError, BotoCoreError):
+    with contextlib.suppress(*TROUBLE, OSError):
         records = [vars(instance) for instance in ec2.ours(run)]
         path.write_text(json.dumps(records, indent=1), encoding="utf-8")
 
 
-def sweep(ec2: Ec2, run: str, *, patience: float = _SWEEP_SECONDS) -> list[Instance]:
+def sweep(
+    ec2: Ec2, run: str, journal: Journal, *, patience: float = _SWEEP_SECONDS
+) -> list[Instance]:
     """Give back whatever a run has left, and return what still bills when patience ends.
 
-    Asks EC2 by tag, so it needs no local state and finds what no record knows of.
+    Asks EC2 by tag, so it finds what no record knows of. EC2 may not list an instance in its first
+    seconds: what the journal says was launched, or asked for without an answer, is waited for.
 
     Raises:
         CleanupError: EC2 couldn't be asked until patience ended.
@@ -88,18 +92,37 @@ def sweep(ec2: Ec2, run: str, *, patience: float = _SWEEP_SECONDS) -> list[Insta
     give_up = time.monotonic() + patience
     while True:
         try:
-            left = ec2.ours(run, ended=False)
-            if not left:
-                return []
+            found = ec2.ours(run)
+            left = [instance for instance in found if instance.billing]
             ec2.terminate(ids(left))
-        except (ClientError, BotoCoreError) as error:
-            if time.monotonic() > give_up:
-                raise CleanupError(
-                    f"EC2 can't be asked what is left of run {run}: {error}. "
-                    "Run `cloudtune gc` when it answers again.",
-                    [],
-                ) from error
+        except TROUBLE as error:
+            if is_denied(error) or time.monotonic() > give_up:
+                raise CleanupError(_unasked(run, journal, error), _launched(journal)) from error
         else:
+            if not left and not _may_appear(journal, {instance.id for instance in found}):
+                return []
             if time.monotonic() > give_up:
                 return left
         time.sleep(0.5)
+
+
+def _launched(journal: Journal) -> list[str]:
+    return [note.instance for note in journal.read() if note.what == "launched"]
+
+
+def _may_appear(journal: Journal, seen: set[str]) -> bool:
+    """Whether an instance may exist that EC2 doesn't list yet."""
+    notes = list(journal.read())
+    if not notes or time.time() > notes[-1].at + _LISTED_SECONDS:
+        return False
+    answered = {note.intent for note in notes if note.what in {"launched", "refused"}}
+    open_intents = {note.intent for note in notes if note.what == "asking"} - answered
+    return bool(open_intents or set(_launched(journal)) - seen)
+
+
+def _unasked(run: str, journal: Journal, error: Exception) -> str:
+    launched = ", ".join(_launched(journal)) or "none"
+    return (
+        f"EC2 can't be asked what is left of run {run}: {error}. It launched: {launched}. "
+        "Run `cloudtune gc` when EC2 answers again, or look into the EC2 console."
+    )

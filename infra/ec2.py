@@ -97,7 +97,7 @@ class Ec2:
         """Launch one instance and return its id; asked again with the same token, the same id.
 
         Raises:
-            botocore.exceptions.ClientError: EC2 refused; `error_code` names why.
+            botocore.exceptions.ClientError: EC2 refused; `errors.error_code` names why.
         """
         answer = self._launcher.run_instances(
             MinCount=1,
@@ -131,7 +131,7 @@ class Ec2:
 
     def terminate(self, ids: Sequence[str]) -> None:
         """Give instances back. Repeating it for one that is gone is harmless."""
-        for start in range(0, len(ids), _TERMINATE_AT_ONCE):
+        for start in range(0, len(ids), _TERMINATE_AT_ONCE):  # no ids, no call
             self._client.terminate_instances(InstanceIds=ids[start : start + _TERMINATE_AT_ONCE])
 
 
@@ -160,13 +160,6 @@ def _time_of(reason: str) -> float | None:
         return None
     at = datetime.strptime(found.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
     return at.timestamp()
-
-
-def error_code(error: BaseException) -> str:
-    """Return EC2's code for a botocore ClientError, else the name of the exception."""
-    answer = getattr(error, "response", None)
-    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
-    return str(code) if code else type(error).__name__
 
 
 def ids(instances: Iterable[Instance]) -> list[str]:

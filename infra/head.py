@@ -7,6 +7,7 @@ and launches or terminates through `Ec2NodeProvider`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.infra.ec2 import Endpoint
 
+JOURNAL = "provider.jsonl"
 _START_SECONDS = 60.0
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
@@ -48,14 +50,16 @@ _ENVIRONMENT = {
 class Rental:
     """How the instances of a run are asked for.
 
-    `lease` is the Unix time at which an instance ends itself; `request` goes to RunInstances as
-    it is (image, subnet, …); `tags` are added to our own.
+    An instance ends itself `lease_seconds` after it was asked for, at `lease_end` (Unix time) at
+    the latest; `request` goes to RunInstances as it is (image, subnet, …); `tags` are added to
+    our own.
     """
 
     run: str
     endpoint: Endpoint
     offer: Offer
-    lease: float
+    lease_seconds: float
+    lease_end: float
     request: Mapping[str, Any]
     tags: Mapping[str, str]
 
@@ -66,11 +70,13 @@ class RayHead:
     def __init__(self, folder: Path, rental: Rental, address: str = "127.0.0.1") -> None:
         self.folder = folder
         self.rental = rental
-        self.journal = Journal(folder / "provider.jsonl")
+        self.journal = Journal(folder / JOURNAL)
         self._ip = address
         self._port = _free_port(address)
         self._config = folder / "autoscaler.json"
         self._wanted: dict[str, bool] = {}
+        self._leases: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
         self._group: ProcessGroup | None = None
         # Ray's sockets must have short names, so its folder can't be inside ours.
         self.temp = Path(mkdtemp(prefix="ct-"))
@@ -121,12 +127,18 @@ class RayHead:
     def want(self, intent: str, *, wanted: bool) -> None:
         """Have Ray's autoscaler launch the instance of an intent, or give it back."""
         self._wanted[intent] = wanted
+        # Set once: asked again, EC2 must be asked for exactly the same.
+        now = time.time()
+        lease = min(now + self.rental.lease_seconds, self.rental.lease_end)
+        self._leases.setdefault(intent, max(60.0, lease - now))
+        self._asked.setdefault(intent, now)
         self._write_config()
 
     def stop(self) -> None:
         """End the head and all its processes; from then on nothing can be launched."""
         if self._group is not None:
             self._group.stop()
+            (self.folder / "head.json").unlink(missing_ok=True)
         for record in (self.autoscaler_events, self.autoscaler_events.parents[1] / "monitor.log"):
             if record.exists():
                 shutil.copy(record, self.folder)
@@ -171,6 +183,10 @@ class RayHead:
             **{name: [] for name in _COMMAND_LISTS},
         }
 
+    def _lease_end(self, intent: str) -> str:
+        end = self._asked[intent] + self._leases[intent]
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
+
     def _provider(self) -> dict[str, Any]:
         rental = self.rental
         return {
@@ -181,15 +197,15 @@ class RayHead:
             "run": rental.run,
             "endpoint": vars(rental.endpoint),
             "market": rental.offer.market,
-            "lease": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(rental.lease)),
+            "leases": {intent: self._lease_end(intent) for intent in self._leases},
             "tags": dict(rental.tags),
-            "journal": str(self.folder / "provider.jsonl"),
+            "journal": str(self.folder / JOURNAL),
             "config": str(self._config),
         }
 
     def _node_type(self, intent: str, wanted: bool) -> dict[str, Any]:
         offer, count = self.rental.offer, int(wanted)
-        minutes = max(1, round((self.rental.lease - time.time()) / 60))
+        minutes = math.ceil(self._leases[intent] / 60)
         script = user_data(Join(self.address, intent, offer.gpus), minutes)
         return {
             "resources": {"CPU": 0, "GPU": offer.gpus},

@@ -10,6 +10,7 @@ from cloudtune.catalog import Catalog, InstanceType, Market, Offer
 
 TABLE = Path(__file__).with_name("ec2_prices.csv")
 AS_OF = "2026-07-20"
+PRICED_REGION = "us-east-1"
 SOURCE = "EC2 on-demand, us-east-1 (own table; facts from aws/karpenter-provider-aws @1d927085)"
 
 
@@ -45,5 +46,5 @@ def catalog(region: str, market: Market) -> Catalog:
         Offer(types[row["instance_type"]], market, region, float(row["usd_per_hour"]))
         for row in _rows()
     )
-    abroad = "" if region == "us-east-1" else f"; used for {region}, where prices differ"
+    abroad = "" if region == PRICED_REGION else f"; used for {region}, where prices differ"
     return Catalog(offers, SOURCE + abroad, AS_OF)

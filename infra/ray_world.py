@@ -62,7 +62,8 @@ class CloudWorld:
         self._training = training
         self._directory = directory
         self._began = began
-        self._events: queue.Queue[Event] = queue.Queue()
+        # Simple, because a signal handler may put into it while the main thread takes from it.
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
         self._emitting = threading.Lock()
@@ -145,8 +146,9 @@ class CloudWorld:
 
     def _check_alive(self) -> None:
         if self._watcher.failure is not None or not self._head.alive():
-            reason = self._watcher.failure or f"its output: {self._head.folder / 'head.log'}"
-            raise CloudtuneError(f"the head of the Ray cluster is gone: {reason}")
+            gone = f"the head of the Ray cluster is gone; see {self._head.folder / 'head.log'}"
+            reason = self._watcher.failure or gone
+            raise CloudtuneError(f"the run can't go on: {reason}")
 
     def _until_timer(self) -> float:
         now = time.time() - self._began

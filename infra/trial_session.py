@@ -5,7 +5,9 @@ Each session is followed by a thread of its own, so that nothing it waits for ho
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
 
 _POLL_SECONDS = 0.2
+_PLACE_SECONDS = 120.0
 _RETURNED = (
     "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "
     "cloudtune.report() end the loop"
@@ -135,7 +138,8 @@ class TrialSession:
             strategy="PACK",
             bundle_label_selector=[{INSTANCE_LABEL: bundle.instance} for bundle in wanted],
         )
-        while not self._stopping.is_set():
+        give_up = time.monotonic() + _PLACE_SECONDS
+        while not self._stopping.is_set() and time.monotonic() < give_up:
             if self._group.wait(timeout_seconds=1):
                 return True
         return False
@@ -148,7 +152,7 @@ class TrialSession:
             options = {"num_gpus": bundle.gpus, "scheduling_strategy": place}
             seat = Seat(rank, bundle.local_rank, len(wanted), nodes)
             self._workers.append(_WorkerActor.options(**options).remote(self._training, seat))
-        meeting = ray.get(self._workers[0].address.remote()) if len(wanted) > 1 else ""
+        meeting = self._meeting() if len(wanted) > 1 else ""
         command = self.command
         assignment = Assignment(
             command.trial,
@@ -159,6 +163,10 @@ class TrialSession:
         )
         for worker in self._workers:
             worker.begin.remote(assignment, meeting)
+
+    def _meeting(self) -> str:
+        """Return where the workers meet; a first worker that doesn't come up is a loss."""
+        return str(ray.get(self._workers[0].address.remote(), timeout=_PLACE_SECONDS))
 
     def _tell(self, told: dict[str, Any]) -> Callable[[float], Event] | None:
         """Pass an epoch on; return how the session ended, if that is what was told."""
@@ -172,7 +180,8 @@ class TrialSession:
         return None
 
     def _clear(self) -> None:
-        for worker in self._workers:
-            ray.kill(worker)
-        if self._group is not None:
-            remove_placement_group(self._group)
+        with contextlib.suppress(Exception):  # whatever it is, the session's end must be told
+            for worker in self._workers:
+                ray.kill(worker)
+            if self._group is not None:
+                remove_placement_group(self._group)

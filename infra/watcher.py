@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import ray
-from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.events import InstanceGone, InstanceLaunched, LaunchFailed, NodeJoined, NodeLost
+from cloudtune.infra.errors import TROUBLE, is_denied, is_permanent
 from cloudtune.infra.node import INSTANCE_LABEL
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _SETTLE_SECONDS = 3.0
+_BLIND_SECONDS = 60.0
 
 
 @dataclass
@@ -35,6 +36,7 @@ class _Intent:
     lost: bool = False
     over: bool = False
     released_at: float | None = None
+    releases: int = 0
 
 
 class Watcher:
@@ -51,6 +53,7 @@ class Watcher:
         self._head = head
         self._began = began
         self._emit = emit
+        self._blind_since = time.monotonic()
         self.failure: Exception | None = None
         self._intents: dict[str, _Intent] = {}
         self._lock = threading.Lock()
@@ -65,7 +68,7 @@ class Watcher:
         """Watch no longer."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout=2.0)  # it may hang in a call to a dead head
 
     def expect(self, intent: str) -> None:
         """Look out for the instance of an intent."""
@@ -77,6 +80,7 @@ class Watcher:
         with self._lock:
             watched = self._intents[intent]
             watched.released_at = watched.released_at or time.time()
+            watched.releases += 1
 
     def _watch(self) -> None:
         try:
@@ -90,13 +94,22 @@ class Watcher:
             open_intents = {name: it for name, it in self._intents.items() if not it.over}
         if not open_intents:
             return
+        self._note_refusals(open_intents)
         try:
             instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
-        except (ClientError, BotoCoreError):
+            self._end_the_stubborn(open_intents)
+        except TROUBLE as error:
+            if is_denied(error) or time.monotonic() > self._blind_since + _BLIND_SECONDS:
+                raise
             return  # asked again in half a second; the policy's own timers go on
+        self._blind_since = time.monotonic()
         self._note_instances(open_intents, instances)
         self._note_nodes(open_intents)
-        self._note_refusals(open_intents)
+
+    def _end_the_stubborn(self, intents: dict[str, _Intent]) -> None:
+        """End past Ray what it was told to end, twice and in vain."""
+        doomed = [it.instance for it in intents.values() if it.releases > 1 and it.instance]
+        self._ec2.terminate(doomed)
 
     def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
         for intent, watched in intents.items():
@@ -157,11 +170,10 @@ class Watcher:
                 code, message = "Released", "given back before it was launched"
             else:
                 continue
-            self._emit(
-                lambda at, intent=intent, code=code, message=message: LaunchFailed(  # type: ignore[misc]
-                    at, intent, code, message
-                )
-            )
+            self._tell_refusal(intent, code, message)
+
+    def _tell_refusal(self, intent: str, code: str, message: str) -> None:
+        self._emit(lambda at: LaunchFailed(at, intent, code, message, is_permanent(code)))
 
     @staticmethod
     def _settled(watched: _Intent) -> bool:

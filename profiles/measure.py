@@ -197,7 +197,8 @@ class MeasurePolicy:
                 self._note_gone(event)
             case LaunchFailed():
                 self._rented.gone_at = event.at
-                self._fail(f"{event.code}: {event.message}", "", EndReason.NO_CAPACITY)
+                reason = EndReason.FAILED if event.permanent else EndReason.NO_CAPACITY
+                self._fail(f"{event.code}: {event.message}", "", reason)
             case EpochDone():
                 return self._note_epoch(event)
             case TrialStarted():

@@ -167,7 +167,7 @@ def test_saving_an_epoch_again_leaves_no_second_copy(
         ("max", [math.nan, 0.2, math.nan], [2, 3]),
         ("min", [0.2, math.nan], [1, 2]),
         ("max", [math.nan, math.nan], [2]),
-        ("max", [0.5, 0.5], [2]),
+        ("max", [0.5, 0.5, 0.5], [1, 3]),
     ],
 )
 def test_prune_keeps_the_latest_and_the_best(

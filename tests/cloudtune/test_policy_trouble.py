@@ -307,3 +307,25 @@ def test_refusals_of_one_round_are_one_answer() -> None:
         assert policy.handle(refusal(2.0 + number / 10, f"i00{number}")) == ()
     assert policy.ending is None
     assert len(policy.handle(tick(18.0))[1:]) == 4, "asked for again after the pause"
+
+
+def test_what_no_asking_helps_ends_the_run_at_once() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    denied = LaunchFailed(2.0, "i000", "UnauthorizedOperation", "not you", permanent=True)
+    assert policy.handle(denied) == (EndRun(EndReason.FAILED),)
+    assert policy.trouble == "UnauthorizedOperation: not you"
+
+
+def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number, at in enumerate((2.0, 20.0, 40.0)):
+        intent = f"i00{number}"
+        policy.handle(InstanceLaunched(at, intent, f"x-{number}", at))
+        gone = policy.handle(InstanceGone(at + 1.0, intent, at + 1.0, "Client.InternalError"))
+        if number < 2:
+            assert gone == (), "not at once"
+            assert policy.handle(tick(at + 16.0))[1:] == (launch(f"i00{number + 1}"),)
+    assert policy.ending is EndReason.FAILED
+    assert policy.trouble == "x-2 ended before it joined: Client.InternalError"
