@@ -7,7 +7,7 @@ STAMP := $(VENV)/set-up
 PYTHON ?= python3.11
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 # planners, infra and profiles are linked into cloudtune/; ruff follows no links.
-SOURCE := cloudtune planners infra profiles tests examples
+SOURCE := cloudtune planners infra profiles tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format clean
