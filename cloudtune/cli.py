@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cloudtune.cleanup import Found
-    from cloudtune.driving import Ended
+    from cloudtune.driving import Ended, Watch
     from cloudtune.experiment import Experiment
     from cloudtune.job import Job
     from cloudtune.planning import Planned
+    from cloudtune.policy import RunPolicy
     from cloudtune.scaling import ScalingProfile
 
 INTERRUPTED = 130
@@ -270,9 +271,12 @@ def _run_job(job: Job, *, yes: bool) -> int:
     if job.paced:
         out.print("Emulated cloud: training is paced by the instance type's speed curve.")
     with contextlib.ExitStack() as shown:
-        ended = driving.run_job(
-            job, lambda policy: shown.enter_context(RunScreen(out, policy)).watch
-        )
+
+        def watching(run: str, policy: RunPolicy) -> Watch:
+            out.print(f"Run {run}")
+            return shown.enter_context(RunScreen(out, policy)).watch
+
+        ended = driving.run_job(job, watching)
     return _conclude(ended)
 
 

@@ -65,6 +65,7 @@ def check_script(experiment: Experiment) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder), spec],
         cwd=folder,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the folder is the user's
         capture_output=True,
         text=True,
         check=False,
@@ -264,10 +265,10 @@ class Ended:
     checked_at: float
 
 
-def run_job(job: Job, watching: Callable[[RunPolicy], Watch]) -> Ended:
+def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
     """Carry a job out, from its first request to the confirmed end of its last instance.
 
-    `watching(policy)` gives what is told of each event and its commands.
+    `watching(run, policy)` gives what is told of each event and its commands.
     """
     cloud = open_cloud(job.experiment, pace=job.paced)
     folder = home.new_run(job.experiment.name)
@@ -284,7 +285,7 @@ def run_job(job: Job, watching: Callable[[RunPolicy], Watch]) -> Ended:
         lease_end=job.began + (limits.deadline or 0.0) + LEASE_GRACE_SECONDS,
         last_epoch=job.experiment.epochs.max,
     )
-    checked_at = drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(policy))
+    checked_at = drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(job.run, policy))
     return Ended(folder, policy, checked_at)
 
 

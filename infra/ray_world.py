@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import logging
 import os
 import queue
 import sys
@@ -81,6 +82,7 @@ class CloudWorld:
 
     def _open(self) -> None:
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+        logging.getLogger("ray").setLevel(logging.ERROR)
         self._head.start()
         ray.init(
             address=self._head.address,

@@ -6,8 +6,8 @@ one of the same state is nowhere worse: not later, not dearer, and no instance y
 one may still owe part of its minimum charge). What is left at the end is the whole front.
 
 The model of a stage (`_Step`) is the one place that says what a stage takes; the simulator with
-no spread gives exactly these seconds and dollars (tests/parity). Source of the method: the
-measurements in RubberBand's problem (EuroSys 2021) that this project made, ../shared/research.
+no spread gives exactly these seconds and dollars (tests/parity). The problem is that of
+RubberBand (EuroSys 2021); the method is ours: docs/decisions/0004-exact-planner.md.
 """
 
 from __future__ import annotations
