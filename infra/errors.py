@@ -1,7 +1,7 @@
 """EC2's error codes, sorted once into what they mean for us.
 
-The capacity codes are those that Karpenter and AWS ParallelCluster act on (their sources, 2026); the
-others are from the EC2 API's own list of error codes.
+The capacity codes are those that Karpenter and AWS ParallelCluster act on (their sources, 2026);
+the others are from the EC2 API's own list of error codes.
 """
 
 from __future__ import annotations
