@@ -241,8 +241,9 @@ class Books:
         rented = self.fleet[event.intent]
         rented.gone_at = event.gone_at
         if not rented.joined and not rented.released:
+            if event.at >= self.relaunch_at:  # those of one round are one answer
+                self._note_no_show(f"{rented.instance} ended before it joined: {event.reason}")
             self.relaunch_at = event.at + self.brakes.relaunch
-            self._note_no_show(f"{rented.instance} ended before it joined: {event.reason}")
 
     def _note_timer(self, event: TimerFired) -> Iterable[Command]:
         if event.name == "tick":

@@ -293,7 +293,7 @@ def _conclude(ended: Ended) -> int:
     policy = ended.policy
     failed = policy.first_error()
     code = policy.ending.exit_code if policy.ending else 1
-    if code == 1 and failed is not None:
+    if code == 1 and failed is not None and not policy.trouble:
         dead = all(trial.error for trial in policy.trials.values())
         which = "every trial failed" if dead else "no trial is left to go on"
         click.echo(f"error: {which}; the first: {failed.id}: {failed.error}", err=True)
@@ -453,7 +453,8 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
         if not dry_run and run in {None, folder.name}:
             cleanup.end_head(folder)
     left, mute = [], []
-    for cloud in cleanup.open_clouds(region):
+    open_clouds = cleanup.open_clouds(region)
+    for cloud in open_clouds:
         try:
             found = cleanup.look(cloud)
             doomed = [
@@ -462,9 +463,10 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
             _tell_doomed(doomed, dry_run=dry_run)
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
-                cloud.close()
         except cleanup.TROUBLE as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
+    for cloud in open_clouds if not dry_run else []:
+        cloud.close()
     return _conclude_gc([instance.id for instance in left], mute)
 
 

@@ -24,13 +24,13 @@ from cloudtune.infra.ray_world import CloudWorld
 from cloudtune.infra.trainer import Training
 from cloudtune.job import trials
 from cloudtune.ledger import FileLedger
-from cloudtune.plan import Limits
+from cloudtune.plan import Limits, Plan
 from cloudtune.planning import catalog_of
 from cloudtune.profiles import store
 from cloudtune.profiles.measure import MeasurePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -219,13 +219,14 @@ class _Interruption:
     instance that nobody gives back is worse than a few seconds of patience.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, signals: Sequence[signal.Signals]) -> None:
+        self._signals = signals
         self._tell: Callable[[], None] | None = None
         self._pending = False
 
     def install(self) -> None:
         """Take the signals over."""
-        for number in _SIGNALS:
+        for number in self._signals:
             signal.signal(number, lambda *_: self._interrupt())
 
     def tell(self, who: Callable[[], None]) -> None:
@@ -247,13 +248,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @contextlib.contextmanager
 def _interruptible() -> Iterator[_Interruption]:
     kept = {number: signal.getsignal(number) for number in _SIGNALS}
-    interruption = _Interruption()
+    # What is ignored stays ignored: under nohup a broken connection ends nothing.
+    kept = {number: handler for number, handler in kept.items() if handler is not signal.SIG_IGN}
+    interruption = _Interruption(tuple(kept))
     interruption.install()
     try:
         yield interruption
     finally:
         for number, handler in kept.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
@@ -281,7 +284,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
         offer=job.plan.offer,
         cloud=cloud,
         began=job.began,
-        lease_seconds=2 * job.plan.estimate.seconds + LEASE_GRACE_SECONDS,
+        lease_seconds=longest(job.plan) + LEASE_GRACE_SECONDS,
         lease_end=job.began + (limits.deadline or 0.0) + LEASE_GRACE_SECONDS,
         last_epoch=job.experiment.epochs.max,
     )
@@ -296,8 +299,13 @@ def bounded(job: Job) -> Limits:
     """
     deadline = job.limits.deadline
     if deadline is None:
-        deadline = 3 * job.plan.estimate.seconds + 3600.0
+        deadline = longest(job.plan)
     return Limits(deadline, job.limits.budget)
+
+
+def longest(plan: Plan) -> float:
+    """Return the seconds after which a run of a plan, or an instance of it, is given up."""
+    return 3 * plan.estimate.seconds + 3600.0
 
 
 def measure(

@@ -57,7 +57,10 @@ def head_instance(run: str) -> str:
 
 @dataclass(frozen=True)
 class Note:
-    """A line of the journal; `what` is asking, launched, refused or returning."""
+    """A line of the journal; `what` is asking, launched, refused, lost or returning.
+
+    "lost": no answer came, so that the instance may exist.
+    """
 
     at: float
     what: str
@@ -160,21 +163,26 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         """
         intent = tags[TAG_RAY_USER_NODE_TYPE]
         assert count == 1, f"asked for {count} nodes of intent {intent}, which stands for one"
-        self._refuse_spent(intent)
-        return self._launch(intent, node_config, tags)
+        return self._answered_before(intent) or self._launch(intent, node_config, tags)
 
-    def _refuse_spent(self, intent: str) -> None:
-        """Never ask EC2 for an intent that was refused, whose instance ended, or is unwanted."""
+    def _answered_before(self, intent: str) -> dict[str, Any] | None:
+        """Return the instance that the intent has; None if EC2 was never asked for it.
+
+        Raises:
+            NodeLaunchException: it was refused, its instance ended, or it is unwanted.
+        """
         before = [note for note in self._journal.read() if note.intent == intent]
-        refused = next((note for note in before if note.what == "refused"), None)
+        refused = next((note for note in before if note.what in {"refused", "lost"}), None)
         if refused is not None:
             raise NodeLaunchException(refused.code, refused.message, None)
         if any(note.what == "launched" for note in before):
-            alive = {it.intent for it in self._ec2.ours(self.run, ended=False)}
-            if intent not in alive:
+            alive = [it.id for it in self._ec2.ours(self.run, ended=False) if it.intent == intent]
+            if not alive:
                 raise NodeLaunchException("IntentSpent", f"{intent} was launched and ended", None)
+            return {alive[0]: {}}
         if not self._wanted(intent):
             raise NodeLaunchException("Released", f"{intent} was given back", None)
+        return None
 
     def _wanted(self, intent: str) -> bool:
         return bool(self._settings()["available_node_types"][intent]["max_workers"])
@@ -203,7 +211,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         try:
             instance = self._ask(token, named, node_config)
         except TROUBLE as error:
-            self._note("refused", intent, code=error_code(error), message=str(error))
+            what = "refused" if is_definite(error) else "lost"
+            self._note(what, intent, code=error_code(error), message=str(error))
             raise NodeLaunchException(error_code(error), str(error), sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
         return {instance: {}}

@@ -90,6 +90,7 @@ def sweep(
         CleanupError: EC2 couldn't be asked until patience ended.
     """
     give_up = time.monotonic() + patience
+    listed_by = time.time() + _LISTED_SECONDS
     while True:
         try:
             found = ec2.ours(run)
@@ -99,7 +100,7 @@ def sweep(
             if is_denied(error) or time.monotonic() > give_up:
                 raise CleanupError(_unasked(run, journal, error), _launched(journal)) from error
         else:
-            if not left and not _may_appear(journal, {instance.id for instance in found}):
+            if not left and not (time.time() < listed_by and _may_appear(journal, found)):
                 return []
             if time.monotonic() > give_up:
                 return left
@@ -110,14 +111,14 @@ def _launched(journal: Journal) -> list[str]:
     return [note.instance for note in journal.read() if note.what == "launched"]
 
 
-def _may_appear(journal: Journal, seen: set[str]) -> bool:
+def _may_appear(journal: Journal, found: list[Instance]) -> bool:
     """Whether an instance may exist that EC2 doesn't list yet."""
     notes = list(journal.read())
-    if not notes or time.time() > notes[-1].at + _LISTED_SECONDS:
-        return False
     answered = {note.intent for note in notes if note.what in {"launched", "refused"}}
-    open_intents = {note.intent for note in notes if note.what == "asking"} - answered
-    return bool(open_intents or set(_launched(journal)) - seen)
+    asked = {note.intent for note in notes if note.what == "asking"}
+    unanswered = asked - answered - {instance.intent for instance in found}
+    unseen = set(_launched(journal)) - {instance.id for instance in found}
+    return bool(unanswered or unseen)
 
 
 def _unasked(run: str, journal: Journal, error: Exception) -> str:

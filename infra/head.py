@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ class RayHead:
         self._port = _free_port(address)
         self._config = folder / "autoscaler.json"
         self._wanted: dict[str, bool] = {}
+        self._lock = threading.Lock()
         self._leases: dict[str, float] = {}
         self._asked: dict[str, float] = {}
         self._group: ProcessGroup | None = None
@@ -126,13 +128,14 @@ class RayHead:
 
     def want(self, intent: str, *, wanted: bool) -> None:
         """Have Ray's autoscaler launch the instance of an intent, or give it back."""
-        self._wanted[intent] = wanted
-        # Set once: asked again, EC2 must be asked for exactly the same.
         now = time.time()
         lease = min(now + self.rental.lease_seconds, self.rental.lease_end)
-        self._leases.setdefault(intent, max(60.0, lease - now))
-        self._asked.setdefault(intent, now)
-        self._write_config()
+        with self._lock:  # the watcher gives refused intents up, from its own thread
+            # Set once: asked again, EC2 must be asked for exactly the same.
+            self._leases.setdefault(intent, max(60.0, lease - now))
+            self._asked.setdefault(intent, now)
+            self._wanted[intent] = wanted
+            self._write_config()
 
     def stop(self) -> None:
         """End the head and all its processes; from then on nothing can be launched."""

@@ -180,8 +180,10 @@ class TrialSession:
         return None
 
     def _clear(self) -> None:
-        with contextlib.suppress(Exception):  # whatever it is, the session's end must be told
-            for worker in self._workers:
+        # Whatever goes wrong with one, the others must go too, and the session's end be told.
+        for worker in self._workers:
+            with contextlib.suppress(Exception):
                 ray.kill(worker)
-            if self._group is not None:
+        if self._group is not None:
+            with contextlib.suppress(Exception):
                 remove_placement_group(self._group)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import threading
 import time
 from dataclasses import dataclass
@@ -62,6 +64,7 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to watch."""
+        self._blind_since = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -97,7 +100,6 @@ class Watcher:
         self._note_refusals(open_intents)
         try:
             instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
-            self._end_the_stubborn(open_intents)
         except TROUBLE as error:
             if is_denied(error) or time.monotonic() > self._blind_since + _BLIND_SECONDS:
                 raise
@@ -105,11 +107,13 @@ class Watcher:
         self._blind_since = time.monotonic()
         self._note_instances(open_intents, instances)
         self._note_nodes(open_intents)
+        self._end_the_stubborn(open_intents)
 
     def _end_the_stubborn(self, intents: dict[str, _Intent]) -> None:
         """End past Ray what it was told to end, twice and in vain."""
         doomed = [it.instance for it in intents.values() if it.releases > 1 and it.instance]
-        self._ec2.terminate(doomed)
+        with contextlib.suppress(*TROUBLE):  # what stays is for the sweep
+            self._ec2.terminate(doomed)
 
     def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
         for intent, watched in intents.items():
@@ -155,25 +159,27 @@ class Watcher:
 
     def _note_refusals(self, intents: dict[str, _Intent]) -> None:
         notes = list(self._head.journal.read())
-        refused = {note.intent: note for note in notes if note.what == "refused"}
+        refused = {note.intent: note for note in notes if note.what in {"refused", "lost"}}
         asked = {note.intent for note in notes}
         for intent, watched in intents.items():
             if watched.launched:
                 continue
             note = refused.get(intent)
+            permanent = False
             if note is not None:
                 watched.over = True
                 code, message = note.code, note.message
+                permanent = note.what == "refused" and is_permanent(code)
                 self._head.want(intent, wanted=False)
             elif intent not in asked and self._settled(watched):
                 watched.over = True
                 code, message = "Released", "given back before it was launched"
             else:
                 continue
-            self._tell_refusal(intent, code, message)
+            self._tell_refusal(LaunchFailed(0.0, intent, code, message, permanent))
 
-    def _tell_refusal(self, intent: str, code: str, message: str) -> None:
-        self._emit(lambda at: LaunchFailed(at, intent, code, message, is_permanent(code)))
+    def _tell_refusal(self, refusal: LaunchFailed) -> None:
+        self._emit(lambda at: dataclasses.replace(refusal, at=at))
 
     @staticmethod
     def _settled(watched: _Intent) -> bool:
