@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
+
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.commands import StartTrial
 from cloudtune.engine import run
@@ -270,3 +272,36 @@ def epoch(
 def starts(commands: Iterable[Command]) -> dict[str, tuple[Slice, ...]]:
     """Return the sessions that are started, and where."""
     return {c.session: c.placement for c in commands if isinstance(c, StartTrial)}
+
+
+@st.composite
+def jobs(
+    draw: st.DrawFn,
+    *,
+    most_epochs: int,
+    epoch: st.SearchStrategy[float],
+    release: st.SearchStrategy[float],
+    spread: st.SearchStrategy[float] = st.just(0.0),  # noqa: B008  a description, drawn from later
+) -> Setting:
+    """Give jobs of all shapes that a small fleet can have, with delays of up to half a minute."""
+    widths = draw(st.sets(st.sampled_from([1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0]), min_size=1))
+    first = draw(st.integers(1, 3))
+    delays = st.floats(0.0, 30.0)
+    return Setting(
+        trials=draw(st.integers(1, 20)),
+        min_epochs=first,
+        max_epochs=draw(st.integers(first, most_epochs)),
+        eta=draw(st.integers(2, 4)),
+        offer=offer(draw(st.sampled_from([1, 2, 4])), 36.0, draw(st.sampled_from([0.0, 60.0]))),
+        profile=profile(
+            {width: draw(epoch) for width in sorted(widths)},
+            launch=draw(delays),
+            boot=draw(delays),
+            start=draw(delays),
+            resize=draw(delays),
+            release=draw(release),
+            spread=draw(spread),
+        ),
+        max_instances=draw(st.integers(1, 4)),
+        seed=draw(st.integers(0, 1000)),
+    )

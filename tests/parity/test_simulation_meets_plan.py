@@ -18,42 +18,19 @@ from cloudtune.planners.elastic import ElasticPlanner
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.reporting import build
 from cloudtune.trial import EndReason
-from tests.builders import NODE_BOUNDARY, Setting, offer, play, profile, shapes
+from tests.builders import NODE_BOUNDARY, Setting, jobs, play, profile, shapes
 
 if TYPE_CHECKING:
     from cloudtune.plan import Plan, Planner, StagePlan
 
 PLANNERS: tuple[Planner, ...] = (ElasticPlanner(), StaticPlanner())
-delays = st.floats(0.0, 30.0)
-
-
-@st.composite
-def jobs(draw: st.DrawFn) -> Setting:
-    widths = draw(st.sets(st.sampled_from([1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0]), min_size=1))
-    first = draw(st.integers(1, 3))
-    return Setting(
-        trials=draw(st.integers(1, 20)),
-        min_epochs=first,
-        max_epochs=draw(st.integers(first, 12)),
-        eta=draw(st.integers(2, 4)),
-        offer=offer(draw(st.sampled_from([1, 2, 4])), 36.0, draw(st.sampled_from([0.0, 60.0]))),
-        profile=profile(
-            {width: draw(st.floats(3.0, 30.0)) for width in sorted(widths)},
-            launch=draw(delays),
-            boot=draw(delays),
-            start=draw(delays),
-            resize=draw(delays),
-            release=draw(st.floats(0.0, 3.0)),
-        ),
-        max_instances=draw(st.integers(1, 4)),
-        seed=draw(st.integers(0, 1000)),
-    )
+JOBS = jobs(most_epochs=12, epoch=st.floats(3.0, 30.0), release=st.floats(0.0, 3.0))
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Setting, Plan]:
     """Jobs with plans from the fastest to the cheapest."""
-    setting, planner = draw(jobs()), draw(st.sampled_from(PLANNERS))
+    setting, planner = draw(JOBS), draw(st.sampled_from(PLANNERS))
     try:
         cheapest = setting.plan(planner)
     except InfeasibleError:

@@ -30,7 +30,7 @@ from cloudtune.planners.static import StaticPlanner
 from cloudtune.replay import ReplayWorld
 from cloudtune.reporting import build, to_json
 from cloudtune.trial import EndReason
-from tests.builders import Played, Setting, offer, play, profile
+from tests.builders import Played, Setting, jobs, play, profile
 
 PLANNERS: tuple[Planner, ...] = (ElasticPlanner(), StaticPlanner())
 thorough = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -50,30 +50,12 @@ class Case:
 
 
 seconds = st.floats(0.0, 30.0)
-
-
-@st.composite
-def jobs(draw: st.DrawFn) -> Setting:
-    widths = draw(st.sets(st.sampled_from([1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0]), min_size=1))
-    first = draw(st.integers(1, 3))
-    return Setting(
-        trials=draw(st.integers(1, 20)),
-        min_epochs=first,
-        max_epochs=draw(st.integers(first, 9)),
-        eta=draw(st.integers(2, 4)),
-        offer=offer(draw(st.sampled_from([1, 2, 4])), 36.0, draw(st.sampled_from([0.0, 60.0]))),
-        profile=profile(
-            {width: draw(st.floats(0.5, 20.0)) for width in sorted(widths)},
-            launch=draw(seconds),
-            boot=draw(seconds),
-            start=draw(seconds),
-            resize=draw(seconds),
-            release=draw(st.floats(0.0, 5.0)),
-            spread=draw(st.sampled_from([0.0, 0.0, 0.1, 0.3])),
-        ),
-        max_instances=draw(st.integers(1, 4)),
-        seed=draw(st.integers(0, 1000)),
-    )
+JOBS = jobs(
+    most_epochs=9,
+    epoch=st.floats(0.5, 20.0),
+    release=st.floats(0.0, 5.0),
+    spread=st.sampled_from([0.0, 0.0, 0.1, 0.3]),
+)
 
 
 def troubles(setting: Setting, plan: Plan) -> st.SearchStrategy[Event]:
@@ -95,7 +77,7 @@ def troubles(setting: Setting, plan: Plan) -> st.SearchStrategy[Event]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    setting = draw(jobs())
+    setting = draw(JOBS)
     planner: Planner = draw(st.sampled_from(PLANNERS))
     try:
         plan = planner.plan(setting.request())
@@ -198,7 +180,7 @@ def test_a_report_accounts_for_every_cent_and_second(case: Case) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(setting=jobs())
+@given(setting=JOBS)
 def test_without_trouble_and_limits_every_run_finishes(setting: Setting) -> None:
     try:
         plan = setting.plan()
