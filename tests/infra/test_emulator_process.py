@@ -43,8 +43,13 @@ def wait_for_machine(emulator: Emulator, instance: str, eventually: Eventually) 
     folder = emulator.home / "instances" / instance
     console = folder / "console.log"
     eventually(lambda: console.exists() and "ready" in console.read_text())
-    first = json.loads((folder / "process.json").read_text())["pid"]
-    return [first, int((folder / "daemon").read_text())]
+    # The machine may print before the emulator has recorded the pid: a null until then.
+    eventually(lambda: recorded_pid(folder) is not None)
+    return [recorded_pid(folder), int((folder / "daemon").read_text())]
+
+
+def recorded_pid(folder: Path) -> int:
+    return json.loads((folder / "process.json").read_text())["pid"]
 
 
 def runs(pid: int) -> bool:
