@@ -2,6 +2,7 @@
 
 runs/<run>/        ledger.jsonl and the other records of one run
 profiles/          measured profiles
+prices/            live prices, kept for seven hours
 emulator/          the emulated EC2
 storage/           checkpoints, where an experiment names no storage of its own
 """

@@ -46,7 +46,11 @@ def known_types() -> Mapping[str, KnownType]:
     """Return the instance types that can be launched: those that have a price."""
     with PRICE_TABLE.open(newline="") as table:
         rows = csv.DictReader(line for line in table if not line.startswith("#"))
-        return {row["instance_type"]: KnownType(int(row["gpus"]), row["gpu"]) for row in rows}
+        return {
+            row["instance_type"]: KnownType(int(row["gpus"]), row["gpu"])
+            for row in rows
+            if row["usd_per_hour"]
+        }
 
 
 class EmulatedEC2:

@@ -12,7 +12,7 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from cloudtune.infra.autoscaler import Ec2NodeProvider, Journal, Note, head_instance
 from cloudtune.infra.cloud import sweep
-from cloudtune.infra.ec2 import Ec2, Endpoint
+from cloudtune.infra.ec2 import Ec2, Endpoint, launch_token, market_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,13 +37,12 @@ class Bench:
         self.want("i000", 1)
         self.provider = self.fresh()
 
-    def want(self, intent: str, count: int) -> None:
+    def want(self, intent: str, count: int, market: str = "on-demand", zone: str = "") -> None:
         types = {intent: {"max_workers": count}}
         settings = {
             "run": self.run,
             "endpoint": vars(self.endpoint),
-            "market": "on-demand",
-            "leases": {intent: LEASE},
+            "intents": {intent: {"market": market, "zone": zone, "lease": LEASE}},
             "tags": {},
             "journal": str(self.config.with_name("provider.jsonl")),
             "config": str(self.config),
@@ -56,9 +55,9 @@ class Bench:
         settings = json.loads(self.config.read_text())["provider"]
         return Ec2NodeProvider(settings, self.run)
 
-    def launch(self) -> list[str]:
+    def launch(self, **more: Any) -> list[str]:
         answer: dict[str, Any] = self.provider.create_node_with_resources_and_labels(
-            CONFIG, TAGS, 1, {}, {}
+            {**CONFIG, **more}, TAGS, 1, {}, {}
         )
         return list(answer)
 
@@ -82,6 +81,18 @@ def test_an_intent_is_one_instance_with_its_tags(bench: Bench) -> None:
     assert bench.provider.non_terminated_nodes({"ray-node-type": "head"}) == [
         head_instance(bench.run)
     ]
+
+
+def test_an_intent_is_launched_in_its_own_market_and_zone(bench: Bench) -> None:
+    bench.want("i000", 1, "spot", "us-east-1b")
+    (instance,) = bench.launch(**market_request("spot", "us-east-1b"))
+    answer = bench.ec2._client.describe_instances(InstanceIds=[instance])
+    (found,) = answer["Reservations"][0]["Instances"]
+    assert found["InstanceLifecycle"] == "spot"
+    assert found["Placement"]["AvailabilityZone"] == "us-east-1b"
+    assert found["ClientToken"] == launch_token(
+        bench.run, "i000", "g4dn.xlarge", "spot", "us-east-1b"
+    )
 
 
 def test_asked_again_by_a_new_monitor_it_is_the_same_instance(bench: Bench) -> None:

@@ -13,6 +13,8 @@ import psutil
 import pytest
 from botocore.exceptions import ClientError
 
+from cloudtune.infra.ec2 import market_request
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -263,16 +265,27 @@ for name in ["instance-id", "instance-type", "local-ipv4", "placement/availabili
 print("the end")
 END
 """
-    (instance,) = launch(ec2, script=script, InstanceMarketOptions={"MarketType": "spot"})
+    (instance,) = launch(ec2, script=script, **market_request("spot", "us-east-1b"))
     eventually(lambda: "the end" in console(emulator, instance))
     assert console(emulator, instance).splitlines()[:-1] == [
         instance,
         "g4dn.xlarge",
         "127.0.0.1",
-        "us-east-1a",
+        "us-east-1b",
         "us-east-1",
         "spot",
     ]
+
+
+def test_a_market_and_a_zone_are_described_as_they_were_asked_for(ec2: EC2Client) -> None:
+    (spot,) = describe(ec2, *launch(ec2, **market_request("spot", "us-east-1c")))
+    assert spot["InstanceLifecycle"] == "spot"
+    assert spot["Placement"]["AvailabilityZone"] == "us-east-1c"
+    (plain,) = describe(ec2, *launch(ec2, **market_request("on-demand", "")))
+    assert "InstanceLifecycle" not in plain
+    with pytest.raises(ClientError) as caught:
+        launch(ec2, **market_request("spot", "us-west-2a"))
+    assert code_of(caught) == "InvalidParameterValue"
 
 
 def test_a_spot_interruption_is_announced_and_then_comes(

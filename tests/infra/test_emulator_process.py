@@ -49,7 +49,8 @@ def wait_for_machine(emulator: Emulator, instance: str, eventually: Eventually) 
 
 
 def recorded_pid(folder: Path) -> int:
-    return json.loads((folder / "process.json").read_text())["pid"]
+    pid: int = json.loads((folder / "process.json").read_text())["pid"]
+    return pid
 
 
 def runs(pid: int) -> bool:
