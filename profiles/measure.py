@@ -135,7 +135,7 @@ class MeasurePolicy:
         self.error: tuple[str, str] | None = None
         self.fleet = FleetBook()
         self._trials = trials
-        self._offer = offer
+        self.offer = offer
         self._limits = limits
         self._drain = drain
         self._epochs = epochs
@@ -224,12 +224,13 @@ class MeasurePolicy:
         return next(iter(self.fleet))
 
     def _begin(self, at: float) -> Iterable[Command]:
-        self._brake(at, self._offer.charge(_TICK + self._drain))
+        self._brake(at, self.offer.charge(_TICK + self._drain))
         if self.ending is not None:
             return []
         self._asked_at = at
-        rented = self.fleet.request(self._offer, at)
-        launch = Launch(rented.intent, self._offer.instance_type.name, self._offer.market)
+        rented = self.fleet.request(self.offer, at)
+        offer = self.offer
+        launch = Launch(rented.intent, offer.instance_type.name, offer.market, offer.zone)
         return [SetTimer("tick", at + _TICK), launch]
 
     def _fail(self, error: str, traceback: str, reason: EndReason = EndReason.FAILED) -> None:
@@ -289,13 +290,13 @@ class MeasurePolicy:
             self.ending = EndReason.DONE
             return self._wind_down(at)
         width = self.phases[self._phase]
-        count = min(len(self._trials), slots(width, self._offer.gpus, 1))
+        count = min(len(self._trials), slots(width, self.offer.gpus, 1))
         return [self._start(trial, width, at) for trial in self._trials[:count]]
 
     def _start(self, trial: Trial, width: Width, at: float) -> Command:
         instance = self._rented.instance or ""
         taken = [p for s in self._sessions.values() if s.live for p in s.placement]
-        placement = place(width, self._offer.gpus, free_gpus({instance: self._offer.gpus}, taken))
+        placement = place(width, self.offer.gpus, free_gpus({instance: self.offer.gpus}, taken))
         assert placement is not None, "a phase never asks for more than the instance has"
         session = f"{trial.id}.{self._phase + 1}"
         asked_at = self._phase_began if self._phase else at

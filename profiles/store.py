@@ -1,23 +1,29 @@
 """Profiles on disk: versioned JSON, keyed by script, instance type and width.
 
-A profile is looked for in this order: the file that was named, the store of this machine
-(CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. One that was measured with another
-version of the script isn't used.
+A profile is looked for in this order: what was named (a bundled profile or a file), the store of
+this machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. One that was measured
+with another version of the script isn't used; one of published figures is of no script.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.codec import decode, encode
 from cloudtune.errors import UsageError
+from cloudtune.profiles import bundled
 from cloudtune.scaling import ScalingProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cloudtune.catalog import InstanceType
+    from cloudtune.scaling import Measurement
 
 VERSION = 1
 BESIDE = "profile.json"
@@ -41,7 +47,8 @@ def read(path: Path) -> list[ScalingProfile]:
     """Return the profiles of a file.
 
     Raises:
-        UsageError: there is no such file, or it holds no profiles of a version that we read.
+        UsageError: there is no such file, it holds no profiles of a version that we read, or
+            figures that nothing can take, as an epoch of 0 seconds.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -52,14 +59,55 @@ def read(path: Path) -> list[ScalingProfile]:
     if not isinstance(data, dict) or data.get("cloudtune_profile") != VERSION:
         raise UsageError(f"{path}: not a profile of version {VERSION}; measure it again")
     try:
-        return [decode(ScalingProfile, one) for one in data["profiles"]]
+        found = [decode(ScalingProfile, one) for one in data["profiles"]]
+        mistakes = [mistake for profile in found for mistake in _impossible(profile)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a damaged profile ({error}); measure it again") from None
+    if mistakes:
+        raise UsageError(f"{path}: {'; '.join(mistakes)}; measure it again (`cloudtune profile`)")
+    return found
+
+
+def age(measured_at: str, today: str) -> int | None:
+    """Return how many days old a profile is on a day, YYYY-MM-DD; None where it has no date."""
+    try:
+        days = date.fromisoformat(today) - date.fromisoformat(measured_at[:10])
+    except ValueError:
+        return None
+    return max(0, days.days)
 
 
 def stored_path(store: Path, script: str, instance_type: str) -> Path:
     """Return where the store keeps a profile."""
     return store / f"{script[:16]}-{instance_type}.json"
+
+
+def resolve(
+    given: str | Path | None,
+    script: str,
+    instance_types: Sequence[InstanceType],
+    *,
+    store: Path,
+    beside: Path,
+) -> list[ScalingProfile]:
+    """Return the profiles there are for the wanted instance types, at most one of each.
+
+    `given` names a bundled profile ("resnet50-cifar10@v100"), which is taken for every type that
+    has its GPU and derived for those it compares with, or a file.
+
+    Raises:
+        UsageError: there is no such bundled profile, it fits none of the types, or a file that was
+            named can't be used.
+    """
+    if given is None or not _is_bundled(given):
+        file = None if given is None else Path(given)
+        wanted = [machine.name for machine in instance_types]
+        return find(script, wanted, given=file, store=store, beside=beside)
+    name = str(given)
+    found = [bundled.find(name, machine) for machine in instance_types]
+    if instance_types and not any(found):
+        bundled.load(name, instance_types[0])
+    return [profile for profile in found if profile is not None]
 
 
 def find(
@@ -93,9 +141,42 @@ def _for_types(
     fitting = [p for p in profiles if p.instance_type in instance_types]
     if not fitting:
         raise UsageError(f"{path}: has no profile for {', '.join(instance_types)}")
-    if any(profile.script_hash != script for profile in fitting):
+    if any(profile.script_hash not in {script, ""} for profile in fitting):
         raise UsageError(
             f"{path}: was measured with another version of the training script; "
             "run `cloudtune profile` again"
         )
     return fitting
+
+
+def _is_bundled(given: str | Path) -> bool:
+    """Whether it names a bundled profile: it is one, or it looks like one and is no file."""
+    name = str(given)
+    return name in bundled.names() or ("@" in name and not Path(given).exists())
+
+
+def _impossible(profile: ScalingProfile) -> Iterator[str]:
+    """Yield what is wrong with a profile's figures, by its instance type and field."""
+    where = f"the profile of {profile.instance_type}"
+    if not profile.epoch:
+        yield f"{where}: `epoch` is empty: no width was measured"
+    if not _finite(profile.error):
+        yield f"{where}: `error` is {profile.error:g}, and must be 0 or more"
+    for width, seconds in profile.epoch.items():
+        if not (math.isfinite(width) and width > 0):
+            yield f"{where}: `epoch` has a width of {width:g}, and must have widths above 0"
+        yield from _impossible_seconds(f"{where}: `epoch` at width {width:g}", seconds)
+        if seconds.mean == 0:
+            yield f"{where}: `epoch` at width {width:g} has a mean of 0, and must be above 0"
+    for name in ("launch", "boot", "start", "resize", "release"):
+        yield from _impossible_seconds(f"{where}: `{name}`", getattr(profile, name))
+
+
+def _impossible_seconds(where: str, seconds: Measurement) -> Iterator[str]:
+    for name, value in (("mean", seconds.mean), ("deviation", seconds.sd)):
+        if not _finite(value):
+            yield f"{where} has a {name} of {value:g}, and must be finite and not below 0"
+
+
+def _finite(value: float) -> bool:
+    return math.isfinite(value) and value >= 0

@@ -24,7 +24,7 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.ledger import MemoryLedger
-from cloudtune.plan import Limits
+from cloudtune.plan import Limits, Rentable
 from cloudtune.profiles.measure import Figures, MeasureError, MeasurePolicy, widths_of
 from cloudtune.replay import ReplayWorld
 from cloudtune.simulator import SimWorld, synthetic_metric
@@ -49,7 +49,8 @@ def measure(
     policy: MeasurePolicy, *trouble: Event, truth: ScalingProfile = TRUTH
 ) -> tuple[Entry, ...]:
     """Run a measurement in the simulated world, and check that it leaves nothing there."""
-    world, ledger = SimWorld(truth, "score", synthetic_metric("max", 0)), MemoryLedger()
+    rentable = Rentable(policy.offer, truth, 1)
+    world, ledger = SimWorld((rentable,), "score", synthetic_metric("max", 0)), MemoryLedger()
     for event in trouble:
         world.schedule(event)
     run(policy, world, ledger)

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError
-from cloudtune.profiles import store
-from cloudtune.profiles.store import find, read, script_hash, stored_path, write
+from cloudtune.profiles import bundled, store
+from cloudtune.profiles.store import age, find, read, resolve, script_hash, stored_path, write
+from cloudtune.scaling import Measurement
 from tests.builders import LINEAR, NODE_BOUNDARY, profile
 
 if TYPE_CHECKING:
@@ -163,3 +166,92 @@ def test_an_older_program_s_file_is_not_half_written_over(tmp_path: Path) -> Non
 def test_linear_and_packed_widths_are_told_apart(tmp_path: Path) -> None:
     write(tmp_path / "p.json", [profile({1 / 3: 20.0, **LINEAR})])
     assert read(tmp_path / "p.json")[0].widths == (1 / 3, 1.0, 2.0, 4.0)
+
+
+GOOD = Measurement(8.0, 0.1, 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"epoch": {}}, "`epoch` is empty"),
+        ({"epoch": {1.0: Measurement(0.0)}}, "`epoch` at width 1 has a mean of 0, and must be"),
+        ({"epoch": {1.0: GOOD, 2.0: Measurement(-1.0)}}, "`epoch` at width 2 has a mean of -1"),
+        ({"epoch": {1.0: Measurement(math.nan)}}, "`epoch` at width 1 has a mean of nan"),
+        ({"epoch": {1.0: Measurement(math.inf)}}, "`epoch` at width 1 has a mean of inf"),
+        ({"epoch": {1.0: Measurement(1.0, math.nan)}}, "at width 1 has a deviation of nan"),
+        ({"epoch": {0.0: GOOD}}, "`epoch` has a width of 0, and must have widths above 0"),
+        ({"epoch": {-2.0: GOOD}}, "`epoch` has a width of -2"),
+        ({"epoch": {math.inf: GOOD}}, "`epoch` has a width of inf"),
+        ({"boot": Measurement(-3.0)}, "`boot` has a mean of -3"),
+        ({"release": Measurement(1.0, -1.0)}, "`release` has a deviation of -1"),
+        ({"error": math.nan}, "`error` is nan"),
+    ],
+)
+def test_figures_that_nothing_can_take_are_refused(
+    tmp_path: Path, wrong: dict[str, Any], complaint: str
+) -> None:
+    write(tmp_path / "p.json", [made("good"), replace(made("bad", "g.8x"), **wrong)])
+    where = rf"p\.json: the profile of g\.8x: .*{complaint}.*; measure it again"
+    with pytest.raises(UsageError, match=where):
+        read(tmp_path / "p.json")
+
+
+def test_a_delay_may_be_0(tmp_path: Path) -> None:
+    instant = replace(made("emulated"), release=Measurement(0.0), launch=Measurement(0.0))
+    write(tmp_path / "p.json", [instant])
+    assert read(tmp_path / "p.json") == [instant]
+
+
+# ---- what a person names -----------------------------------------------------------------------
+
+T4 = InstanceType("g.4x", 4, "t4", 16384, 48, 196608)
+A100 = InstanceType("g.8x", 8, "a100", 40960, 96, 1179648)
+L40S = InstanceType("g.l40s", 8, "l40s", 46080, 96, 1179648)
+
+
+def resolved(folder: Path, given: str | Path | None, *wanted: InstanceType) -> list[ScalingProfile]:
+    return resolve(given, SCRIPT, wanted, store=folder / "store", beside=folder)
+
+
+def test_nothing_named_or_a_file_is_found_as_ever(tmp_path: Path) -> None:
+    keep(tmp_path, made("stored"))
+    write(tmp_path / "given@home.json", [made("given")])
+    assert resolved(tmp_path, None, T4, A100) == [made("stored")]
+    assert resolved(tmp_path, tmp_path / "given@home.json", T4) == [made("given")]
+    assert resolved(tmp_path, str(tmp_path / "given@home.json"), T4) == [made("given")]
+
+
+def test_a_bundled_profile_goes_before_what_was_measured(tmp_path: Path) -> None:
+    keep(tmp_path, made("stored"))
+    found = resolved(tmp_path, "bert-squad@t4", T4)
+    assert found == [bundled.load("bert-squad@t4", T4)]
+
+
+def test_it_is_derived_for_other_gpus_and_left_out_where_nothing_is_known(tmp_path: Path) -> None:
+    found = resolved(tmp_path, "resnet18-cifar10-b2048@t4", L40S, A100, T4)
+    assert [one.instance_type for one in found] == ["g.8x", "g.4x"]
+    assert [one.error for one in found] == [0.514, 0.05]
+
+
+def test_one_that_fits_no_wanted_type_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing is published that compares g\.l40s \(l40s\)"):
+        resolved(tmp_path, "bert-squad@t4", L40S)
+
+
+def test_an_unknown_one_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Did you mean 'bert-squad@t4'"):
+        resolved(tmp_path, "bert-squat@t4", T4)
+
+
+def test_published_figures_in_a_file_are_of_any_script(tmp_path: Path) -> None:
+    published = [bundled.load("bert-squad@t4", T4)]
+    write(tmp_path / "kept.json", published)
+    assert resolved(tmp_path, tmp_path / "kept.json", T4) == published
+
+
+def test_an_age_is_in_days() -> None:
+    assert age("2021-07-14", "2021-07-14") == 0
+    assert age("2026-01-31T23:59:00Z", "2026-02-02") == 2
+    assert age("2026-02-02", "2026-01-31") == 0, "a clock may be off"
+    assert age("long ago", "2026-01-31") is None

@@ -1,0 +1,210 @@
+"""Named profiles from published figures: a plan before owning a GPU.
+
+A name says what trains on what: `resnet50-cifar10@v100`. The figures are those of papers and public
+benchmarks, each with its source and date (docs/profiles.md); they are of their authors' programs,
+not of the user's script, and `script_hash` is empty. What no source tells is assumed, and the
+profile's `source` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from cloudtune.catalog import InstanceType
+from cloudtune.errors import UsageError
+from cloudtune.profiles import packing, ratios
+from cloudtune.profiles.tables import rows
+from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.wording import allowed_names, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.trial import Width
+
+
+_LAUNCH, _BOOT, _RELEASE = Measurement(20.0, 10.0), Measurement(90.0, 30.0), Measurement(5.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds around training that nobody has published for EC2's GPU instances: assumptions."""
+
+    launch: Measurement = _LAUNCH
+    boot: Measurement = _BOOT
+    release: Measurement = _RELEASE
+
+    def __str__(self) -> str:
+        named = (("launch", self.launch), ("boot", self.boot), ("release", self.release))
+        return ", ".join(f"{name} {m.mean:g} ± {m.sd:g} s" for name, m in named)
+
+
+ASSUMED = Delays()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What was measured at one width: over how many nodes, and the seconds of an epoch."""
+
+    width: float
+    nodes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Published:
+    """The figures of one named profile.
+
+    `machine` stands for what they were measured on; its name is EC2's where it was there. `batch`
+    is of one GPU where `per_gpu`, else of all GPUs together. `spread` is of one epoch, `error` of
+    all epochs together, both relative.
+    """
+
+    name: str
+    machine: InstanceType
+    layouts: tuple[Layout, ...]
+    batch: int
+    per_gpu: bool
+    restart: Measurement
+    spread: float
+    error: float
+    date: str
+    source: str
+
+    @property
+    def workload(self) -> str:
+        """What trains, without the GPU: "resnet50-cifar10"."""
+        return self.name.partition("@")[0]
+
+    def profile(self, machine: InstanceType, delays: Delays) -> ScalingProfile:
+        """Return the profile on a machine with this GPU: the widths whose layout was measured."""
+        epoch = {
+            one.width: Measurement(one.seconds, one.seconds * self.spread)
+            for one in self.layouts
+            if self._measured(one, machine.gpus)
+        }
+        packed = self._packed(epoch)
+        return ScalingProfile(
+            instance_type=machine.name,
+            epoch={**packed, **epoch},
+            launch=delays.launch,
+            boot=delays.boot,
+            start=self.restart,
+            resize=self.restart,
+            release=delays.release,
+            script_hash="",
+            measured_at=self.date,
+            source=self._told(delays, packed=bool(packed)),
+            error=self.error,
+        )
+
+    def _measured(self, layout: Layout, gpus: int) -> bool:
+        """Whether so many GPUs an instance give the layout: several nodes are never guessed."""
+        if layout.nodes == 1:
+            return layout.width <= gpus
+        return gpus == self.machine.gpus
+
+    def _packed(self, epoch: Mapping[Width, Measurement]) -> Mapping[Width, Measurement]:
+        if not self.per_gpu or 1.0 not in epoch:
+            return {}
+        key = {"workload": self.workload, "gpu": self.machine.gpu}
+        return packing.packed_widths(epoch[1.0], batch=self.batch, **key)
+
+    def _told(self, delays: Delays, *, packed: bool) -> str:
+        batch = f"a batch of {self.batch}" + (" on each GPU" if self.per_gpu else "")
+        two = [f"two on one GPU: {packing.SOURCE}"] if packed else []
+        figures = f"published figures of {self.machine.name}, {batch}: {self.source}"
+        return "; ".join([figures, *two, f"assumed: {delays}"])
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the bundled profiles."""
+    return tuple(_table())
+
+
+def published(name: str) -> Published:
+    """Return the figures of a bundled profile.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    found = _table().get(name)
+    if found is None:
+        listed = allowed_names(name, names())
+        raise UsageError(f"no file and no bundled profile is called {shown(name)}; {listed}")
+    return found
+
+
+def find(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingProfile | None:
+    """Return a bundled profile for an instance type, or None where its GPU compares with nothing.
+
+    For another GPU than the named one it is of what the same workload was published for there; else
+    it is derived, and its `error` says how sure that is.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    named = published(name)
+    figures = _table().get(f"{named.workload}@{machine.gpu.lower()}", named)
+    if machine.gpus < 1:
+        return None
+    if machine.gpu.lower() != figures.machine.gpu:
+        return ratios.derive(figures.profile(figures.machine, delays), figures.machine, machine)
+    found = figures.profile(machine, delays)
+    return found if machine.name == figures.machine.name else _elsewhere(found)
+
+
+def load(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingProfile:
+    """Return a bundled profile for an instance type, derived if it is of another GPU.
+
+    Raises:
+        UsageError: there is no such profile, or nothing is known about this GPU.
+    """
+    found = find(name, machine, delays)
+    if found is None:
+        gpus = ", ".join(sorted({each.machine.gpu for each in _table().values()}))
+        raise UsageError(
+            f"--profile {name}: nothing is published that compares {machine.name} ({machine.gpu}) "
+            f"with it; take instances with one of {gpus}, or measure with `cloudtune profile`"
+        )
+    return found
+
+
+def _elsewhere(profile: ScalingProfile) -> ScalingProfile:
+    return replace(profile, error=math.hypot(profile.error, ratios.SAME_GPU_SPREAD))
+
+
+@cache
+def _table() -> dict[str, Published]:
+    return {row["profile"]: _published(row) for row in rows("published.csv")}
+
+
+def _published(row: Mapping[str, str]) -> Published:
+    samples = float(row["epoch_samples"])
+    machine = InstanceType(
+        row["measured_on"], int(row["node_gpus"]), row["gpu"], int(row["gpu_memory_mib"]), 0, 0
+    )
+    return Published(
+        name=row["profile"],
+        machine=machine,
+        layouts=tuple(
+            _layout(each, samples)
+            for each in rows("published_widths.csv")
+            if each["profile"] == row["profile"]
+        ),
+        batch=int(row["batch"]),
+        per_gpu=row["batch_of"] == "gpu",
+        restart=Measurement(float(row["restart"]), float(row["restart_sd"])),
+        spread=float(row["spread"]),
+        error=float(row["error"]),
+        date=row["date"],
+        source=row["source"],
+    )
+
+
+def _layout(row: Mapping[str, str], epoch_samples: float) -> Layout:
+    seconds = epoch_samples / float(row["samples"]) * float(row["seconds"])
+    return Layout(float(row["width"]), int(row["nodes"]), seconds)

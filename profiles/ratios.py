@@ -1,0 +1,130 @@
+"""From one instance type to another: how much faster its GPUs train, and how sure that is.
+
+A ratio is the median over what was measured on both GPUs, and its spread is how far the programs
+differ: a single program may well be at the edge of it. No ratio is made from data sheets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from cloudtune.profiles.tables import rows
+
+if TYPE_CHECKING:
+    from cloudtune.catalog import InstanceType
+    from cloudtune.scaling import Measurement, ScalingProfile
+    from cloudtune.trial import Width
+
+SAME_GPU_SPREAD = 0.05
+"""Assumed: the same GPU in another machine, with other CPUs, disks and links."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast the second GPU trains as the first; `spread` is relative."""
+
+    ratio: float
+    spread: float
+    n: int
+    date: str
+    source: str
+
+    def inverse(self) -> Ratio:
+        """Return the ratio the other way round."""
+        return replace(self, ratio=1.0 / self.ratio)
+
+    def then(self, other: Ratio, over: str) -> Ratio:
+        """Return the ratio of both steps, as uncertain as the two together."""
+        return Ratio(
+            self.ratio * other.ratio,
+            math.hypot(self.spread, other.spread),
+            min(self.n, other.n),
+            min(self.date, other.date),
+            f"over {over}: {self.source}; {other.source}",
+        )
+
+
+@cache
+def measured() -> dict[tuple[str, str], Ratio]:
+    """Return the ratio of each pair of GPUs that were both measured, in both directions."""
+    found: dict[tuple[str, str], Ratio] = {}
+    for row in rows("ratios.csv"):
+        ratio = Ratio(
+            float(row["ratio"]), float(row["spread"]), int(row["n"]), row["date"], row["source"]
+        )
+        found.setdefault((row["slow"], row["fast"]), ratio)
+        found.setdefault((row["fast"], row["slow"]), ratio.inverse())
+    return found
+
+
+def between(slow: str, fast: str) -> Ratio | None:
+    """Return how many times as fast the second GPU is, over one other GPU at most; None: unknown.
+
+    Where several others were measured with both, the one that leaves the least doubt is taken.
+    """
+    slow, fast = slow.lower(), fast.lower()
+    known = measured()
+    if (slow, fast) in known:
+        return known[slow, fast]
+    over = sorted({b for a, b in known if a == slow} & {a for a, b in known if b == fast})
+    chains = [known[slow, middle].then(known[middle, fast], middle) for middle in over]
+    return min(chains, key=lambda chain: chain.spread, default=None)
+
+
+def derive(
+    profile: ScalingProfile, from_type: InstanceType, to_type: InstanceType
+) -> ScalingProfile | None:
+    """Return the profile for another instance type, or None where nothing is known about its GPU.
+
+    Every epoch is divided by the ratio, and `error` grows by its spread. Only widths stay whose
+    layout was measured: within one instance of both types, or over whole instances where both have
+    as many GPUs; a packed width only on the same GPU. That a faster GPU waits longer for its
+    peers is in no ratio: wide trials may gain less.
+    """
+    if from_type.name == to_type.name:
+        return profile
+    same = from_type.gpu.lower() == to_type.gpu.lower()
+    ratio = _same_gpu(profile) if same else between(from_type.gpu, to_type.gpu)
+    widths = [w for w in profile.widths if _laid_out_alike(w, from_type, to_type, same=same)]
+    if ratio is None or not widths:
+        return None
+    return replace(
+        profile,
+        instance_type=to_type.name,
+        epoch={width: _divided(profile.epoch[width], ratio.ratio) for width in widths},
+        error=math.hypot(profile.error, ratio.spread),
+        source=_source(profile, ratio, from_type, to_type),
+    )
+
+
+def _same_gpu(profile: ScalingProfile) -> Ratio:
+    return Ratio(
+        1.0, SAME_GPU_SPREAD, 0, profile.measured_at, "the same GPU; the spread is assumed"
+    )
+
+
+def _laid_out_alike(
+    width: Width, from_type: InstanceType, to_type: InstanceType, *, same: bool
+) -> bool:
+    if width < 1:
+        return same and to_type.gpus >= 1
+    if width <= from_type.gpus:
+        return width <= to_type.gpus
+    return from_type.gpus == to_type.gpus and width % from_type.gpus == 0
+
+
+def _divided(seconds: Measurement, ratio: float) -> Measurement:
+    return replace(seconds, mean=seconds.mean / ratio, sd=seconds.sd / ratio)
+
+
+def _source(
+    profile: ScalingProfile, ratio: Ratio, from_type: InstanceType, to_type: InstanceType
+) -> str:
+    faster = f"{to_type.gpu} {ratio.ratio:.2f} times as fast as {from_type.gpu}"
+    told = f"derived from {from_type.name}: {faster} ±{ratio.spread:.0%} ({ratio.source})"
+    if 0 < to_type.gpu_memory_mib < from_type.gpu_memory_mib:
+        told += "; its GPU has less memory: whether the batch fits is not known"
+    return f"{told}; {profile.source}"

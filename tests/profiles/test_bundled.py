@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cloudtune.catalog import InstanceType
+from cloudtune.errors import UsageError
+from cloudtune.profiles import bundled, ratios
+from cloudtune.profiles.bundled import Delays
+from cloudtune.scaling import Measurement, ScalingProfile
+
+
+def machine(gpu: str, gpus: int, name: str = "") -> InstanceType:
+    return InstanceType(name or f"any.{gpus}x{gpu}", gpus, gpu, 16384, 8, 65536)
+
+
+P3 = machine("v100", 8, "p3.16xlarge")
+G4 = machine("t4", 4, "g4dn.12xlarge")
+
+
+def speed_up(profile: ScalingProfile, width: float) -> float:
+    return profile.epoch_seconds(1.0) / profile.epoch_seconds(width)
+
+
+# ---- figures, by hand --------------------------------------------------------------------------
+
+
+def test_resnet50_on_cifar10_at_707_images_a_second() -> None:
+    profile = bundled.load("resnet50-cifar10@v100", P3)
+    assert profile.epoch_seconds(1.0) == pytest.approx(50_000 / 707)
+    assert profile.epoch_seconds(2.0) == pytest.approx(50_000 / 1322)
+    assert speed_up(profile, 8.0) == pytest.approx(5.5983, abs=1e-4)
+    assert profile.epoch[1.0].sd == pytest.approx(0.024 * 50_000 / 707)
+    assert (profile.script_hash, profile.measured_at) == ("", "2019-11-20")
+    assert profile.error == 0.2, "the unit of the source's figures is our reading"
+
+
+def test_a_batch_too_big_for_one_gpu_takes_several_steps() -> None:
+    """1600 images on a T4 are eight times 200, each in 0.9235 s."""
+    profile = bundled.load("resnet50-imagenet@t4", G4)
+    assert profile.epoch_seconds(1.0) == pytest.approx(1_281_167 / 1600 * 8 * 0.9235309, rel=1e-6)
+    assert speed_up(profile, 16.0) == pytest.approx(12.79, abs=0.005), "near linear"
+
+
+def test_two_in_each_gpu_where_the_same_batch_was_measured() -> None:
+    alone = bundled.load("resnet18-cifar10@v100", P3).epoch
+    assert alone[0.5].mean == pytest.approx(50_000 / 2020 / 0.78146)
+    assert alone[0.5].sd > 8 * alone[1.0].sd, "shares differ much by batch size"
+    assert 0.5 not in bundled.load("resnet50-imagenet@k80", machine("k80", 8)).epoch, "no memory"
+    assert 0.5 not in bundled.load("resnet50-cifar10@v100", P3).epoch, "never measured"
+
+
+@pytest.mark.parametrize(
+    ("name", "speed_ups"),
+    [
+        ("resnet50-imagenet@t4", (1.95, 3.68, 7.28, 12.79)),
+        ("resnet50-imagenet-b400@t4", (1.95, 3.46, 3.21, 4.33)),
+        ("resnet18-cifar10-b2048@t4", (1.68, 3.56, 5.40, 9.09)),
+        ("resnet18-cifar10-b512@t4", (1.70, 3.23, 2.08, 2.33)),
+        ("bert-squad@t4", (2.00, 3.86, 2.90, 4.10)),
+    ],
+)
+def test_they_agree_with_the_speed_ups_of_the_research(
+    name: str, speed_ups: tuple[float, ...]
+) -> None:
+    profile = bundled.load(name, G4)
+    found = [speed_up(profile, width) for width in (2.0, 4.0, 8.0, 16.0)]
+    assert found == pytest.approx(speed_ups, abs=0.012)
+
+
+# ---- the node boundary -------------------------------------------------------------------------
+
+
+def test_eight_gpus_over_two_nodes_are_slower_than_four_on_one() -> None:
+    profile = bundled.load("bert-squad@t4", G4)
+    assert profile.epoch_seconds(8.0) > profile.epoch_seconds(4.0) > profile.epoch_seconds(16.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "widths"), [(1, (1.0,)), (4, (1.0, 2.0, 4.0, 8.0, 16.0)), (8, (1.0, 2.0, 4.0))]
+)
+def test_several_nodes_only_with_as_many_gpus_as_were_measured(
+    gpus: int, widths: tuple[float, ...]
+) -> None:
+    assert bundled.load("bert-squad@t4", machine("t4", gpus)).widths == widths
+
+
+# ---- other machines ----------------------------------------------------------------------------
+
+
+def test_the_same_gpu_in_another_machine_is_a_little_less_sure() -> None:
+    assert bundled.load("bert-squad@t4", G4).error == 0.0
+    other = bundled.load("bert-squad@t4", machine("T4", 4))
+    assert other.error == ratios.SAME_GPU_SPREAD
+    assert other.epoch == bundled.load("bert-squad@t4", G4).epoch
+
+
+def test_what_was_published_for_a_gpu_goes_before_a_ratio() -> None:
+    found = bundled.load("bert-squad@t4", machine("a100", 8))
+    assert found == bundled.load("bert-squad@a100", machine("a100", 8))
+    assert "DGX A100" in found.source
+
+
+def test_another_gpu_is_derived() -> None:
+    here = bundled.load("resnet50-cifar10@v100", P3)
+    there = bundled.load("resnet50-cifar10@v100", machine("h100", 8))
+    assert there.epoch_seconds(8.0) == pytest.approx(here.epoch_seconds(8.0) / 4.688)
+    assert there.error == pytest.approx((0.2**2 + 0.391**2) ** 0.5)
+    assert there.source.startswith("derived from p3.16xlarge: h100 4.69 times as fast as v100 ±39%")
+
+
+@pytest.mark.parametrize("other", [machine("l40s", 4), machine("v100", 0)])
+def test_nothing_is_made_up_for_a_gpu_that_nobody_compared(other: InstanceType) -> None:
+    assert bundled.find("resnet50-cifar10@v100", other) is None
+    with pytest.raises(UsageError, match=r"nothing is published that compares .*; take instances"):
+        bundled.load("resnet50-cifar10@v100", other)
+
+
+# ---- all of them -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", bundled.names())
+def test_each_has_an_absolute_time_a_source_and_a_date(name: str) -> None:
+    figures = bundled.published(name)
+    profile = bundled.load(name, figures.machine)
+    assert figures.layouts[0].width == 1.0
+    assert name == f"{figures.workload}@{figures.machine.gpu}"
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", profile.measured_at)
+    assert all(m.mean > 0 and m.sd > 0 for m in profile.epoch.values())
+    assert len(figures.layouts) == len(profile.epoch) - (0.5 in profile.epoch)
+
+
+def test_there_are_several_models_gpus_and_kinds_of_scaling() -> None:
+    found = [bundled.published(name) for name in bundled.names()]
+    assert len(found) >= 6
+    assert {each.machine.gpu for each in found} == {"k80", "t4", "v100", "a100", "h100"}
+    assert len({each.workload for each in found}) >= 6
+
+
+def test_what_is_assumed_is_a_parameter_and_is_said() -> None:
+    delays = Delays(boot=Measurement(40.0, 5.0))
+    profile = bundled.load("bert-squad@t4", G4, delays)
+    assert profile.boot == Measurement(40.0, 5.0)
+    assert profile.source.endswith("assumed: launch 20 ± 10 s, boot 40 ± 5 s, release 5 ± 3 s")
+    assert profile.resize == Measurement(120.0, 24.0)
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    complaint = r"'resnet5-cifar10@v100'; allowed: .*Did you mean 'resnet50-cifar10@v100'\?"
+    with pytest.raises(UsageError, match=complaint):
+        bundled.load("resnet5-cifar10@v100", P3)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.catalog import InstanceType
+from cloudtune.profiles.ratios import SAME_GPU_SPREAD, between, derive, measured
+from tests.builders import profile
+
+GPUS = sorted({gpu for pair in measured() for gpu in pair})
+
+
+def machine(gpu: str, gpus: int, memory: int = 16384) -> InstanceType:
+    return InstanceType(f"{gpus}x{gpu}", gpus, gpu, memory, 8, 65536)
+
+
+V100, A100 = machine("v100", 4), machine("a100", 4)
+EPOCH = {0.5: 12.0, 1.0: 8.0, 2.0: 4.7, 4.0: 2.5, 8.0: 3.8, 12.0: 3.0}
+
+
+def test_a_ratio_is_the_median_with_the_spread_over_programs() -> None:
+    found = between("v100", "A100")
+    assert found is not None
+    assert (found.ratio, found.spread, found.n) == (2.505, 0.413, 10)
+    assert "Lambda" in found.source
+
+
+def test_where_two_sources_differ_the_first_is_used() -> None:
+    found = between("k80", "v100")
+    assert found is not None
+    assert (found.ratio, found.n) == (7.803, 325), "measured on EC2"
+
+
+def test_two_steps_are_as_uncertain_as_both() -> None:
+    found = between("t4", "v100")
+    assert found is not None
+    assert found.ratio == pytest.approx(3.065 / 2.505)
+    assert found.spread == pytest.approx((0.514**2 + 0.413**2) ** 0.5)
+    assert found.source.startswith("over a100: ")
+
+
+def test_what_is_too_far_or_not_measured_is_not_known() -> None:
+    assert between("t4", "k80") is None
+    assert between("v100", "l40s") is None
+
+
+@given(st.sampled_from(GPUS), st.sampled_from(GPUS))
+def test_there_and_back_is_one(one: str, other: str) -> None:
+    there, back = between(one, other), between(other, one)
+    assert (there is None) == (back is None)
+    if there is not None and back is not None:
+        assert there.ratio * back.ratio == pytest.approx(1.0)
+        assert there.spread == back.spread
+
+
+# ---- profiles ----------------------------------------------------------------------------------
+
+
+def test_a_derived_profile_is_faster_and_less_sure() -> None:
+    here = replace(profile(EPOCH, spread=0.1), error=0.1)
+    there = derive(here, V100, A100)
+    assert there is not None
+    assert there.instance_type == "4xa100"
+    assert there.epoch_seconds(1.0) == pytest.approx(8.0 / 2.505)
+    assert there.epoch[1.0].sd == pytest.approx(0.8 / 2.505)
+    assert there.error == pytest.approx((0.1**2 + 0.413**2) ** 0.5)
+    assert there.source.startswith("derived from 4xv100: a100 2.50 times as fast as v100 ±41%")
+    assert there.source.endswith("; made up")
+    assert (there.boot, there.script_hash) == (here.boot, here.script_hash)
+
+
+@pytest.mark.parametrize(
+    ("to_type", "widths"),
+    [
+        (A100, (1.0, 2.0, 4.0, 8.0, 12.0)),
+        (machine("a100", 8), (1.0, 2.0, 4.0)),
+        (machine("a100", 2), (1.0, 2.0)),
+        (machine("a100", 1), (1.0,)),
+        (machine("v100", 2), (0.5, 1.0, 2.0)),
+    ],
+)
+def test_only_widths_whose_layout_was_measured_stay(
+    to_type: InstanceType, widths: tuple[float, ...]
+) -> None:
+    found = derive(profile(EPOCH), V100, to_type)
+    assert found is not None
+    assert found.widths == widths
+
+
+def test_whole_instances_only() -> None:
+    found = derive(profile({4.0: 2.5, 6.0: 3.0}), V100, A100)
+    assert found is not None
+    assert found.widths == (4.0,)
+
+
+def test_the_same_gpu_elsewhere_is_as_fast_within_a_stated_error() -> None:
+    found = derive(profile(EPOCH), V100, machine("V100", 8))
+    assert found is not None
+    assert found.epoch_seconds(1.0) == 8.0
+    assert found.error == SAME_GPU_SPREAD
+
+
+def test_the_same_type_needs_nothing() -> None:
+    here = profile(EPOCH)
+    assert derive(here, V100, V100) is here
+
+
+def test_a_smaller_memory_is_said() -> None:
+    found = derive(profile(EPOCH), V100, machine("k80", 1, memory=12288))
+    assert found is not None
+    assert "whether the batch fits is not known" in found.source
+
+
+@pytest.mark.parametrize("to_type", [machine("l40s", 4), machine("a100", 0)])
+def test_nothing_is_derived_where_nothing_is_known(to_type: InstanceType) -> None:
+    assert derive(profile(EPOCH), V100, to_type) is None
