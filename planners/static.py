@@ -1,30 +1,135 @@
-"""The cheapest static plan: one fleet from the start to the end. The baseline."""
+"""The best static plan: one fleet from the start to the end. The baseline."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.planners.choose import cheapest_within
-from cloudtune.planners.front import front
+import numpy as np
+
+from cloudtune.plan import Group
+from cloudtune.planners.bounds import gap
+from cloudtune.planners.choose import best_of
+from cloudtune.planners.labels import Delays
+from cloudtune.planners.model import price
+from cloudtune.planners.options import Menu
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Plan, PlanRequest
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from cloudtune.plan import Plan, PlanRequest, Stage
+
+_PRICED = 40
+"""How many fleets are priced in full where instances are rented already."""
 
 
 class StaticPlanner:
-    """Exact among fixed fleets, with the best width for each stage."""
+    """Exact among fixed fleets of one offer, with the best width for each stage."""
 
     name = "static"
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return the cheapest plan that keeps one fleet size throughout.
+        """Return the best plan that keeps one fleet throughout.
 
         Raises:
             InfeasibleError: no fixed fleet meets the limits; carries the fastest and cheapest.
         """
-        labels = [
-            label
-            for size in range(1, request.max_instances + 1)
-            for label in front(request, allowed=lambda choice, size=size: choice[0] == size)  # type: ignore[misc]
-        ]
-        return cheapest_within(self.name, request, labels, gap=None)
+        best = best_of(request, list(self.every(request)))
+        return replace(best, gap=gap(request, best.estimate.seconds, best.estimate.dollars))
+
+    def every(self, request: PlanRequest) -> Iterator[Plan]:
+        """Yield the plans that no other fixed fleet beats in both time and money.
+
+        The fastest comes first. With a fixed fleet the quickest plan is the cheapest as well.
+        """
+        best = _Fixed.of(request)
+        order = np.lexsort((best.dollars, best.seconds))
+        lowest = np.inf
+        for row in order if not request.fleet else order[:_PRICED]:
+            if request.fleet or best.dollars[row] < lowest:
+                lowest = min(lowest, float(best.dollars[row]))
+                yield price(request, best.groups(request, int(row)), self.name)
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """Every fixed fleet, with the widths that are quickest on it; times as if nothing was rented.
+
+    `rows[stage]` are rows of the menu, by fleet.
+    """
+
+    menu: Menu
+    rows: list[NDArray[np.intp]]
+    seconds: NDArray[np.float64]
+    dollars: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, request: PlanRequest) -> _Fixed:
+        menu, delays = Menu.of(request), Delays.of(request)
+        table = _by_fleet(menu)
+        offer = menu.offer[table.max(axis=1, initial=0)]
+        count = menu.count[table.max(axis=1, initial=0)]
+        arrival = (delays.launch + delays.boot)[offer]
+        time = np.where(table >= 0, arrival[:, None], np.inf)
+        settled, back = np.zeros(table.shape, bool), []
+        for number, stage in enumerate(request.work):
+            begin = (delays.start if stage.start_epoch == 0 else delays.resize)[offer][:, None]
+            waves = np.where(table >= 0, -(-stage.trials // menu.at_once[table]), 1)
+            train = np.where(table >= 0, waves * stage.epochs * menu.epoch[table], np.inf)
+            move = time.min(axis=1)[:, None] + waves * begin
+            stay = np.where(settled & (waves == 1), time, np.inf)
+            came = np.broadcast_to(time.argmin(axis=1)[:, None], table.shape)
+            own = np.broadcast_to(np.arange(table.shape[1])[None, :], table.shape)
+            back.append(np.where(stay <= move, own, came) if number else own)
+            time, settled = np.minimum(move, stay) + train, waves == 1
+        fleet = (offer, count, delays)
+        return cls._ended(request, menu, table=table, back=back, time=time, fleet=fleet)
+
+    @classmethod
+    def _ended(
+        cls,
+        request: PlanRequest,
+        menu: Menu,
+        *,
+        table: NDArray[np.intp],
+        back: list[NDArray[np.intp]],
+        time: NDArray[np.float64],
+        fleet: tuple[NDArray[np.int64], NDArray[np.int64], Delays],
+    ) -> _Fixed:
+        offer, count, delays = fleet
+        fleets = np.arange(len(table))
+        column, rows = time.argmin(axis=1), []
+        seconds = time[fleets, column] + delays.release[offer]
+        for step in reversed(back):
+            rows.append(table[fleets, column])
+            column = step[fleets, column]
+        lived = np.maximum(seconds - delays.launch[offer], delays.minimum[offer])
+        dollars = count * (lived * delays.price[offer] + request.charges.usd_per_launch)
+        dollars = dollars + seconds * request.charges.usd_per_second
+        return cls(menu, rows[::-1], seconds, dollars)
+
+    def groups(self, request: PlanRequest, fleet: int) -> tuple[tuple[Group, ...], ...]:
+        """Return a fleet's plan as groups."""
+        return tuple(
+            self._group(request, stage, int(rows[fleet]))
+            for stage, rows in zip(request.work, self.rows, strict=True)
+        )
+
+    def _group(self, request: PlanRequest, stage: Stage, row: int) -> tuple[Group, ...]:
+        menu = self.menu
+        offer = request.rentables[menu.offer[row]].offer
+        waves = -(-stage.trials // int(menu.at_once[row]))
+        group = Group(offer, int(menu.count[row]), float(menu.width[row]), stage.trials, waves)
+        return (group,)
+
+
+def _by_fleet(menu: Menu) -> NDArray[np.intp]:
+    """Return the rows of the menu by fleet, a column for each width; -1 where there is none."""
+    rows: dict[tuple[int, int], list[int]] = {}
+    for row, key in enumerate(zip(menu.offer.tolist(), menu.count.tolist(), strict=True)):
+        rows.setdefault(key, []).append(row)
+    most = max(map(len, rows.values()), default=1)
+    padded = [found + [-1] * (most - len(found)) for found in rows.values()]
+    return np.array(padded, dtype=np.intp).reshape(len(padded), most)

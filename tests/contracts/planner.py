@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
 from cloudtune.errors import InfeasibleError
-from cloudtune.plan import Limits
+from cloudtune.placement import slots
+from cloudtune.plan import Charges, Limits, Rentable
+from cloudtune.planners.exact import ExactPlanner
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile
 
 if TYPE_CHECKING:
     from cloudtune.plan import Plan, Planner
 
+SMALL = Rentable(
+    offer(1, 10.0, name="g.1x"), profile({0.5: 15.0, 1.0: 9.0}, boot=12.0, name="g.1x"), 3
+)
 SETTINGS = {
     "linear": Setting(12, 2, 18, 3, profile=profile(LINEAR), max_instances=3),
     "sublinear": Setting(12, 2, 18, 3, profile=profile(SUBLINEAR), max_instances=3),
@@ -23,6 +30,10 @@ SETTINGS = {
     "one trial": Setting(1, 5, 5, 2, profile=profile(SUBLINEAR)),
     "slow boot": Setting(8, 1, 8, 2, profile=profile(SUBLINEAR, boot=300.0), max_instances=4),
     "slow release": Setting(8, 4, 16, 2, profile=profile(LINEAR, release=90.0), max_instances=3),
+    "two offers": Setting(
+        9, 2, 18, 3, profile=profile(SUBLINEAR), max_instances=3, others=(SMALL,), mix=2
+    ),
+    "charged": Setting(8, 2, 8, 2, profile=profile(LINEAR), charges=Charges(0.25, 0.002)),
 }
 
 
@@ -35,8 +46,13 @@ def extremes(planner: Planner, setting: Setting) -> tuple[Plan, Plan]:
     return caught.value.fastest, caught.value.cheapest
 
 
-class PlannerContract:
-    """The suite of a planner."""
+def bare(plan: Plan | None) -> Plan | None:
+    """Return the plan without its gap, which depends on what was asked."""
+    return plan and replace(plan, gap=None)
+
+
+class HeuristicContract:
+    """The suite of a planner that doesn't promise the best plan of its kind."""
 
     planner: ClassVar[Planner]
 
@@ -51,42 +67,14 @@ class PlannerContract:
         begin, end = fastest.estimate.seconds, cheapest.estimate.seconds
         return [begin, *(begin + (end - begin) * n / 7 for n in range(1, 7)), end, 2 * end]
 
-    def test_a_plan_stays_within_the_limits(self, setting: Setting) -> None:
-        _, cheapest = extremes(self.planner, setting)
-        for deadline in self.deadlines(setting):
-            plan = setting.plan(self.planner, Limits(deadline=deadline))
-            assert plan.estimate.seconds <= deadline
-            assert plan.estimate.dollars >= cheapest.estimate.dollars
-            tight = Limits(deadline, plan.estimate.dollars)
-            assert setting.plan(self.planner, tight) == plan
-            with pytest.raises(InfeasibleError):
-                setting.plan(self.planner, Limits(deadline, plan.estimate.dollars - 0.0001))
-
-    def test_an_impossible_job_is_refused_with_the_nearest_plans_there_are(
-        self, setting: Setting
-    ) -> None:
+    def test_an_impossible_job_is_refused_with_plans_that_are_there(self, setting: Setting) -> None:
         fastest, cheapest = extremes(self.planner, setting)
-        too_soon = Limits(deadline=fastest.estimate.seconds - 0.001)
-        with pytest.raises(InfeasibleError, match=r"no plan finishes within .*--deadline") as late:
-            setting.plan(self.planner, too_soon)
-        assert (late.value.fastest, late.value.cheapest) == (fastest, cheapest)
-        too_dear = Limits(budget=cheapest.estimate.dollars - 0.0001)
-        with pytest.raises(InfeasibleError, match=r"no plan finishes for \$.*--budget") as dear:
-            setting.plan(self.planner, too_dear)
-        assert (dear.value.fastest, dear.value.cheapest) == (fastest, cheapest)
-
-    def test_without_limits_it_is_the_cheapest(self, setting: Setting) -> None:
-        assert setting.plan(self.planner) == extremes(self.planner, setting)[1]
-
-    def test_more_time_never_costs_more(self, setting: Setting) -> None:
-        plans = [setting.plan(self.planner, Limits(d)) for d in self.deadlines(setting)]
-        costs = [plan.estimate.dollars for plan in plans]
-        assert costs == sorted(costs, reverse=True)
-
-    def test_more_money_changes_nothing_once_there_is_enough(self, setting: Setting) -> None:
-        plan = setting.plan(self.planner)
-        for budget in (plan.estimate.dollars, 2 * plan.estimate.dollars):
-            assert setting.plan(self.planner, Limits(budget=budget)) == plan
+        assert fastest.estimate.seconds <= cheapest.estimate.seconds
+        assert cheapest.estimate.dollars <= fastest.estimate.dollars
+        with pytest.raises(InfeasibleError, match=r"no plan finishes within .* The fastest"):
+            setting.plan(self.planner, Limits(deadline=0.01))
+        with pytest.raises(InfeasibleError, match=r"no plan finishes for .* The cheapest"):
+            setting.plan(self.planner, Limits(budget=0.0001))
 
     def test_equal_questions_get_equal_answers(self, setting: Setting) -> None:
         assert setting.plan(self.planner) == setting.plan(self.planner)
@@ -97,7 +85,9 @@ class PlannerContract:
         for deadline in self.deadlines(setting):
             plan = setting.plan(self.planner, Limits(deadline))
             assert 1 <= plan.most_instances <= setting.max_instances
-            assert {stage.width for stage in plan.stages} <= set(setting.profile.widths)
+            groups = [group for stage in plan.stages for group in stage.groups]
+            known = {each.offer: each.profile.widths for each in setting.rentables}
+            assert all(group.width in known[group.offer] for group in groups)
 
     def test_the_stages_add_up_to_the_estimate(self, setting: Setting) -> None:
         for plan in extremes(self.planner, setting):
@@ -107,12 +97,109 @@ class PlannerContract:
                 assert stage.begin == pytest.approx(now)
                 assert 0.0 <= stage.overhead <= stage.seconds
                 now += stage.seconds
-            assert plan.estimate.seconds == pytest.approx(now + setting.profile.release.mean)
+            profiles = {each.offer: each.profile for each in setting.rentables}
+            ending = max(profiles[g.offer].release.mean for g in plan.stages[-1].groups)
+            assert plan.estimate.seconds == pytest.approx(now + ending)
             bill = sum(stage.dollars for stage in plan.stages)
             assert plan.estimate.dollars == pytest.approx(bill)
+
+    def test_the_trials_of_its_groups_are_those_of_the_stage_and_fit_in_their_waves(
+        self, setting: Setting
+    ) -> None:
+        for stage in extremes(self.planner, setting)[0].stages:
+            assert sum(group.trials for group in stage.groups) == stage.stage.trials
+            for group in stage.groups:
+                at_once = slots(group.width, group.offer.gpus, group.instances)
+                assert group.waves == math.ceil(group.trials / at_once)
+            assert 0.0 < stage.busy <= 1.0 + 1e-9
+
+    def test_its_gap_is_honest(self, setting: Setting) -> None:
+        """No planner's plan is further from the best than it says."""
+        best = setting.plan(ExactPlanner())
+        mine = setting.plan(self.planner)
+        assert mine.gap is not None
+        assert mine.estimate.dollars <= best.estimate.dollars * (1 + mine.gap) + 1e-9
+        assert mine.estimate.dollars >= best.estimate.dollars - 1e-9
+
+    def test_a_vcpu_quota_is_a_limit(self, setting: Setting) -> None:
+        quota = setting.offer.quota
+        ask = replace(setting.request(), vcpu_quotas={quota: 16})  # one instance has 16
+        try:
+            plan = self.planner.plan(ask)
+        except InfeasibleError:
+            return  # nothing fits on a single instance
+        assert plan.most_instances == 1
 
     def test_a_width_that_fits_nowhere_is_refused(self) -> None:
         setting = Setting(profile=profile({16.0: 1.0}), max_instances=3)
         with pytest.raises(InfeasibleError, match=r"raise cloud.max_instances") as caught:
             setting.plan(self.planner)
         assert (caught.value.fastest, caught.value.cheapest) == (None, None)
+
+    def test_it_keeps_both_limits_or_refuses(self, setting: Setting) -> None:
+        for deadline in self.deadlines(setting):
+            try:
+                plan = setting.plan(self.planner, Limits(deadline))
+            except InfeasibleError:
+                continue
+            assert plan.estimate.seconds <= deadline
+            budget = plan.estimate.dollars
+            assert setting.plan(self.planner, Limits(deadline, budget)).estimate.dollars <= budget
+            with pytest.raises(InfeasibleError):
+                setting.plan(self.planner, Limits(deadline, budget * 0.3))
+
+
+class PlannerContract(HeuristicContract):
+    """The suite of a planner that finds the best plan of its kind."""
+
+    def test_a_plan_stays_within_the_limits(self, setting: Setting) -> None:
+        _, cheapest = extremes(self.planner, setting)
+        for deadline in self.deadlines(setting):
+            plan = setting.plan(self.planner, Limits(deadline=deadline))
+            assert plan.estimate.seconds <= deadline
+            assert plan.estimate.dollars >= cheapest.estimate.dollars
+            tight = Limits(deadline, plan.estimate.dollars)
+            assert bare(setting.plan(self.planner, tight)) == bare(plan)
+            with pytest.raises(InfeasibleError):
+                setting.plan(self.planner, Limits(deadline, plan.estimate.dollars - 0.0001))
+
+    def test_without_limits_it_is_the_cheapest(self, setting: Setting) -> None:
+        assert bare(setting.plan(self.planner)) == bare(extremes(self.planner, setting)[1])
+
+    def test_more_time_never_costs_more(self, setting: Setting) -> None:
+        plans = [setting.plan(self.planner, Limits(d)) for d in self.deadlines(setting)]
+        costs = [plan.estimate.dollars for plan in plans]
+        assert costs == sorted(costs, reverse=True)
+
+    def test_more_money_changes_nothing_once_there_is_enough(self, setting: Setting) -> None:
+        plan = setting.plan(self.planner)
+        for budget in (plan.estimate.dollars, 2 * plan.estimate.dollars):
+            assert bare(setting.plan(self.planner, Limits(budget=budget))) == bare(plan)
+
+    def test_least_time_within_a_budget(self, setting: Setting) -> None:
+        fastest, cheapest = extremes(self.planner, setting)
+        ask = replace(setting.request(), objective="time")
+        assert self.planner.plan(ask).estimate.seconds == fastest.estimate.seconds
+        begin, end = cheapest.estimate.dollars, fastest.estimate.dollars
+        budgets = [begin + (end - begin) * n / 5 for n in range(7)]
+        plans = [self.planner.plan(replace(ask, limits=Limits(None, b))) for b in budgets]
+        times = [plan.estimate.seconds for plan in plans]
+        assert all(p.estimate.dollars <= b + 1e-9 for p, b in zip(plans, budgets, strict=True))
+        assert times == sorted(times, reverse=True)
+
+    def test_an_impossible_job_is_refused_with_the_nearest_plans_there_are(
+        self, setting: Setting
+    ) -> None:
+        fastest, cheapest = extremes(self.planner, setting)
+        too_soon = Limits(deadline=fastest.estimate.seconds - 0.001)
+        why = r"no plan finishes within .* The fastest takes .*--deadline"
+        with pytest.raises(InfeasibleError, match=why) as late:
+            setting.plan(self.planner, too_soon)
+        assert bare(late.value.fastest) == bare(fastest)
+        assert bare(late.value.cheapest) == bare(cheapest)
+        too_dear = Limits(budget=cheapest.estimate.dollars - 0.0001)
+        why = r"no plan finishes for \$.* The cheapest takes .*--budget"
+        with pytest.raises(InfeasibleError, match=why) as dear:
+            setting.plan(self.planner, too_dear)
+        assert bare(dear.value.fastest) == bare(fastest)
+        assert bare(dear.value.cheapest) == bare(cheapest)

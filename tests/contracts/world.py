@@ -9,13 +9,21 @@ from cloudtune.commands import EndRun
 from cloudtune.engine import run
 from cloudtune.events import RunStarted
 from cloudtune.ledger import MemoryLedger
-from tests.builders import SUBLINEAR, Setting, play, profile
+from cloudtune.plan import Rentable
+from tests.builders import SUBLINEAR, Setting, offer, play, profile
 
 if TYPE_CHECKING:
     from cloudtune.engine import World
     from cloudtune.ledger import Entry
 
-SETTING = Setting(6, 1, 4, 2, profile=profile(SUBLINEAR, spread=0.2), max_instances=2, seed=7)
+OTHER = Rentable(
+    offer(1, 7.2, name="p.1x", market="spot", interruptions_per_hour=20.0),
+    profile({1.0: 3.0}, spread=0.2, name="p.1x", error=0.1),
+    2,
+)
+SETTING = Setting(
+    6, 1, 4, 2, profile=profile(SUBLINEAR, spread=0.2), max_instances=2, seed=7, others=(OTHER,)
+)
 
 
 class WorldContract:

@@ -1,18 +1,26 @@
 """All plans there are, one by one, priced by keeping the books of every single instance.
 
-Independent of planners/front.py on purpose: no labels, no ages, no dominance.
+Independent of planners/model.py and planners/options.py on purpose: no ages, no dominance, no
+arrays; an instance is a launch time and an end.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from cloudtune.plan import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.plan import PlanRequest, Stage
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import PlanRequest, Rentable, Stage
+    from cloudtune.scaling import ScalingProfile
+
+Way: TypeAlias = "tuple[Group, ...]"
 
 
 class Priced(NamedTuple):
@@ -20,58 +28,198 @@ class Priced(NamedTuple):
 
     seconds: float
     dollars: float
-    choices: tuple[tuple[int, float], ...]
+    choices: tuple[Way, ...]
 
 
-def every_plan(request: PlanRequest) -> Iterator[Priced]:
-    """Yield each sequence of instances and widths that can run the job, with its price."""
-    sizes = range(1, request.max_instances + 1)
-    choices = list(itertools.product(sizes, request.profile.widths))
-    for sequence in itertools.product(choices, repeat=len(request.work)):
-        if all(at_once(request, *choice) for choice in sequence):
-            yield priced(request, sequence)
+def every_plan(request: PlanRequest, mix: int = 1) -> Iterator[Priced]:
+    """Yield each sequence of groups that can run the job, with its price."""
+    ways = [list(every_way(request, stage, mix)) for stage in request.work]
+    for choices in itertools.product(*ways):
+        yield priced(request, choices)
 
 
-def at_once(request: PlanRequest, instances: int, width: float) -> int:
+def best(request: PlanRequest, mix: int = 1) -> Priced | None:
+    """Return the best plan that the limits admit, by the request's objective, if there is one."""
+    limits = request.limits
+    admitted = (
+        plan
+        for plan in every_plan(request, mix)
+        if plan.seconds <= (math.inf if limits.deadline is None else limits.deadline)
+        and plan.dollars <= (math.inf if limits.budget is None else limits.budget)
+    )
+    if request.objective == "cost":
+        return min(admitted, key=lambda plan: (plan.dollars, plan.seconds), default=None)
+    return min(admitted, key=lambda plan: (plan.seconds, plan.dollars), default=None)
+
+
+def every_way(request: PlanRequest, stage: Stage, mix: int) -> Iterator[Way]:
+    """Yield each use of up to `mix` offers for one stage, with each split of its trials."""
+    for used in range(1, mix + 1):
+        for rentables in itertools.combinations(request.rentables, used):
+            shapes = [list(every_shape(rentable)) for rentable in rentables]
+            for chosen in itertools.product(*shapes):
+                if allowed(request, chosen):
+                    for parts in splits(stage.trials, used):
+                        yield tuple(map(grouped, chosen, parts))
+
+
+Shape: TypeAlias = "tuple[Offer, int, float]"
+"""An offer, instances, width."""
+
+
+def every_shape(rentable: Rentable) -> Iterator[Shape]:
+    """Yield each number of instances at each width that lets a trial run at all."""
+    for size, width in itertools.product(range(1, rentable.most + 1), rentable.profile.epoch):
+        if at_once(rentable.offer, size, width) > 0:
+            yield rentable.offer, size, width
+
+
+def allowed(request: PlanRequest, shapes: Sequence[Shape]) -> bool:
+    """Whether all these instances may be rented at once."""
+    vcpus: dict[str, int] = {}
+    for offer, size, _ in shapes:
+        vcpus[offer.quota] = vcpus.get(offer.quota, 0) + size * offer.instance_type.vcpus
+    within = (used <= request.vcpu_quotas.get(quota, used) for quota, used in vcpus.items())
+    return sum(size for _, size, _ in shapes) <= request.max_instances and all(within)
+
+
+def splits(trials: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield each way to split the trials into parts of one or more."""
+    if parts == 1:
+        yield (trials,)
+        return
+    for first in range(1, trials - parts + 2):
+        for rest in splits(trials - first, parts - 1):
+            yield first, *rest
+
+
+def at_once(offer: Offer, instances: int, width: float) -> int:
     """Return how many trials run at the same time."""
-    gpus = request.offer.gpus
-    if width > gpus:
-        return int(instances / math.ceil(width / gpus))
-    return instances * int(gpus / width + 1e-9)
+    if width > offer.gpus:
+        return int(instances / math.ceil(width / offer.gpus))
+    return instances * int(offer.gpus / width + 1e-9)
 
 
-def priced(request: PlanRequest, sequence: Sequence[tuple[int, float]]) -> Priced:
+def grouped(shape: Shape, trials: int) -> Group:
+    """Return the group of so many trials on such instances."""
+    offer, instances, width = shape
+    waves = math.ceil(trials / at_once(*shape))
+    return Group(offer, instances, width, trials, waves)
+
+
+@dataclass
+class Instance:
+    """One rented machine: when it was launched (before 0: rented already), and its last second."""
+
+    offer: Offer
+    launched: float
+    new: bool = True
+    ended: float = math.inf
+
+
+@dataclass
+class Cloud:
+    """Every instance there ever was, the gone ones too, and how the last stage used them."""
+
+    request: PlanRequest
+    instances: list[Instance] = field(default_factory=list)
+    widths: dict[Offer, float | None] = field(default_factory=dict)
+    one_wave: bool = True
+
+    def running(self, offer: Offer | None = None) -> list[Instance]:
+        """Return those not given back (of one offer, or of all), the longest running first."""
+        here = [it for it in self.instances if it.ended == math.inf and offer in (None, it.offer)]
+        return sorted(here, key=lambda it: it.launched)
+
+    def profile(self, offer: Offer) -> ScalingProfile:
+        return next(it.profile for it in self.request.rentables if it.offer == offer)
+
+    def give_back(self, offer: Offer, count: int, now: float) -> float:
+        """Give the longest running ones back; return when they are gone."""
+        gone = now + self.profile(offer).release.mean
+        for instance in self.running(offer)[:count]:
+            instance.ended = gone
+        return gone
+
+    def bill(self, end: float) -> float:
+        """Return what everything costs from second 0 on, seconds already paid for taken off."""
+        charges = self.request.charges
+        total = end * charges.usd_per_second
+        for it in self.instances:
+            paid = 0.0 if it.new else -it.launched * it.offer.usd_per_hour / 3600
+            total += charged(it.offer, it.ended - it.launched) - paid
+            total += charges.usd_per_launch if it.new else 0.0
+        return total
+
+
+def charged(offer: Offer, life: float) -> float:
+    """Return the dollars for one instance's life."""
+    grain, billed = offer.granularity_seconds, max(life, offer.minimum_seconds)
+    if grain:
+        billed = math.ceil(billed / grain - 1e-9) * grain
+    return billed * offer.usd_per_hour / 3600
+
+
+def priced(request: PlanRequest, choices: Sequence[Way]) -> Priced:
     """Return what a plan takes, by the launch time and the end of each of its instances."""
-    profile, rate = request.profile, request.offer.usd_per_hour / 3600
+    cloud = Cloud(request)
+    for live in request.fleet:
+        cloud.instances += [Instance(live.offer, -age, new=False) for age in live.ages]
+        cloud.widths[live.offer] = live.width
     now = 0.0
-    launched: list[float] = []
-    lives: list[float] = []
-    before = (0.0, 0)
-    for stage, (instances, width) in zip(request.work, sequence, strict=True):
-        waves = math.ceil(stage.trials / at_once(request, instances, width))
-        homes = stage.trials * math.ceil(width / request.offer.gpus)
-        nobody_moves = len(launched) == instances or len(launched) > instances >= homes
-        untouched = before == (width, 1) and waves == 1 and nobody_moves
-        launched.sort()
-        while len(launched) > instances:
-            lives.append(now + profile.release.mean - launched.pop(0))
-        grows = len(launched) < instances
-        launched += [now + profile.launch.mean] * (instances - len(launched))
-        now += training(request, stage, width, waves, untouched=untouched)
-        if grows:
-            now += profile.launch.mean + profile.boot.mean
-        before = (width, waves)
-    now += profile.release.mean
-    lives += [now - at for at in launched]
-    dollars = sum(max(life, request.offer.minimum_seconds) * rate for life in lives)
-    return Priced(now, dollars, tuple(sequence))
+    for stage, way in zip(request.work, choices, strict=True):
+        now = staged(cloud, stage, way, now)
+    end = max(cloud.give_back(group.offer, group.instances, now) for group in choices[-1])
+    return Priced(end, cloud.bill(end), tuple(choices))
 
 
-def training(
-    request: PlanRequest, stage: Stage, width: float, waves: int, *, untouched: bool
-) -> float:
-    """Return the seconds of a stage once its instances are there."""
-    profile = request.profile
+def staged(cloud: Cloud, stage: Stage, way: Way, now: float) -> float:
+    """Run one stage; return when it is over."""
+    before = {offer: len(cloud.running(offer)) for offer in cloud.widths}
+    undisturbed = untouched(cloud, stage, way, before)
+    extra = {group.offer: group.instances - before.get(group.offer, 0) for group in way}
+    room = cloud.request.max_instances - len(cloud.running())
+    wanted = {group.offer: group.instances for group in way}
+    going = {offer: count - wanted.get(offer, 0) for offer, count in before.items()}
+    gone = [cloud.give_back(offer, count, now) for offer, count in going.items() if count > 0]
+    tight = gone and sum(max(0, more) for more in extra.values()) > room
+    ordered = max(gone) if tight else now
+    ends = []
+    for group in way:
+        profile, begun = cloud.profile(group.offer), now
+        if extra[group.offer] > 0:
+            launched = ordered + profile.launch.mean
+            cloud.instances += [Instance(group.offer, launched) for _ in range(extra[group.offer])]
+            begun = launched + profile.boot.mean
+        ends.append(begun + worked(cloud, stage, group, undisturbed=undisturbed))
+    cloud.widths = {group.offer: group.width for group in way}
+    cloud.one_wave = all(group.waves == 1 for group in way)
+    return max(ends)
+
+
+def untouched(cloud: Cloud, stage: Stage, way: Way, before: dict[Offer, int]) -> bool:
+    """Whether nobody moves: one offer, one wave, one width, and each survivor is at home."""
+    if len(before) != 1 or len(way) != 1:
+        return False
+    (offer, held), (group,) = *before.items(), way
+    homes = stage.trials * math.ceil(group.width / offer.gpus)
+    everybody_home = held == group.instances or held > group.instances >= homes
+    same = (offer, cloud.widths[offer], cloud.one_wave) == (group.offer, group.width, True)
+    return same and group.waves == 1 and everybody_home
+
+
+def worked(cloud: Cloud, stage: Stage, group: Group, *, undisturbed: bool) -> float:
+    """Return the seconds of a group's trials once its instances are there."""
+    profile = cloud.profile(group.offer)
     begin = profile.start.mean if stage.start_epoch == 0 else profile.resize.mean
-    epochs = (stage.end_epoch - stage.start_epoch) * profile.epoch[width].mean
-    return waves * ((0.0 if untouched else begin) + epochs)
+    training = (stage.end_epoch - stage.start_epoch) * epoch(cloud, group)
+    return group.waves * ((0.0 if undisturbed else begin) + training)
+
+
+def epoch(cloud: Cloud, group: Group) -> float:
+    """Return the seconds of an epoch, and what interruptions cost of it on average."""
+    profile = cloud.profile(group.offer)
+    mean = profile.epoch[group.width].mean
+    back = profile.launch.mean + profile.boot.mean + profile.resize.mean + mean / 2
+    exposed = max(1, math.ceil(group.width / group.offer.gpus))
+    return mean + mean * group.offer.interruptions_per_hour / 3600 * exposed * back

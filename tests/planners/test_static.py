@@ -22,7 +22,7 @@ class TestStaticPlanner(PlannerContract):
         fixed = [
             plan
             for plan in every_plan(setting.request())
-            if len({instances for instances, _ in plan.choices}) == 1
+            if len({group.instances for (group,) in plan.choices}) == 1
         ]
         for deadline in self.deadlines(setting):
             best = min(p.dollars for p in fixed if p.seconds <= deadline + 1e-9)

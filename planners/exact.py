@@ -1,0 +1,78 @@
+"""The best plan there is: offers, fleets and widths chosen anew for each stage. Exact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.plan import Limits
+from cloudtune.planners.choose import refuse
+from cloudtune.planners.model import price
+from cloudtune.planners.options import undominated
+from cloudtune.planners.search import Search
+
+if TYPE_CHECKING:
+    from cloudtune.plan import Objective, Plan, PlanRequest
+    from cloudtune.planners.search import Found
+
+
+class ExactPlanner:
+    """Pareto dynamic programming over stages: `Plan.gap` is 0.
+
+    The problem is that of RubberBand (EuroSys 2021), widened to several offers; the method is ours:
+    docs/decisions/0004-exact-planner.md. A bill's rounding up to the offers' granularity (a second
+    on EC2) is priced, but not searched over.
+    """
+
+    name = "exact"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """Return the best plan within the limits.
+
+        Raises:
+            InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
+        """
+        lean = undominated(request)
+        search = Search(lean)
+        found = search.best(request.limits, request.objective)
+        if found is not None:
+            return self._priced(request, found)
+        fastest, cheapest = (
+            None if end is None else self._priced(request, end) for end in ends(search)
+        )
+        raise refuse(request, fastest, cheapest)
+
+    def front(self, request: PlanRequest, points: int) -> list[Plan]:
+        """Return plans from the fastest to the cheapest, each the cheapest for its time.
+
+        They are `points` at most, at deadlines evenly spread between the two ends; limits are
+        ignored. Empty where no plan can do the work.
+        """
+        search = Search(undominated(request))
+        fastest, cheapest = ends(search)
+        if fastest is None or cheapest is None:
+            return []
+        span = cheapest.seconds - fastest.seconds
+        deadlines = [fastest.seconds + span * n / (points - 1) for n in range(1, points - 1)]
+        between = [search.best(Limits(deadline), "cost") for deadline in deadlines]
+        found = {f.choices: f for f in [fastest, *between, cheapest] if f is not None}
+        ordered = sorted(found.values(), key=lambda each: (each.seconds, each.dollars))
+        return _falling([self._priced(request, each) for each in ordered])
+
+    def _priced(self, request: PlanRequest, found: Found) -> Plan:
+        return price(request, found.choices, self.name, gap=0.0, status="optimal")
+
+
+def ends(search: Search) -> tuple[Found | None, Found | None]:
+    """Return the fastest and the cheapest way through a search."""
+    objectives: tuple[Objective, Objective] = ("time", "cost")
+    fastest, cheapest = (search.best(Limits(), objective) for objective in objectives)
+    return fastest, cheapest
+
+
+def _falling(plans: list[Plan]) -> list[Plan]:
+    """Return the plans that are cheaper than all faster ones."""
+    kept: list[Plan] = []
+    for plan in plans:
+        if not kept or plan.estimate.dollars < kept[-1].estimate.dollars:
+            kept.append(plan)
+    return kept

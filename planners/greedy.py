@@ -1,0 +1,114 @@
+"""RubberBand's planner as far as it is known: greedy descent from a static plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.placement import slots
+from cloudtune.plan import Group
+from cloudtune.planners.bounds import gap
+from cloudtune.planners.choose import admitted_or_refused, best_of, start_limits
+from cloudtune.planners.model import price
+from cloudtune.planners.static import StaticPlanner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Plan, PlanRequest, Stage
+
+
+@dataclass(frozen=True)
+class GreedyPlanner:
+    """Lowers one stage's GPUs at a time, by the most dollars saved for a second lost.
+
+    Source: reconstructed from what could be found of RubberBand (Misra et al., EuroSys 2021): the
+    descent from the best static allocation by "fair" steps, so that GPUs divide trials or the
+    other way round. `from_every` starts from every static plan that meets the limits instead.
+    """
+
+    from_every: bool = False
+    name: str = "greedy"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """Return where the descent ends; never dearer than the best static plan.
+
+        Raises:
+            InfeasibleError: it ends beyond the limits; carries the fastest and the cheapest plan
+                that static plans lead to.
+        """
+        statics = list(StaticPlanner().every(request))
+        start = start_limits(request)
+        best = admitted_or_refused(request, statics, lambda plan: self._descend(start, plan))
+        if self.from_every:
+            others = [self._descend(start, p) for p in statics if start.limits.admit(p.estimate)]
+            best = best_of(request, [best, *others])
+        return replace(best, gap=gap(request, best.estimate.seconds, best.estimate.dollars))
+
+    def _descend(self, request: PlanRequest, plan: Plan) -> Plan:
+        plan = price(request, _choices(plan), self.name)
+        while True:
+            steps = [step for step in self._lower(request, plan) if _better(request, plan, step)]
+            if not steps:
+                return plan
+            plan = max(steps, key=lambda step: _rate(request, plan, step))
+
+    def _lower(self, request: PlanRequest, plan: Plan) -> Iterator[Plan]:
+        """Yield the plans with one stage at its next lower fair allocation."""
+        for number, stage in enumerate(plan.stages):
+            lower = _next_lower(request, stage.stage, stage.groups[0])
+            if lower is not None:
+                choices = list(_choices(plan))
+                choices[number] = (lower,)
+                yield price(request, choices, self.name)
+
+
+def _choices(plan: Plan) -> tuple[tuple[Group, ...], ...]:
+    return tuple(stage.groups for stage in plan.stages)
+
+
+def _better(request: PlanRequest, plan: Plan, step: Plan) -> bool:
+    mine, theirs = _measures(request, plan), _measures(request, step)
+    return request.limits.admit(step.estimate) and theirs[0] < mine[0] * (1 - 1e-12)
+
+
+def _measures(request: PlanRequest, plan: Plan) -> tuple[float, float]:
+    """Return what the descent lowers, and what it may give up for that."""
+    both = (plan.estimate.dollars, plan.estimate.seconds)
+    return both if request.objective == "cost" else both[::-1]
+
+
+def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:
+    """Return what a step saves for each unit that it gives up; without giving up: most of all."""
+    mine, theirs = _measures(request, plan), _measures(request, step)
+    saved, lost = mine[0] - theirs[0], theirs[1] - mine[1]
+    return (math.inf, saved) if lost <= 0 else (saved / lost, saved)
+
+
+def _next_lower(request: PlanRequest, stage: Stage, group: Group) -> Group | None:
+    """Return the fair allocation with the most GPUs of those with fewer; None at the bottom."""
+    have = group.instances * group.offer.gpus
+    ladder = {each.instances * each.offer.gpus: each for each in _fair(request, stage, group.offer)}
+    fewer = [gpus for gpus in ladder if gpus < have]
+    return ladder[max(fewer)] if fewer else None
+
+
+def _fair(request: PlanRequest, stage: Stage, offer: Offer) -> Iterator[Group]:
+    """Yield the allocations by which every wave is full: one wave of any width, or whole waves."""
+    widths = request.rentable(offer).profile.widths
+    for width in widths:
+        yield from _at(offer, stage, width, stage.trials)
+    for at_once in range(1, stage.trials):
+        if stage.trials % at_once == 0 and min(1.0, widths[-1]) in widths:
+            yield from _at(offer, stage, min(1.0, widths[-1]), at_once)
+
+
+def _at(offer: Offer, stage: Stage, width: float, at_once: int) -> Iterator[Group]:
+    whole = max(1, math.ceil(width / offer.gpus - 1e-6))
+    each = slots(width, offer.gpus, whole)
+    if each:
+        instances = whole * math.ceil(at_once / each)
+        waves = math.ceil(stage.trials / slots(width, offer.gpus, instances))
+        yield Group(offer, instances, width, stage.trials, waves)

@@ -1,0 +1,51 @@
+"""Naive elasticity: the best static plan, with what it leaves idle given back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudtune.placement import slots
+from cloudtune.planners.bounds import gap
+from cloudtune.planners.choose import admitted_or_refused, start_limits
+from cloudtune.planners.model import price
+from cloudtune.planners.static import StaticPlanner
+
+if TYPE_CHECKING:
+    from cloudtune.plan import Group, Plan, PlanRequest
+
+
+class NaivePlanner:
+    """What people do by hand: plan a cluster, and let idle nodes go."""
+
+    name = "naive"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """Return the best static plan without its idle instances, or as it is if that is late.
+
+        Raises:
+            InfeasibleError: it is beyond the limits; carries the fastest and the cheapest that
+                static plans lead to.
+        """
+        statics = list(StaticPlanner().every(request))
+        found = admitted_or_refused(
+            request, statics, lambda static: self._lean(start_limits(request), static)
+        )
+        return replace(found, gap=gap(request, found.estimate.seconds, found.estimate.dollars))
+
+    def _lean(self, request: PlanRequest, static: Plan) -> Plan:
+        """Return a static plan with its idle instances given back, if that keeps the limits."""
+        choices = tuple(tuple(map(_fewest, stage.groups)) for stage in static.stages)
+        lean = price(request, choices, self.name)
+        if request.limits.admit(lean.estimate):
+            return lean
+        return price(request, tuple(stage.groups for stage in static.stages), self.name)
+
+
+def _fewest(group: Group) -> Group:
+    """Return the group on the fewest instances that run its trials in as many waves."""
+    at_once = math.ceil(group.trials / group.waves)
+    sizes = range(1, group.instances + 1)
+    fewest = next(n for n in sizes if slots(group.width, group.offer.gpus, n) >= at_once)
+    return replace(group, instances=fewest)

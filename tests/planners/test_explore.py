@@ -1,0 +1,78 @@
+"""The most trials that the limits pay for, by the planner's own word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.errors import InfeasibleError
+from cloudtune.plan import Limits
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import Explored, explore
+from cloudtune.strategies.sha import SuccessiveHalving
+from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.plan import Stage
+
+
+def work(trials: int, epochs: int) -> Sequence[Stage]:
+    return SuccessiveHalving(trials, min(2, epochs), epochs, 2, "max").stages()
+
+
+def explored(setting: Setting, limits: Limits, most: int = 40) -> Explored:
+    request = setting.request(limits)
+    return explore(ExactPlanner(), request, work, most_trials=most, most_epochs=16)
+
+
+def feasible(setting: Setting, limits: Limits, trials: int) -> bool:
+    job = setting.but(trials=trials, min_epochs=2, max_epochs=16)
+    try:
+        job.plan(limits=limits)
+    except InfeasibleError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("curve", [SUBLINEAR, NODE_BOUNDARY], ids=["sublinear", "boundary"])
+@pytest.mark.parametrize(("deadline", "budget"), [(220.0, 6.0), (180.0, 4.0), (400.0, 12.0)])
+def test_one_more_would_not_fit(curve: dict[float, float], deadline: float, budget: float) -> None:
+    setting, limits = Setting(profile=profile(curve), max_instances=4), Limits(deadline, budget)
+    found = explored(setting, limits)
+    assert found.epochs == 16
+    assert limits.admit(found.plan.estimate)
+    assert found.plan.stages[0].stage.trials == found.trials
+    fits = [feasible(setting, limits, n) for n in range(1, 41)]
+    assert fits == [n <= found.trials for n in range(1, 41)], "a search by halves needs this order"
+
+
+def test_more_time_or_money_never_means_fewer_trials() -> None:
+    setting = Setting(profile=profile(SUBLINEAR), max_instances=4)
+    by_money = [explored(setting, Limits(300.0, 3.0 + n)).trials for n in range(6)]
+    by_time = [explored(setting, Limits(160.0 + 30 * n, 6.0)).trials for n in range(6)]
+    assert by_money == sorted(by_money)
+    assert by_time == sorted(by_time)
+    assert by_money[0] < by_money[-1]
+
+
+def test_no_more_than_was_asked_for() -> None:
+    setting = Setting(profile=profile(SUBLINEAR), max_instances=4)
+    assert explored(setting, Limits(1e6, 1e6), most=7).trials == 7
+
+
+def test_where_one_trial_can_not_be_finished_it_is_trained_as_far_as_possible() -> None:
+    setting, limits = Setting(profile=profile(SUBLINEAR), max_instances=1), Limits(deadline=60.0)
+    found = explored(setting, limits)
+    assert (found.trials, found.plan.stages[-1].stage.end_epoch) == (1, found.epochs)
+    assert 1 <= found.epochs < 16
+    job = setting.but(trials=1, min_epochs=2, max_epochs=found.epochs + 1)
+    with pytest.raises(InfeasibleError):
+        job.plan(limits=limits)
+
+
+def test_not_even_one_epoch() -> None:
+    with pytest.raises(InfeasibleError, match="no plan finishes within 5s"):
+        explored(Setting(profile=profile(SUBLINEAR)), Limits(deadline=5.0))
