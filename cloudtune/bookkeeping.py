@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -24,13 +25,14 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.fleet import FleetBook
-from cloudtune.placement import slots
+from cloudtune.placement import can_train
 from cloudtune.progress import OVER, Best, Record, TrialProgress
 from cloudtune.trial import EndReason, rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from cloudtune.catalog import Offer
     from cloudtune.plan import Limits, Plan, StagePlan
     from cloudtune.progress import Status
     from cloudtune.strategies.base import Strategy
@@ -101,6 +103,7 @@ class Books:
         self.trouble = ""
         self.relaunch_at = 0.0
         self.cleanups = 0
+        self.held_back: Counter[Offer] = Counter()  # launches that wait for others to be gone
 
     # ---- what others may look at ---------------------------------------------------------
 
@@ -116,7 +119,17 @@ class Books:
 
     def spent(self, at: float) -> float:
         """Return the bill if everything were given back at that time."""
-        return self.fleet.dollars(at)
+        charges = self.plan.charges
+        until = min(at, self.over_at) if self.ended else at
+        running = max(0.0, until - self.stage_began[0]) if self.stage_began else 0.0
+        launches = self.fleet.launches * charges.usd_per_launch
+        return self.fleet.dollars(at) + launches + running * charges.usd_per_second
+
+    @property
+    def over_at(self) -> float:
+        """When the last instance stopped billing; now where one still does, or none ever was."""
+        gone = [rented.gone_at for rented in self.fleet]
+        return max((self.now if at is None else at for at in gone), default=self.now)
 
     def forecast(self, at: float) -> float:
         """Return what the run will have cost if the rest goes by the plan."""
@@ -143,8 +156,11 @@ class Books:
         taken: dict[str, float] = {}
         for piece in self._taken():
             taken[piece.instance] = taken.get(piece.instance, 0.0) + piece.gpus
+        has = {r.instance: r.offer.gpus for r in self.fleet}
         for name, gpus in taken.items():
-            assert gpus <= self.plan.offer.gpus + 1e-6, f"{name} holds {gpus} GPUs of trials"
+            assert gpus <= has[name] + 1e-6, f"{name} holds {gpus} GPUs of trials"
+        alive = len(self.fleet.alive())
+        assert alive <= self.plan.max_instances, f"{alive} instances at once"
         for trial in self.trials.values():
             assert trial.checkpoint_epoch <= trial.epoch, f"{trial.id}: checkpoint from the future"
             assert trial.live == bool(trial.placement), f"{trial.id}: {trial.status} on a slot"
@@ -156,10 +172,15 @@ class Books:
     def _taken(self) -> Iterable[Slice]:
         return [piece for trial in self.trials.values() for piece in trial.placement]
 
-    def _can_train(self, more: int = 0) -> bool:
-        """Whether what is rented, and so many more instances, are enough for a single trial."""
-        size = len(self.fleet.wanted()) + more
-        return slots(self.stage_plan.width, self.plan.offer.gpus, size) > 0
+    def _seated(self) -> Counter[Offer]:
+        """Return how many trials each group has in this stage, those that are done with it too."""
+        members = (self.trials[name] for name in self.members)
+        return Counter(t.offer for t in members if t.offer is not None and t.status not in OVER)
+
+    def _can_train(self, more: Iterable[Offer] = ()) -> bool:
+        """Whether what is rented, and these besides, are enough for a single trial anywhere."""
+        instances = self.fleet.held() + Counter(more)
+        return any(can_train(group, instances) for group in self.stage_plan.groups)
 
     def _end(self, reason: EndReason) -> None:
         if self.ending is None:
@@ -167,6 +188,8 @@ class Books:
 
     def _stop(self, trial: TrialProgress, after: Status) -> Command:
         trial.status, trial.after = "stopping", after
+        if after == "waiting":
+            trial.offer = None
         return StopTrial(trial.session)
 
     # ---- events --------------------------------------------------------------------------
@@ -330,3 +353,5 @@ class Books:
             trial.rewind()
             if trial.epoch >= self.stage_plan.stage.end_epoch:
                 trial.status = "parked"  # nothing is left to train in this stage
+            else:
+                trial.offer = None

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import calendar
+import itertools
+import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cloudtune.errors import UsageError
+from cloudtune.wording import nearest, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Market: TypeAlias = Literal["on-demand", "spot"]
+
+# EC2's GPU quotas are "G and VT" and "P"; every other family has a class of its own name.
+_QUOTA_CLASS = {"g": "g", "gr": "g", "vt": "g", "p": "p"}
+# Few enough names to read in a message; otherwise only the nearest is given.
+_LISTED = 12
 
 
 @dataclass(frozen=True)
 class InstanceType:
-    """A kind of machine: GPUs per instance, memory in MiB."""
+    """A kind of machine: GPUs per instance, memory in MiB, network in Mbit/s (0: not known)."""
 
     name: str
     gpus: int
@@ -20,14 +33,18 @@ class InstanceType:
     gpu_memory_mib: int
     vcpus: int
     memory_mib: int
+    gpu_maker: str = "nvidia"
+    network_mbps: int = 0
 
 
 @dataclass(frozen=True)
 class Offer:
     """An instance type at a price, in one market of one region.
 
-    Billed by the second from launch to terminate, and never for less than `minimum_seconds`
-    (EC2's rule for Linux on-demand and spot instances).
+    Billed from launch to terminate, rounded up to `granularity_seconds` (0: to the instant), and
+    never for less than `minimum_seconds` (EC2's rule for Linux on-demand and spot instances).
+    `zone` is the availability zone, empty where any will do. `interruptions_per_hour` is how often
+    the cloud takes such an instance back.
     """
 
     instance_type: InstanceType
@@ -35,36 +52,106 @@ class Offer:
     region: str
     usd_per_hour: float
     minimum_seconds: float = 60.0
+    granularity_seconds: float = 0.0
+    zone: str = ""
+    interruptions_per_hour: float = 0.0
 
     @property
     def gpus(self) -> int:
         """GPUs of one instance."""
         return self.instance_type.gpus
 
+    @property
+    def usd_per_second(self) -> float:
+        """The price of a second of one instance."""
+        return self.usd_per_hour / 3600.0
+
+    @property
+    def quota(self) -> str:
+        """The EC2 vCPU quota that it counts against: market and class, as in "spot p"."""
+        letters = "".join(itertools.takewhile(str.isalpha, self.instance_type.name))
+        return f"{self.market} {_QUOTA_CLASS.get(letters, letters)}"
+
     def charge(self, seconds: float) -> float:
         """Return the dollars that one instance costs when it lives so many seconds."""
-        return max(seconds, self.minimum_seconds) * self.usd_per_hour / 3600.0
+        billed = max(seconds, self.minimum_seconds)
+        if self.granularity_seconds > 0:
+            # A duration summed up of floats must not cost a whole grain more by its last bit.
+            grains = math.ceil(billed / self.granularity_seconds - 1e-9)
+            billed = grains * self.granularity_seconds
+        return billed * self.usd_per_second
 
     def __str__(self) -> str:
-        return f"{self.instance_type.name} {self.market} ${self.usd_per_hour:g}/h"
+        where = f" {self.zone}" if self.zone else ""
+        return f"{self.instance_type.name} {self.market}{where} ${self.usd_per_hour:g}/h"
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """An immutable snapshot of offers: where the prices come from, and of which date."""
+    """An immutable snapshot of offers: where the prices come from, and of which date (YYYY-MM-DD).
+
+    `warnings` says which prices could not be had or not be believed, and what stands in for them.
+    """
 
     offers: tuple[Offer, ...]
     source: str
     as_of: str
+    warnings: tuple[str, ...] = ()
 
-    def offer(self, instance_type: str) -> Offer:
-        """Return the offer of that instance type.
+    def offer(
+        self, instance_type: str, market: Market = "on-demand", zone: str | None = None
+    ) -> Offer:
+        """Return the offer of that instance type; with no zone given, the cheapest of all zones.
 
         Raises:
-            UsageError: the snapshot has no such type.
+            UsageError: the snapshot has no such offer.
         """
-        for offer in self.offers:
-            if offer.instance_type.name == instance_type:
-                return offer
-        known = ", ".join(o.instance_type.name for o in self.offers)
-        raise UsageError(f"no price is known for instance type {instance_type!r}; known: {known}")
+        zones = () if zone is None else (zone,)
+        return min(self._named(instance_type, (market,), zones), key=lambda o: o.usd_per_hour)
+
+    def matching(
+        self, patterns: Sequence[str], markets: Sequence[Market], zones: Sequence[str] = ()
+    ) -> tuple[Offer, ...]:
+        """Return the offers of the types that one of the patterns names, each once.
+
+        A pattern is a name or a shell glob, as in "g5.*". No zones given: those of every zone. In
+        the order of the patterns, and then of the snapshot.
+
+        Raises:
+            UsageError: a pattern finds no offer.
+        """
+        found = (each for name in patterns for each in self._named(name, markets, zones))
+        return tuple(dict.fromkeys(found))
+
+    def age_days(self, today: str) -> int:
+        """Return how many days old the prices are on a day, YYYY-MM-DD; never below 0."""
+        return max(0, _day_number(today) - _day_number(self.as_of))
+
+    def _named(
+        self, pattern: str, markets: Sequence[Market], zones: Sequence[str]
+    ) -> tuple[Offer, ...]:
+        known = [o for o in self.offers if fnmatchcase(o.instance_type.name, pattern)]
+        if not known:
+            raise UsageError(self._unknown(pattern))
+        found = tuple(o for o in known if o.market in markets and (not zones or o.zone in zones))
+        if not found:
+            where = f" in {' or '.join(zones)}" if any(zones) else ""
+            kinds = " or ".join(markets)
+            raise UsageError(
+                f"no {kinds} price is known for instance type {shown(pattern)}{where}; "
+                "`cloudtune catalog` shows what there is"
+            )
+        return found
+
+    def _unknown(self, pattern: str) -> str:
+        names = tuple(dict.fromkeys(o.instance_type.name for o in self.offers))
+        message = f"no price is known for instance type {shown(pattern)}"
+        if len(names) <= _LISTED:
+            return f"{message}; known: {', '.join(names)}.{nearest(pattern, names)}"
+        return f"{message}; `cloudtune catalog` lists those known.{nearest(pattern, names)}"
+
+
+def _day_number(date: str) -> int:
+    """Return the number of a day: timegm is mere calculation, it reads no clock."""
+    year, month, day = map(int, date[:10].split("-"))
+    return calendar.timegm((year, month, day, 0, 0, 0)) // 86400

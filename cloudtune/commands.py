@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """Rent one instance. The intent is on record before the cloud is asked."""
+    """Rent one instance. The intent is on record before the cloud is asked.
+
+    An empty `zone` leaves it to the cloud.
+    """
 
     intent: str
     instance_type: str
     market: str
+    zone: str = ""
 
 
 @dataclass(frozen=True)

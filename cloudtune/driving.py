@@ -24,8 +24,8 @@ from cloudtune.infra.ray_world import CloudWorld
 from cloudtune.infra.trainer import Training
 from cloudtune.job import trials
 from cloudtune.ledger import FileLedger
-from cloudtune.plan import Limits, Plan
-from cloudtune.planning import catalog_of
+from cloudtune.plan import Limits
+from cloudtune.planning import LEASE_GRACE_SECONDS, catalog_of, longest, markets_of
 from cloudtune.profiles import store
 from cloudtune.profiles.measure import MeasurePolicy
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
-LEASE_GRACE_SECONDS = 600.0
 PROFILE_SECONDS = 900.0
 """What measuring may take on one instance type."""
 
@@ -107,7 +106,7 @@ class Drive:
 
     folder: Path
     experiment: Experiment
-    offer: Offer
+    offers: tuple[Offer, ...]
     cloud: Cloud
     began: float
     lease_seconds: float
@@ -157,7 +156,7 @@ class Drive:
         rental = Rental(
             run=self.run,
             endpoint=self.cloud.endpoint,
-            offer=self.offer,
+            gpus={offer.instance_type.name: offer.gpus for offer in self.offers},
             lease_seconds=self.lease_seconds,
             lease_end=self.lease_end,
             request=self.cloud.request,
@@ -281,7 +280,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
     drive = Drive(
         folder=folder,
         experiment=job.experiment,
-        offer=job.plan.offer,
+        offers=job.plan.offers,
         cloud=cloud,
         began=job.began,
         lease_seconds=longest(job.plan) + LEASE_GRACE_SECONDS,
@@ -303,11 +302,6 @@ def bounded(job: Job) -> Limits:
     return Limits(deadline, job.limits.budget)
 
 
-def longest(plan: Plan) -> float:
-    """Return the seconds after which a run of a plan, or an instance of it, is given up."""
-    return 3 * plan.estimate.seconds + 3600.0
-
-
 def measure(
     experiment: Experiment,
     instance_type: str,
@@ -325,7 +319,8 @@ def measure(
     """
     began = time.time()
     limits = Limits(min(limits.deadline or PROFILE_SECONDS, PROFILE_SECONDS), limits.budget)
-    offer = catalog_of(experiment).offer(instance_type)
+    market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
+    offer = catalog_of(experiment, (market,)).offer(instance_type, market)
     policy = MeasurePolicy(
         trials=trials(replace_trials(experiment, max(offer.gpus, 1))),
         offer=offer,
@@ -338,7 +333,7 @@ def measure(
     drive = Drive(
         folder=folder,
         experiment=experiment,
-        offer=offer,
+        offers=(offer,),
         cloud=cloud,
         began=began,
         lease_seconds=lease,

@@ -41,15 +41,23 @@ class ExperimentError(UsageError):
 class InfeasibleError(CloudtuneError):
     """No plan meets the limits.
 
-    `fastest` and `cheapest` are the two ends of what can be had, or None where nothing can.
+    `fastest` and `cheapest` are the two ends of what can be had, or None where nothing can;
+    `nearest` is the plan that comes closest to both limits, where somebody looked for it.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, fastest: Plan | None, cheapest: Plan | None) -> None:
+    def __init__(
+        self,
+        message: str,
+        fastest: Plan | None,
+        cheapest: Plan | None,
+        nearest: Plan | None = None,
+    ) -> None:
         super().__init__(message)
         self.fastest = fastest
         self.cheapest = cheapest
+        self.nearest = nearest
 
 
 class NoCapacityError(CloudtuneError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,16 @@ class Rented:
         return self.gone_at is not None
 
     @property
+    def launched(self) -> bool:
+        """Whether it was launched, or may have been: a request that isn't answered yet may be."""
+        return self.launched_at is not None or not self.over
+
+    @property
+    def began_at(self) -> float:
+        """When it was launched; before that is known, when it was requested."""
+        return self.requested_at if self.launched_at is None else self.launched_at
+
+    @property
     def usable(self) -> bool:
         """Whether trials may be started on it."""
         return self.joined and not (self.surplus or self.released or self.over)
@@ -40,11 +51,10 @@ class Rented:
 
         A request that isn't answered yet counts from when it was made: it may exist already.
         """
-        if self.launched_at is None and self.over:
+        if not self.launched:
             return 0.0
-        begin = self.requested_at if self.launched_at is None else self.launched_at
         end = at if self.gone_at is None else self.gone_at
-        return self.offer.charge(max(0.0, end - begin))
+        return self.offer.charge(max(0.0, end - self.began_at))
 
 
 @dataclass
@@ -73,10 +83,19 @@ class FleetBook:
         """Return what is alive and is to stay."""
         return [r for r in self if not (r.over or r.surplus or r.released)]
 
+    def held(self) -> Counter[Offer]:
+        """Return how many are to stay, by offer."""
+        return Counter(r.offer for r in self.wanted())
+
     def usable(self) -> list[Rented]:
         """Return what trials may be started on."""
         return [r for r in self if r.usable]
 
+    @property
+    def launches(self) -> int:
+        """How many were launched, or may have been."""
+        return sum(r.launched for r in self)
+
     def dollars(self, at: float) -> float:
-        """Return the bill of the run if everything is given back at that time."""
+        """Return the bill for all instances if everything is given back at that time."""
         return sum(r.dollars(at) for r in self)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.codec import decode, encode
 from cloudtune.experiment import Experiment
-from cloudtune.plan import Limits, Plan
+from cloudtune.plan import Limits, Plan, Rentable
 from cloudtune.policy import Brakes, Metric, RunPolicy
-from cloudtune.scaling import ScalingProfile
 from cloudtune.search import sample
 from cloudtune.strategies.sha import SuccessiveHalving
 from cloudtune.trial import Trial
@@ -21,17 +20,21 @@ from cloudtune.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, by which plan, within which limits; `began` is its time zero (Unix time)."""
+    """What to run, by which plan, within which limits; `began` is its time zero (Unix time).
+
+    `rentables` are those of the plan's offers.
+    """
 
     run: str
     experiment: Experiment
     plan: Plan
-    profile: ScalingProfile
+    rentables: tuple[Rentable, ...]
     limits: Limits
     began: float
     paced: bool
@@ -46,7 +49,7 @@ class Job:
             plan=self.plan,
             metric=Metric(metric.name, metric.mode),
             limits=self.limits,
-            brakes=Brakes(drain=drain_seconds(self.profile)),
+            brakes=Brakes(drain=drain_seconds(*(each.profile for each in self.rentables))),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +58,7 @@ class Job:
             "run": self.run,
             "experiment": self.experiment.to_json(),
             "plan": encode(self.plan),
-            "profile": encode(self.profile),
+            "rentables": encode(self.rentables),
             "limits": encode(self.limits),
             "began": self.began,
             "paced": self.paced,
@@ -69,7 +72,7 @@ class Job:
             run=data["run"],
             experiment=Experiment.from_json(data["experiment"]),
             plan=decode(Plan, data["plan"]),
-            profile=decode(ScalingProfile, data["profile"]),
+            rentables=tuple(decode(Rentable, each) for each in data["rentables"]),
             limits=decode(Limits, data["limits"]),
             began=data["began"],
             paced=data["paced"],
@@ -95,6 +98,6 @@ def strategy(experiment: Experiment) -> Strategy:
     )
 
 
-def drain_seconds(profile: ScalingProfile) -> float:
-    """Return what giving everything back may take: the measured release, with room to spare."""
-    return 3.0 + 2.0 * profile.release.high
+def drain_seconds(*profiles: ScalingProfile) -> float:
+    """Return what giving everything back may take: the longest release, with room to spare."""
+    return 3.0 + 2.0 * max(profile.release.high for profile in profiles)

@@ -1,4 +1,4 @@
-"""Where the GPUs of a trial come from: best fit on one instance, or several whole ones."""
+"""Where the GPUs of a trial come from: from which group of a stage, and from which instances."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from cloudtune.trial import Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Group
     from cloudtune.trial import Width
 
 _EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 must fit on one GPU
@@ -23,6 +25,35 @@ def slots(width: Width, gpus: int, instances: int) -> int:
     if width <= gpus:
         return instances * math.floor(gpus / width + _EPSILON)
     return instances // math.ceil(width / gpus - _EPSILON)
+
+
+def can_train(group: Group, instances: Mapping[Offer, int]) -> bool:
+    """Whether a group with so many instances could train a single trial."""
+    return slots(group.width, group.offer.gpus, instances.get(group.offer, 0)) > 0
+
+
+def open_groups(
+    groups: Sequence[Group], seated: Mapping[Offer, int], instances: Mapping[Offer, int]
+) -> list[Group]:
+    """Return the groups that a waiting trial may join, in the order given.
+
+    Each takes as many trials as the plan gives it, while any of them has room for one more. One
+    that can't train a trial with the instances it has (or is to have) doesn't count: when what it
+    had is lost for good, the others take its trials.
+    """
+    able = [group for group in groups if can_train(group, instances)]
+    with_room = [group for group in able if seated.get(group.offer, 0) < group.trials]
+    return with_room or able
+
+
+def enough(group: Group, trials: int, have: int) -> int:
+    """Return the instances that a group needs for so many trials: what it has, or more.
+
+    No more than it takes for all of them to train at once, and never more than the plan says.
+    """
+    sizes = range(have, group.instances)
+    fitting = (size for size in sizes if slots(group.width, group.offer.gpus, size) >= trials)
+    return next(fitting, group.instances)
 
 
 def free_gpus(gpus: Mapping[str, int], taken: Iterable[Slice]) -> dict[str, float]:

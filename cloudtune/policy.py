@@ -13,19 +13,22 @@ One event goes in, commands come out:
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.bookkeeping import Books, Brakes, Metric
 from cloudtune.commands import Command, EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial
-from cloudtune.placement import free_gpus, place, slots
+from cloudtune.placement import enough, free_gpus, open_groups, place
 from cloudtune.progress import OVER
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cloudtune.catalog import Offer
     from cloudtune.events import Event
     from cloudtune.fleet import Rented
+    from cloudtune.plan import Group
     from cloudtune.progress import Status, TrialProgress
     from cloudtune.trial import Slice, TrialId
 
@@ -74,15 +77,21 @@ class RunPolicy(Books):
         """End the run while what it holds can still be given back within both limits."""
         if self.limits.deadline is not None and self._ahead >= self.limits.deadline:
             self._end(EndReason.DEADLINE)
-        elif not self._affordable(0):
+        elif self.limits.budget is not None and self.spent(self._ahead) > self.limits.budget:
             self._end(EndReason.BUDGET)
 
-    def _affordable(self, more: int) -> bool:
-        """Whether so many more instances could be rented, and all given back, on the budget."""
+    def _affordable(self, wanted: Iterable[Offer]) -> list[Offer]:
+        """Return what of it could be rented, and all given back, on the budget."""
         if self.limits.budget is None:
-            return True
-        fresh = more * self.plan.offer.charge(self._ahead - self.now)
-        return self.fleet.dollars(self._ahead) + fresh <= self.limits.budget
+            return list(wanted)
+        bill = self.spent(self._ahead)
+        found: list[Offer] = []
+        for offer in wanted:
+            charge = offer.charge(self._ahead - self.now) + self.plan.charges.usd_per_launch
+            if bill + charge <= self.limits.budget:
+                bill += charge
+                found.append(offer)
+        return found
 
     # ---- the stage -----------------------------------------------------------------------
 
@@ -121,35 +130,41 @@ class RunPolicy(Books):
         return None
 
     def _choose_surplus(self) -> None:
-        """Mark the instances that the new stage doesn't need, those with fewest survivors first."""
-        wanted = self.fleet.wanted()
-        extra = max(0, len(wanted) - self.stage_plan.instances)
-        for rented in sorted(wanted, key=self._worth)[:extra]:
-            rented.surplus = True
+        """Mark what the new stage doesn't need of each offer, those with fewest survivors first."""
+        staying = self._survivors()
+        for offer, count in self.fleet.held().items():
+            group = self.stage_plan.group(offer)
+            extra = count - (group.instances if group else 0)
+            # Of equal worth the oldest go: they have paid their minimum charge.
+            held = [rented for rented in self.fleet.wanted() if rented.offer == offer]
+            held.sort(key=lambda rented: (rented.joined, staying[rented.instance or ""]))
+            for rented in held[: max(0, extra)]:
+                rented.surplus = True
 
-    def _worth(self, rented: Rented) -> tuple[bool, int, str]:
-        """Order instances by what keeping them saves: joined, then survivors, then age."""
-        width = self.stage_plan.width
-        staying = [
-            name
-            for name in self.members
-            if self.trials[name].live
-            and self.trials[name].width == width
-            and any(piece.instance == rented.instance for piece in self.trials[name].placement)
-        ]
-        return (rented.joined, len(staying), rented.intent)
+    def _survivors(self) -> Counter[str]:
+        """Return how many trials could train on where they are, by instance."""
+        trials = [self.trials[name] for name in self.members]
+        pieces = (piece for t in trials if t.live and self._fits(t) for piece in t.placement)
+        return Counter(piece.instance for piece in pieces)
+
+    def _fits(self, trial: TrialProgress) -> bool:
+        """Whether a trial has the width that its offer has in this stage."""
+        group = self.stage_plan.group(trial.offer) if trial.offer else None
+        return group is not None and group.width == trial.width
 
     def _carry_on(self) -> Iterable[Command]:
         """Let survivors train on where they are, if the new stage has them there, or move them."""
         usable = {r.instance for r in self.fleet.usable()}
+        room = Counter({group.offer: group.trials for group in self.stage_plan.groups})
         commands: list[Command] = []
         for name in self.members:
             trial = self.trials[name]
             stays = all(piece.instance in usable for piece in trial.placement)
             if trial.status == "parked":
-                trial.status = "waiting"
+                trial.status, trial.offer = "waiting", None
                 trial.rewind()
-            elif stays and trial.width == self.stage_plan.width:
+            elif stays and self._fits(trial) and trial.offer and room[trial.offer] > 0:
+                room[trial.offer] -= 1
                 trial.status = "training"
                 commands.append(ExtendTrial(trial.session, self.stage_plan.stage.end_epoch))
             else:
@@ -159,37 +174,59 @@ class RunPolicy(Books):
     # ---- the fleet -----------------------------------------------------------------------
 
     def _fit_fleet(self) -> Iterable[Command]:
-        """Give back what is surplus and empty; request what is missing and affordable."""
+        """Give back what is surplus and empty; request what is missing, as soon as it may be."""
         busy = {piece.instance for piece in self._taken()}
         commands: list[Command] = [
             self._release(rented)
             for rented in self.fleet.alive()
             if rented.surplus and not rented.released and rented.instance not in busy
         ]
-        missing = self._instances_needed() - len(self.fleet.wanted())
-        if missing > 0 and self.now >= self.relaunch_at:
+        missing = self._missing() if self.now >= self.relaunch_at else Counter()
+        self.held_back = missing if self._must_wait(missing.total()) else Counter()
+        if missing and not self.held_back:
             commands += self._rent(missing)
         return commands
 
-    def _instances_needed(self) -> int:
-        """What the stage's plan says; where trials have failed, no more than the others can use."""
-        plan, gpus = self.stage_plan, self.plan.offer.gpus
-        left = sum(self.trials[name].status not in OVER for name in self.members)
-        if left == plan.stage.trials:
-            return plan.instances
-        sizes = range(len(self.fleet.wanted()), plan.instances)
-        enough = (size for size in sizes if slots(plan.width, gpus, size) >= left)
-        return next(enough, plan.instances)
+    def _must_wait(self, count: int) -> bool:
+        """Whether so many more have no room yet, because others are still going."""
+        alive = len(self.fleet.alive())
+        return alive + count > self.plan.max_instances and alive > len(self.fleet.wanted())
 
-    def _rent(self, missing: int) -> Iterable[Command]:
-        """Request as many as the budget allows; end the run if they can't train a single trial."""
-        count = next((n for n in range(missing, 0, -1) if self._affordable(n)), 0)
-        if not self._can_train(count):
+    def _missing(self) -> Counter[Offer]:
+        """Return what of the stage's plan isn't there or on its way, by offer.
+
+        Where trials have failed, no more than the others can use.
+        """
+        plan, held = self.stage_plan, self.fleet.held()
+        left = sum(self.trials[name].status not in OVER for name in self.members)
+        needed = Counter({group.offer: group.instances for group in plan.groups})
+        if left < plan.stage.trials:
+            needed = self._needed_for(left, held)
+        return needed - held
+
+    def _needed_for(self, left: int, held: Counter[Offer]) -> Counter[Offer]:
+        seated = self._seated()
+        needed: Counter[Offer] = Counter()
+        waiting = left - seated.total()
+        for group in self.stage_plan.groups:
+            joining = max(0, min(group.trials - seated[group.offer], waiting))
+            waiting -= joining
+            trials = seated[group.offer] + joining
+            needed[group.offer] = enough(group, trials, held[group.offer])
+        return needed
+
+    def _rent(self, missing: Counter[Offer]) -> Iterable[Command]:
+        """Request what the budget allows; end the run if that can't train a single trial."""
+        room = self.plan.max_instances - len(self.fleet.alive())
+        affordable = self._affordable([*missing.elements()][:room])
+        if not self._can_train(affordable):
             self._end(EndReason.BUDGET)
             return []
-        offer = self.plan.offer
-        intents = [self.fleet.request(offer, self.now).intent for _ in range(count)]
-        return [Launch(intent, offer.instance_type.name, offer.market) for intent in intents]
+        return [self._launch(offer) for offer in affordable]
+
+    def _launch(self, offer: Offer) -> Command:
+        intent = self.fleet.request(offer, self.now).intent
+        return Launch(intent, offer.instance_type.name, offer.market, offer.zone)
 
     def _release(self, rented: Rented) -> Command:
         rented.released = True
@@ -199,28 +236,33 @@ class RunPolicy(Books):
 
     def _fill_slots(self) -> Iterable[Command]:
         """Start waiting trials where they fit; let those at the rung make room for the rest."""
-        gpus = {r.instance: r.offer.gpus for r in self.fleet.usable() if r.instance}
         waiting = [t for name in self.members if (t := self.trials[name]).status == "waiting"]
+        seated, instances = self._seated(), self.fleet.held() + self.held_back
         commands: list[Command] = []
         for trial in waiting:
-            placement = self._place(gpus)
-            if placement is None:
-                return [*commands, *self._make_room()]
-            commands.append(self._start(trial, placement))
+            groups = open_groups(self.stage_plan.groups, seated, instances)
+            found = next(((g, at) for g in groups if (at := self._place(g))), None)
+            if found is None:
+                return [*commands, *self._make_room(groups)]
+            commands.append(self._start(trial, *found))
+            seated[found[0].offer] += 1
         return commands
 
-    def _place(self, gpus: dict[str, int]) -> tuple[Slice, ...] | None:
-        free = free_gpus(gpus, self._taken())
-        return place(self.stage_plan.width, self.plan.offer.gpus, free)
+    def _place(self, group: Group) -> tuple[Slice, ...] | None:
+        usable = (r for r in self.fleet.usable() if r.offer == group.offer)
+        gpus = {r.instance: group.offer.gpus for r in usable if r.instance}
+        return place(group.width, group.offer.gpus, free_gpus(gpus, self._taken()))
 
-    def _make_room(self) -> Iterable[Command]:
-        idle = [t for name in self.members if (t := self.trials[name]).status == "at rung"]
+    def _make_room(self, groups: Iterable[Group]) -> Iterable[Command]:
+        offers = {group.offer for group in groups}
+        members = (self.trials[name] for name in self.members)
+        idle = [t for t in members if t.status == "at rung" and t.offer in offers]
         return [self._stop(trial, "parked") for trial in idle]
 
-    def _start(self, trial: TrialProgress, placement: tuple[Slice, ...]) -> Command:
+    def _start(self, trial: TrialProgress, group: Group, placement: tuple[Slice, ...]) -> Command:
         trial.sessions += 1
-        trial.status = "starting"
-        trial.width, trial.placement = self.stage_plan.width, placement
+        trial.status, trial.offer = "starting", group.offer
+        trial.width, trial.placement = group.width, placement
         return StartTrial(
             session=trial.session,
             trial=trial.id,

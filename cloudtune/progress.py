@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from cloudtune.trial import better
 
 if TYPE_CHECKING:
+    from cloudtune.catalog import Offer
     from cloudtune.events import EpochDone
     from cloudtune.trial import Mode, Slice, Trial, TrialId, Width
 
@@ -38,7 +39,10 @@ class Best:
 
 @dataclass
 class TrialProgress:
-    """One trial; a session is one start of its workers, named `<trial>.<number>`."""
+    """One trial; a session is one start of its workers, named `<trial>.<number>`.
+
+    `offer` names the group of the stage that it has a seat in: None while it waits for one.
+    """
 
     trial: Trial
     status: Status = "waiting"
@@ -46,6 +50,7 @@ class TrialProgress:
     sessions: int = 0
     width: Width = 0
     placement: tuple[Slice, ...] = ()
+    offer: Offer | None = None
     epoch: int = 0
     checkpoint: str | None = None
     checkpoint_epoch: int = 0

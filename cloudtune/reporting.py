@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from cloudtune.fleet import Rented
     from cloudtune.ledger import Entry
-    from cloudtune.plan import StagePlan
+    from cloudtune.plan import Group, StagePlan
     from cloudtune.policy import RunPolicy
     from cloudtune.progress import TrialProgress
 
@@ -88,7 +90,7 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     policy = job.policy()
     for entry in entries:
         policy.handle(entry.event)
-    end = _end(policy)
+    end = policy.over_at
     return Report(
         job=job,
         policy=policy,
@@ -101,16 +103,9 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     )
 
 
-def _end(policy: RunPolicy) -> float:
-    """Return when the last instance stopped billing, or now if one still does."""
-    gone = [rented.gone_at for rented in policy.fleet]
-    if not gone or None in gone:
-        return policy.now
-    return max(at for at in gone if at is not None)
-
-
 def _stages(policy: RunPolicy, end: float) -> Sequence[StageReport]:
     bounds = [*policy.stage_began, end]
+    charges, launches = policy.plan.charges, _launches(policy)
     reports = []
     for number, plan in enumerate(policy.plan.stages):
         if number >= len(policy.stage_began):
@@ -118,19 +113,28 @@ def _stages(policy: RunPolicy, end: float) -> Sequence[StageReport]:
             continue
         begin, until = bounds[number], bounds[number + 1]
         dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
+        dollars += (until - begin) * charges.usd_per_second
+        dollars += launches[number] * charges.usd_per_launch
         reports.append(StageReport(plan, until - begin, dollars))
     return reports
 
 
+def _launches(policy: RunPolicy) -> Counter[int]:
+    """Return how many instances were launched in each stage; a request may be one."""
+    began = policy.stage_began[1:]
+    launched = [rented for rented in policy.fleet if rented.launched]
+    return Counter(bisect.bisect_right(began, rented.began_at) for rented in launched)
+
+
 def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> float:
     """Return what an instance cost in a window; what its minimum adds falls due at its end."""
-    if rented.launched_at is None:
+    if not rented.launched:
         return 0.0
     gone = end if rented.gone_at is None else rented.gone_at
-    rate = rented.offer.usd_per_hour / 3600.0
-    lived = max(0.0, min(until, gone) - max(begin, rented.launched_at)) * rate
-    if begin <= gone <= until and gone > begin:
-        lived += rented.dollars(gone) - (gone - rented.launched_at) * rate
+    rate = rented.offer.usd_per_second
+    lived = max(0.0, min(until, gone) - max(begin, rented.began_at)) * rate
+    if begin < gone <= until:
+        lived += rented.dollars(gone) - (gone - rented.began_at) * rate
     return lived
 
 
@@ -205,10 +209,19 @@ def _stage_json(stage: StageReport) -> dict[str, Any]:
     return {
         "trials": plan.stage.trials,
         "epochs": [plan.stage.start_epoch, plan.stage.end_epoch],
+        "groups": [_group_json(group) for group in plan.groups],
         "instances": plan.instances,
-        "width": plan.width,
         "seconds": {"planned": plan.seconds, "actual": stage.seconds},
         "dollars": {"planned": plan.dollars, "actual": stage.dollars},
+    }
+
+
+def _group_json(group: Group) -> dict[str, Any]:
+    return {
+        "offer": str(group.offer),
+        "instances": group.instances,
+        "width": group.width,
+        "trials": group.trials,
     }
 
 

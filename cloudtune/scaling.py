@@ -48,6 +48,9 @@ class ScalingProfile:
     `start`: from starting a trial on fresh workers until its first epoch begins.
     `resize`: the same from a checkpoint, including the stop before it.
     `release`: from giving an instance back until the cloud says that it is going (billed).
+    `error`: how wrong all the epochs may be together, as a relative standard deviation; not 0 where
+    they weren't measured on this type but derived from another. An empty `script_hash` stands for
+    published figures: of no script of the user's.
     """
 
     instance_type: str
@@ -60,6 +63,7 @@ class ScalingProfile:
     script_hash: str
     measured_at: str
     source: str
+    error: float = 0.0
 
     @property
     def widths(self) -> tuple[Width, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def simulate(job: Job) -> Report:
     """Return the report of a job played in virtual time, with made-up learning curves."""
     metric, seed = job.experiment.metric, job.experiment.seed
-    world = SimWorld(job.profile, metric.name, synthetic_metric(metric.mode, seed), seed)
+    world = SimWorld(job.rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
     ledger = MemoryLedger()
     run(job.policy(), world, ledger)
     return build(job, tuple(ledger.entries))

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
 from cloudtune.commands import (
@@ -38,8 +38,10 @@ from cloudtune.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Rentable
     from cloudtune.scaling import Measurement, ScalingProfile
 
     Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
@@ -50,29 +52,43 @@ class _Session:
     """A trial's workers: busy with being set up or with an epoch, or waiting at `until`."""
 
     command: StartTrial
+    profile: ScalingProfile
     epoch: int
     until: int
     alive: bool = True
     busy: bool = True
 
 
-_Intent: TypeAlias = Literal["asked", "dropped", "launched", "releasing", "gone"]
-_RUNNING = ("launched", "releasing")
+@dataclass
+class _Intent:
+    """One request for an instance, and what has become of it."""
+
+    rentable: Rentable
+    state: Literal["asked", "dropped", "launched", "releasing", "gone"] = "asked"
+
+
+_LEAST_FACTOR = 0.1
+_RECLAIMED = "the cloud took the spot instance back"
+
+
+def _key(offer: Offer) -> tuple[str, str, str]:
+    return offer.instance_type.name, offer.market, offer.zone
 
 
 class SimWorld:
-    """Plays launches, training and releases at the speeds of a profile.
+    """Plays launches, training, interruptions and releases at the speeds of what can be rented.
 
     Durations are normal with the profile's spread, at least zero, from a generator of our own
-    seeded with `seed`; with no spread they are the profile's means exactly. Metrics come from
-    `metric_of(config, epoch)`.
+    seeded with `seed`; with no spread they are the profile's means exactly. Where a profile may be
+    wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
+    drawn once. Lives of instances are exponential by their offer's interruptions. Metrics come
+    from `metric_of(config, epoch)`.
     """
 
     def __init__(
-        self, profile: ScalingProfile, metric_name: str, metric_of: Curve, seed: int = 0
+        self, rentables: Sequence[Rentable], metric_name: str, metric_of: Curve, seed: int = 0
     ) -> None:
         self.now = 0.0
-        self._profile = profile
         self._metric_name = metric_name
         self._metric_of = metric_of
         self._random = random.Random(seed)  # noqa: S311  not for secrets
@@ -80,9 +96,21 @@ class SimWorld:
         self._order = itertools.count()
         self._sessions: dict[str, _Session] = {}
         self._intents: dict[str, _Intent] = {}
+        self._profiles: dict[str, ScalingProfile] = {}  # by instance
         self._timers: dict[str, float] = {}
         self._ended = False
+        errors = {each.offer.instance_type.name: each.profile.error for each in rentables}
+        factors = {name: self._factor(error) for name, error in errors.items()}
+        self._rentables = {
+            _key(each.offer): replace(
+                each, profile=each.profile.slowed(factors[each.offer.instance_type.name])
+            )
+            for each in rentables
+        }
         self.schedule(RunStarted(0.0))
+
+    def _factor(self, error: float) -> float:
+        return max(_LEAST_FACTOR, self._random.gauss(1.0, error)) if error > 0 else 1.0
 
     def schedule(self, event: Event) -> None:
         """Let an event happen at its time, if it still can by then; tests inject trouble so."""
@@ -105,11 +133,11 @@ class SimWorld:
                 session = self._sessions.get(event.session)
                 return session is not None and session.alive
             case InstanceLaunched():
-                return self._intents[event.intent] == "asked"
+                return self._state(event.intent) == "asked"
             case LaunchFailed():
-                return self._intents.get(event.intent) in {"asked", "dropped"}
+                return self._state(event.intent) in {"asked", "dropped"}
             case NodeJoined() | NodeLost() | InstanceGone():
-                return self._intents.get(event.intent) in _RUNNING
+                return self._state(event.intent) in {"launched", "releasing"}
             case TimerFired():
                 return self._timers.get(event.name) == event.at
             case RunStarted() | TrialStopped() | Interrupted():
@@ -117,12 +145,15 @@ class SimWorld:
             case _:
                 assert_never(event)
 
+    def _state(self, intent: str) -> str:
+        return self._intents[intent].state if intent in self._intents else "unknown"
+
     def _follow(self, event: Event) -> None:
         match event:
             case InstanceLaunched():
-                self._intents[event.intent] = "launched"
+                self._intents[event.intent].state = "launched"
             case InstanceGone() | LaunchFailed():
-                self._intents[event.intent] = "gone"
+                self._intents[event.intent].state = "gone"
             case TrialStarted():
                 session = self._sessions[event.session]
                 session.busy = False
@@ -146,7 +177,7 @@ class SimWorld:
             return
         session.busy = True
         command, epoch = session.command, session.epoch + 1
-        seconds = self._draw(self._profile.epoch[command.width])
+        seconds = self._draw(session.profile.epoch[command.width])
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
         at = self.now + seconds
@@ -162,7 +193,7 @@ class SimWorld:
         """Schedule what comes of a command."""
         match command:
             case Launch():
-                self._launch(command.intent)
+                self._launch(command)
             case Release():
                 self._release(command.intent)
             case StartTrial():
@@ -181,28 +212,47 @@ class SimWorld:
             case _:
                 assert_never(command)
 
-    def _launch(self, intent: str) -> None:
+    def _launch(self, command: Launch) -> None:
+        intent = command.intent
         if intent in self._intents:
             return
-        self._intents[intent] = "asked"
-        at = self.now + self._draw(self._profile.launch)
-        self.schedule(InstanceLaunched(at, intent, f"sim-{intent}", at))
-        self.schedule(NodeJoined(at + self._draw(self._profile.boot), intent))
+        rentable = self._rentables[command.instance_type, command.market, command.zone]
+        instance, profile = f"sim-{intent}", rentable.profile
+        self._intents[intent], self._profiles[instance] = _Intent(rentable), profile
+        at = self.now + self._draw(profile.launch)
+        joined_at = at + self._draw(profile.boot)
+        self.schedule(InstanceLaunched(at, intent, instance, at))
+        self.schedule(NodeJoined(joined_at, intent))
+        self._live(rentable, intent, at, joined_at)
+
+    def _live(self, rentable: Rentable, intent: str, at: float, joined_at: float) -> None:
+        """Have the cloud take an instance back some day, where it does that."""
+        rate = rentable.offer.interruptions_per_hour / 3600.0
+        if rate == 0.0:
+            return
+        end = at + self._random.expovariate(rate)
+        if end > joined_at:
+            self.schedule(NodeLost(end, intent, _RECLAIMED))
+        self.schedule(InstanceGone(end, intent, end, _RECLAIMED))
 
     def _release(self, intent: str) -> None:
-        at = self.now + self._draw(self._profile.release)
-        if self._intents.get(intent) == "launched":
-            self._intents[intent] = "releasing"
+        asked = self._intents.get(intent)
+        if asked is None or asked.state not in {"asked", "launched"}:
+            return
+        at = self.now + self._draw(asked.rentable.profile.release)
+        if asked.state == "launched":
+            asked.state = "releasing"
             self.schedule(InstanceGone(at, intent, at, "released"))
-        elif self._intents.get(intent) == "asked":
-            self._intents[intent] = "dropped"
+        else:
+            asked.state = "dropped"
             self.schedule(LaunchFailed(at, intent, "Released", "given back before launch"))
 
     def _start(self, command: StartTrial) -> None:
         if command.session in self._sessions:
             return
-        delay = self._profile.start if command.start_epoch == 0 else self._profile.resize
-        session = _Session(command, command.start_epoch, command.until_epoch)
+        profile = self._profiles[command.placement[0].instance]
+        delay = profile.start if command.start_epoch == 0 else profile.resize
+        session = _Session(command, profile, command.start_epoch, command.until_epoch)
         self._sessions[command.session] = session
         self.schedule(TrialStarted(self.now + self._draw(delay), command.session))
 

@@ -195,7 +195,10 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         self, intent: str, node_config: Mapping[str, Any], tags: Mapping[str, str]
     ) -> dict[str, Any]:
         settings = self._settings()["provider"]
-        token = launch_token(self.run, intent, node_config["InstanceType"], settings["market"])
+        asked = settings["intents"][intent]
+        token = launch_token(
+            self.run, intent, node_config["InstanceType"], asked["market"], asked["zone"]
+        )
         named = {
             **tags,
             **settings["tags"],
@@ -203,7 +206,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             TAG_RAY_CLUSTER_NAME: self.cluster_name,
             RUN_TAG: self.run,
             INTENT_TAG: intent,
-            LEASE_TAG: settings["leases"][intent],
+            LEASE_TAG: asked["lease"],
             "Name": f"cloudtune-{self.run}-{intent}",
         }
         named.pop(TAG_RAY_NODE_NAME, None)

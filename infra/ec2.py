@@ -66,10 +66,30 @@ class Instance:
         return self.state in BILLING_STATES
 
 
-def launch_token(run: str, intent: str, instance_type: str, market: str) -> str:
+def launch_token(run: str, intent: str, instance_type: str, market: str, zone: str) -> str:
     """Return the ClientToken of a launch intent: the same intent never buys twice."""
-    key = f"{run}\n{intent}\n{instance_type}\n{market}"
+    key = f"{run}\n{intent}\n{instance_type}\n{market}\n{zone}"
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def market_request(market: str, zone: str) -> dict[str, Any]:
+    """Return what RunInstances is told of the market, and of the zone where there is one.
+
+    A spot instance is asked for once and ends when it is interrupted: whether another one takes
+    its place is for the policy to say.
+    """
+    request: dict[str, Any] = {}
+    if market == "spot":
+        request["InstanceMarketOptions"] = {
+            "MarketType": "spot",
+            "SpotOptions": {
+                "SpotInstanceType": "one-time",
+                "InstanceInterruptionBehavior": "terminate",
+            },
+        }
+    if zone:
+        request["Placement"] = {"AvailabilityZone": zone}
+    return request
 
 
 class Ec2:

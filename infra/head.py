@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.autoscaler import HEAD_TYPE, PROVIDER, Journal, head_instance
+from cloudtune.infra.ec2 import market_request
 from cloudtune.infra.node import INTENT_LABEL, Join, user_data
 from cloudtune.infra.processes import ProcessGroup, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.catalog import Offer
+    from cloudtune.commands import Launch
     from cloudtune.infra.ec2 import Endpoint
 
 JOURNAL = "provider.jsonl"
@@ -51,18 +52,34 @@ _ENVIRONMENT = {
 class Rental:
     """How the instances of a run are asked for.
 
-    An instance ends itself `lease_seconds` after it was asked for, at `lease_end` (Unix time) at
-    the latest; `request` goes to RunInstances as it is (image, subnet, …); `tags` are added to
-    our own.
+    `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
+    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `request` goes
+    to RunInstances as it is (image, subnet, …); `tags` are added to our own.
     """
 
     run: str
     endpoint: Endpoint
-    offer: Offer
+    gpus: Mapping[str, int]
     lease_seconds: float
     lease_end: float
     request: Mapping[str, Any]
     tags: Mapping[str, str]
+
+
+@dataclass
+class _Intent:
+    """A launch that was asked for: what, when (Unix time), with how long a lease, in seconds."""
+
+    launch: Launch
+    asked_at: float
+    lease: float
+    wanted: bool = True
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the node provider needs of it beside the request itself."""
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.asked_at + self.lease))
+        return {"market": self.launch.market, "zone": self.launch.zone, "lease": end}
 
 
 class RayHead:
@@ -75,10 +92,8 @@ class RayHead:
         self._ip = address
         self._port = _free_port(address)
         self._config = folder / "autoscaler.json"
-        self._wanted: dict[str, bool] = {}
         self._lock = threading.Lock()
-        self._leases: dict[str, float] = {}
-        self._asked: dict[str, float] = {}
+        self._intents: dict[str, _Intent] = {}
         self._group: ProcessGroup | None = None
         # Ray's sockets must have short names, so its folder can't be inside ours.
         self.temp = Path(mkdtemp(prefix="ct-"))
@@ -126,15 +141,19 @@ class RayHead:
         """Whether the head still runs."""
         return self._group is not None and self._group.alive()
 
-    def want(self, intent: str, *, wanted: bool) -> None:
-        """Have Ray's autoscaler launch the instance of an intent, or give it back."""
+    def want(self, launch: Launch) -> None:
+        """Have Ray's autoscaler launch the instance of an intent."""
         now = time.time()
-        lease = min(now + self.rental.lease_seconds, self.rental.lease_end)
+        lease = min(now + self.rental.lease_seconds, self.rental.lease_end) - now
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
-            self._leases.setdefault(intent, max(60.0, lease - now))
-            self._asked.setdefault(intent, now)
-            self._wanted[intent] = wanted
+            self._intents.setdefault(launch.intent, _Intent(launch, now, max(60.0, lease)))
+            self._write_config()
+
+    def give_back(self, intent: str) -> None:
+        """Have Ray's autoscaler end the instance of an intent, or never launch it."""
+        with self._lock:
+            self._intents[intent].wanted = False
             self._write_config()
 
     def stop(self) -> None:
@@ -172,10 +191,10 @@ class RayHead:
     def _settings(self) -> dict[str, Any]:
         rental = self.rental
         head = {"resources": {"CPU": 0}, "node_config": {}, "min_workers": 0, "max_workers": 0}
-        types = {intent: self._node_type(intent, on) for intent, on in self._wanted.items()}
+        types = {name: self._node_type(intent) for name, intent in self._intents.items()}
         return {
             "cluster_name": rental.run,
-            "max_workers": max(1, len(self._wanted)),
+            "max_workers": max(1, len(self._intents)),
             "upscaling_speed": 100.0,
             "idle_timeout_minutes": 60 * 24 * 365,
             "head_node_type": HEAD_TYPE,
@@ -186,10 +205,6 @@ class RayHead:
             **{name: [] for name in _COMMAND_LISTS},
         }
 
-    def _lease_end(self, intent: str) -> str:
-        end = self._asked[intent] + self._leases[intent]
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
-
     def _provider(self) -> dict[str, Any]:
         rental = self.rental
         return {
@@ -199,25 +214,25 @@ class RayHead:
             "disable_launch_config_check": True,
             "run": rental.run,
             "endpoint": vars(rental.endpoint),
-            "market": rental.offer.market,
-            "leases": {intent: self._lease_end(intent) for intent in self._leases},
+            "intents": {name: intent.settings for name, intent in self._intents.items()},
             "tags": dict(rental.tags),
             "journal": str(self.folder / JOURNAL),
             "config": str(self._config),
         }
 
-    def _node_type(self, intent: str, wanted: bool) -> dict[str, Any]:
-        offer, count = self.rental.offer, int(wanted)
-        minutes = math.ceil(self._leases[intent] / 60)
-        script = user_data(Join(self.address, intent, offer.gpus), minutes)
+    def _node_type(self, intent: _Intent) -> dict[str, Any]:
+        launch, count = intent.launch, int(intent.wanted)
+        gpus = self.rental.gpus[launch.instance_type]
+        script = user_data(Join(self.address, launch.intent, gpus), math.ceil(intent.lease / 60))
         return {
-            "resources": {"CPU": 0, "GPU": offer.gpus},
-            "labels": {INTENT_LABEL: intent},
+            "resources": {"CPU": 0, "GPU": gpus},
+            "labels": {INTENT_LABEL: launch.intent},
             "min_workers": count,
             "max_workers": count,
             "node_config": {
                 **self.rental.request,
-                "InstanceType": offer.instance_type.name,
+                **market_request(launch.market, launch.zone),
+                "InstanceType": launch.instance_type,
                 "UserData": script,
             },
         }

@@ -171,9 +171,9 @@ class CloudWorld:
         match command:
             case Launch():
                 self._watcher.expect(command.intent)
-                self._head.want(command.intent, wanted=True)
+                self._head.want(command)
             case Release():
-                self._head.want(command.intent, wanted=False)
+                self._head.give_back(command.intent)
                 self._watcher.release(command.intent)
             case StartTrial():
                 session = TrialSession(command, self._training, self.emit)

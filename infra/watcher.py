@@ -170,7 +170,7 @@ class Watcher:
                 watched.over = True
                 code, message = note.code, note.message
                 permanent = note.what == "refused" and is_permanent(code)
-                self._head.want(intent, wanted=False)
+                self._head.give_back(intent)
             elif intent not in asked and self._settled(watched):
                 watched.over = True
                 code, message = "Released", "given back before it was launched"

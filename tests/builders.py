@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from cloudtune.catalog import InstanceType, Offer
@@ -14,8 +16,19 @@ from cloudtune.events import EpochDone, InstanceLaunched, NodeJoined, RunStarted
 from cloudtune.experiment import Experiment
 from cloudtune.job import Job, drain_seconds
 from cloudtune.ledger import MemoryLedger
-from cloudtune.plan import Estimate, Limits, Plan, PlanRequest, Stage, StagePlan
-from cloudtune.planners.elastic import ElasticPlanner
+from cloudtune.placement import slots
+from cloudtune.plan import (
+    Charges,
+    Estimate,
+    Group,
+    Limits,
+    Plan,
+    PlanRequest,
+    Rentable,
+    Stage,
+    StagePlan,
+)
+from cloudtune.planners.exact import ExactPlanner
 from cloudtune.policy import Brakes, Metric, RunPolicy
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.simulator import SimWorld, synthetic_metric
@@ -25,6 +38,7 @@ from cloudtune.trial import Trial, rank_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from cloudtune.catalog import Market
     from cloudtune.commands import Command
     from cloudtune.events import Event
     from cloudtune.ledger import Entry
@@ -33,12 +47,29 @@ if TYPE_CHECKING:
     from cloudtune.trial import Slice, TrialId
 
 NO_LIMITS = Limits()
+NO_CHARGES = Charges()
 
 
-def offer(gpus: int = 4, usd_per_hour: float = 36.0, minimum_seconds: float = 60.0) -> Offer:
+def offer(
+    gpus: int = 4,
+    usd_per_hour: float = 36.0,
+    minimum_seconds: float = 60.0,
+    *,
+    name: str = "g.4x",
+    market: Market = "on-demand",
+    zone: str = "",
+    interruptions_per_hour: float = 0.0,
+) -> Offer:
     """Return an offer; at its $36 an hour, a second of an instance costs a cent."""
-    kind = InstanceType("g.4x", gpus, "T4", 16384, 16, 65536)
-    return Offer(kind, "on-demand", "us-east-1", usd_per_hour, minimum_seconds)
+    return Offer(
+        InstanceType(name, gpus, "T4", 16384, 16, 65536),
+        market,
+        "us-east-1",
+        usd_per_hour,
+        minimum_seconds,
+        zone=zone,
+        interruptions_per_hour=interruptions_per_hour,
+    )
 
 
 def profile(
@@ -50,6 +81,8 @@ def profile(
     resize: float = 6.0,
     release: float = 2.0,
     spread: float = 0.0,
+    name: str = "g.4x",
+    error: float = 0.0,
 ) -> ScalingProfile:
     """Return a profile; each duration's deviation is `spread` of its mean."""
 
@@ -57,7 +90,7 @@ def profile(
         return Measurement(seconds, seconds * spread, 3)
 
     return ScalingProfile(
-        instance_type="g.4x",
+        instance_type=name,
         epoch={width: measured(seconds) for width, seconds in epoch.items()},
         launch=measured(launch),
         boot=measured(boot),
@@ -67,6 +100,7 @@ def profile(
         script_hash="abc",
         measured_at="2026-01-01",
         source="made up",
+        error=error,
     )
 
 
@@ -78,7 +112,7 @@ NODE_BOUNDARY = {1.0: 8.0, 2.0: 4.7, 4.0: 2.5, 8.0: 3.8}
 
 @dataclass(frozen=True)
 class Setting:
-    """All that a simulated job is made from."""
+    """All that a simulated job is made from; `others` may be rented besides `offer`."""
 
     trials: int = 4
     min_epochs: int = 1
@@ -89,6 +123,14 @@ class Setting:
     max_instances: int = 2
     limits: Limits = NO_LIMITS
     seed: int = 0
+    others: tuple[Rentable, ...] = ()
+    charges: Charges = NO_CHARGES
+    mix: int = 1
+
+    @property
+    def rentables(self) -> tuple[Rentable, ...]:
+        """All that may be rented."""
+        return (Rentable(self.offer, self.profile, self.max_instances), *self.others)
 
     @property
     def strategy(self) -> SuccessiveHalving:
@@ -99,12 +141,18 @@ class Setting:
 
     def request(self, limits: Limits = NO_LIMITS) -> PlanRequest:
         """Return what a planner is asked."""
-        work = self.strategy.stages()
-        return PlanRequest(work, self.profile, self.offer, limits, self.max_instances)
+        return PlanRequest(
+            self.strategy.stages(),
+            self.rentables,
+            limits,
+            self.max_instances,
+            charges=self.charges,
+            mix=self.mix,
+        )
 
     def plan(self, planner: Planner | None = None, limits: Limits = NO_LIMITS) -> Plan:
         """Return a plan for the job."""
-        return (planner or ElasticPlanner()).plan(self.request(limits))
+        return (planner or ExactPlanner()).plan(self.request(limits))
 
     def policy(self, plan: Plan | None = None) -> RunPolicy:
         """Return a fresh policy for the job."""
@@ -114,12 +162,12 @@ class Setting:
             plan=plan or self.plan(),
             metric=Metric("score", "max"),
             limits=self.limits,
-            brakes=Brakes(drain=drain_seconds(self.profile)),
+            brakes=Brakes(drain=drain_seconds(*(each.profile for each in self.rentables))),
         )
 
     def world(self) -> SimWorld:
         """Return a simulated world for the job."""
-        return SimWorld(self.profile, "score", synthetic_metric("max", self.seed), self.seed)
+        return SimWorld(self.rentables, "score", synthetic_metric("max", self.seed), self.seed)
 
     def job(self, plan: Plan | None = None) -> Job:
         """Return the job as the header of a ledger has it."""
@@ -134,7 +182,7 @@ class Setting:
             seed=self.seed,
         )
         planned = plan or self.plan()
-        return Job("r1", experiment, planned, self.profile, self.limits, 0.0, False, "made up")
+        return Job("r1", experiment, planned, self.rentables, self.limits, 0.0, False, "made up")
 
     def but(self, **changes: object) -> Setting:
         """Return the setting with some fields changed."""
@@ -196,20 +244,41 @@ class _Bounded:
 
 
 def shapes(plan: Plan) -> list[tuple[int, float]]:
-    """Return instances and width of each stage."""
-    return [(stage.instances, stage.width) for stage in plan.stages]
+    """Return instances and width of each stage of a plan that uses one offer at a time."""
+    groups = (group for stage in plan.stages for group in stage.groups)
+    found = [(group.instances, group.width) for group in groups]
+    assert len(found) == len(plan.stages), "a stage has several groups"
+    return found
 
 
 # ---- scripted policies: plans by hand, events in a few words ----------------------------------
 
 
-def staged(*stages: tuple[int, int, int, int, float], gpus: int = 4) -> Plan:
+def staged(
+    *stages: tuple[int, int, int, int, float], gpus: int = 4, max_instances: int = 9
+) -> Plan:
     """Return a plan by hand; each stage is (trials, first epoch, last epoch, instances, width)."""
     made = [
-        StagePlan(Stage(trials, start, end), instances, width, 1, 0.0, 0.0, 0.0, 0.0)
+        grouped(start, end, group(offer(gpus), instances, width, trials))
         for trials, start, end, instances, width in stages
     ]
-    return Plan("by hand", offer(gpus), tuple(made), Estimate(0.0, 0.0))
+    return by_hand(*made, max_instances=max_instances)
+
+
+def group(offer: Offer, instances: int, width: float, trials: int) -> Group:
+    """Return a group, with the waves that it takes."""
+    waves = math.ceil(trials / max(1, slots(width, offer.gpus, instances)))
+    return Group(offer, instances, width, trials, waves)
+
+
+def grouped(start: int, end: int, *groups: Group) -> StagePlan:
+    """Return a stage of these groups, between two epochs."""
+    return StagePlan(Stage(sum(group.trials for group in groups), start, end), groups)
+
+
+def by_hand(*stages: StagePlan, max_instances: int = 9, charges: Charges = NO_CHARGES) -> Plan:
+    """Return a plan of these stages."""
+    return Plan("by hand", stages, Estimate(0.0, 0.0), max_instances, charges=charges)
 
 
 @dataclass(frozen=True)
@@ -283,25 +352,80 @@ def jobs(
     release: st.SearchStrategy[float],
     spread: st.SearchStrategy[float] = st.just(0.0),  # noqa: B008  a description, drawn from later
 ) -> Setting:
-    """Give jobs of all shapes that a small fleet can have, with delays of up to half a minute."""
-    widths = draw(st.sets(st.sampled_from([1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0]), min_size=1))
-    first = draw(st.integers(1, 3))
-    delays = st.floats(0.0, 30.0)
+    """Give jobs of all shapes that a small fleet can have, on one offer or two.
+
+    Delays are of up to half a minute.
+    """
+    first, deviation = draw(st.integers(1, 3)), draw(spread)
+    charges = st.builds(Charges, st.sampled_from([0.0, 0.25]), st.sampled_from([0.0, 0.002]))
+    other = st.none() | rentables("p.2x", epoch=epoch, release=release, spread=deviation)
+    rented = draw(rentables("g.4x", epoch=epoch, release=release, spread=deviation))
+    second = draw(other)
     return Setting(
         trials=draw(st.integers(1, 20)),
         min_epochs=first,
         max_epochs=draw(st.integers(first, most_epochs)),
         eta=draw(st.integers(2, 4)),
-        offer=offer(draw(st.sampled_from([1, 2, 4])), 36.0, draw(st.sampled_from([0.0, 60.0]))),
-        profile=profile(
-            {width: draw(epoch) for width in sorted(widths)},
-            launch=draw(delays),
-            boot=draw(delays),
-            start=draw(delays),
-            resize=draw(delays),
-            release=draw(release),
-            spread=draw(spread),
-        ),
+        offer=rented.offer,
+        profile=rented.profile,
         max_instances=draw(st.integers(1, 4)),
         seed=draw(st.integers(0, 1000)),
+        others=() if second is None else (second,),
+        charges=draw(charges),
+        mix=draw(st.integers(1, 2)),
     )
+
+
+@st.composite
+def rentables(
+    draw: st.DrawFn,
+    name: str,
+    *,
+    epoch: st.SearchStrategy[float],
+    release: st.SearchStrategy[float],
+    spread: float,
+) -> Rentable:
+    """Give offers of one instance type, and how a script scales on it."""
+    widths = draw(st.sets(st.sampled_from([1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0]), min_size=1))
+    gpus, dollars = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([12.0, 36.0, 90.0]))
+    delays = st.floats(0.0, 30.0)
+    made = profile(
+        {width: draw(epoch) for width in sorted(widths)},
+        launch=draw(delays),
+        boot=draw(delays),
+        start=draw(delays),
+        resize=draw(delays),
+        release=draw(release),
+        spread=spread,
+        name=name,
+    )
+    minimum = draw(st.sampled_from([0.0, 60.0]))
+    return Rentable(offer(gpus, dollars, minimum, name=name), made, draw(st.integers(1, 4)))
+
+
+@st.composite
+def choices(draw: st.DrawFn, setting: Setting) -> tuple[tuple[Group, ...], ...]:
+    """Give any way to run a job, stage by stage: good ones, and bad ones."""
+    return tuple(draw(stage_choices(setting, stage.trials)) for stage in setting.strategy.stages())
+
+
+@st.composite
+def stage_choices(draw: st.DrawFn, setting: Setting, trials: int) -> tuple[Group, ...]:
+    """Give any groups that so many trials can train in."""
+    room, left, groups = setting.max_instances, trials, []
+    for rentable in draw(st.permutations(setting.rentables)):
+        sizes = range(1, min(room, rentable.most) + 1)
+        shapes = [
+            (size, width)
+            for size in sizes
+            for width in rentable.profile.widths
+            if slots(width, rentable.gpus, size) > 0
+        ]
+        if shapes and left:
+            size, width = draw(st.sampled_from(shapes))
+            count = draw(st.integers(1, left))
+            groups.append(group(rentable.offer, size, width, count))
+            room, left = room - size, left - count
+    assume(groups)  # no width fits on so few instances
+    first = groups[0]
+    return (group(first.offer, first.instances, first.width, first.trials + left), *groups[1:])

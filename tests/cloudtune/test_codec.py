@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import typing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 
 from cloudtune import commands, events
 from cloudtune.codec import decode, decode_kind, encode, encode_kind
-from cloudtune.plan import Limits, Plan
+from cloudtune.plan import Charges, Limits, Plan, PlanRequest, Rentable
 from cloudtune.scaling import ScalingProfile
 from cloudtune.trial import EndReason, Slice
-from tests.builders import NODE_BOUNDARY, Setting, profile
+from tests.builders import NODE_BOUNDARY, Setting, by_hand, group, grouped, offer, profile
 
+CHARGES = Charges(0.25, 0.001)
 words = st.text(max_size=20)
 moments = st.floats(0.0, 1e9)
 numbers = st.floats(allow_nan=False)
@@ -51,7 +53,7 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     events.TrialLost: st.builds(events.TrialLost, moments, words, words),
     events.TimerFired: st.builds(events.TimerFired, moments, words),
     events.Interrupted: st.builds(events.Interrupted, moments),
-    commands.Launch: st.builds(commands.Launch, words, words, words),
+    commands.Launch: st.builds(commands.Launch, words, words, words, words),
     commands.Release: st.builds(commands.Release, words),
     commands.StartTrial: st.builds(
         commands.StartTrial,
@@ -107,7 +109,23 @@ def test_profiles_keep_their_widths_as_numbers() -> None:
     assert again.widths == made.widths
 
 
+def test_what_can_be_rented_reads_back_equal() -> None:
+    spot = offer(market="spot", zone="us-east-1b", interruptions_per_hour=0.5)
+    rentable = Rentable(spot, profile(NODE_BOUNDARY, error=0.2), 3)
+    again = decode(Rentable, through_json(encode(rentable)))
+    assert again == rentable
+    assert again.profile.widths == rentable.profile.widths
+
+
+def test_requests_keep_what_is_given_by_name() -> None:
+    request = replace(Setting().request(), vcpu_quotas={"spot g": 96})
+    assert decode(PlanRequest, through_json(encode(request))) == request
+
+
 def test_plans_read_back_equal() -> None:
-    plan = Setting(8, 1, 8, 2, profile=profile(NODE_BOUNDARY)).plan()
+    plan = Setting(8, 1, 8, 2, profile=profile(NODE_BOUNDARY), charges=CHARGES).plan()
     assert decode(Plan, through_json(encode(plan))) == plan
+    both = grouped(0, 2, group(offer(), 1, 2.0, 3), group(offer(1, zone="us-east-1b"), 2, 1.0, 2))
+    mixed = replace(by_hand(both, charges=CHARGES), gap=0.125, status="feasible")
+    assert decode(Plan, through_json(encode(mixed))) == mixed
     assert decode(Limits, through_json(encode(Limits(None, 40)))) == Limits(None, 40.0)

@@ -39,6 +39,24 @@ def test_what_is_alive_wanted_and_usable() -> None:
     assert book["i003"] is released
 
 
+def test_what_is_to_stay_is_counted_by_offer() -> None:
+    book, other = FleetBook(), offer(1, name="p.1x")
+    book.request(other, 0.0).surplus = True
+    for each in (offer(), other, offer()):
+        book.request(each, 0.0)
+    assert book.held() == {offer(): 2, other: 1}
+
+
+def test_a_launch_counts_unless_it_was_refused() -> None:
+    book = FleetBook()
+    asked, refused, launched = (book.request(offer(), at=float(n)) for n in range(3))
+    launched.launched_at, launched.gone_at = 5.0, 9.0
+    assert (asked.began_at, launched.began_at) == (0.0, 5.0)
+    assert book.launches == 3, "what isn't answered may exist"
+    refused.gone_at = 2.0
+    assert book.launches == 2
+
+
 def test_the_bill_is_the_sum() -> None:
     book = FleetBook()
     for name in ("i-1", "i-2"):

@@ -5,16 +5,17 @@ import json
 import pytest
 
 from cloudtune.job import Job, drain_seconds, strategy, trials
-from cloudtune.plan import Limits, Stage
+from cloudtune.plan import Limits, Rentable, Stage
 from cloudtune.scaling import Measurement
 from cloudtune.strategies.sha import SuccessiveHalving
-from tests.builders import LINEAR, Setting, play, profile
+from tests.builders import LINEAR, Setting, offer, play, profile
 
 SETTING = Setting(8, 1, 8, 2, limits=Limits(deadline=900.0, budget=12.5), seed=3)
 
 
 def test_a_job_reads_back_equal_and_decides_equally() -> None:
     job = SETTING.job()
+    assert len(job.rentables) == 1
     again = Job.from_json(json.loads(json.dumps(job.to_json())))
     assert again == job
     played, policy = play(SETTING), again.policy()
@@ -29,6 +30,14 @@ def test_the_policy_has_what_the_job_says() -> None:
     assert policy.metric.name == "score"
     assert policy.brakes.drain == drain_seconds(SETTING.profile)
     assert len(policy.trials) == 8
+
+
+def test_a_job_on_several_offers_has_time_for_the_slowest_of_them() -> None:
+    other = Rentable(offer(1, name="p.1x"), profile(LINEAR, release=30.0, name="p.1x"), 2)
+    job = SETTING.but(others=(other,)).job()
+    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+    assert again == job
+    assert again.policy().brakes.drain == drain_seconds(other.profile)
 
 
 def test_trials_are_drawn_by_the_seed_and_named_in_order() -> None:
@@ -51,3 +60,5 @@ def test_giving_back_has_room_to_spare() -> None:
     made = profile(LINEAR, release=2.0, spread=0.5)
     assert made.release == Measurement(2.0, 1.0, 3)
     assert drain_seconds(made) == pytest.approx(3.0 + 2.0 * 4.0)
+    slower = profile(LINEAR, release=9.0)
+    assert drain_seconds(made, slower) == drain_seconds(slower, made) == pytest.approx(21.0)

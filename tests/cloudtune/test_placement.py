@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.placement import free_gpus, place, slots
+from cloudtune.placement import enough, free_gpus, open_groups, place, slots
 from cloudtune.trial import Slice
+from tests.builders import group, offer
+
+if TYPE_CHECKING:
+    from cloudtune.plan import Group
 
 WIDTHS = st.sampled_from([1 / 7, 1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0])
 
@@ -52,6 +57,36 @@ def test_a_wide_trial_takes_whole_empty_instances() -> None:
 def test_slices_elsewhere_take_nothing() -> None:
     taken = [Slice("a", 1.0), Slice("gone", 4.0), Slice("a", 0.5)]
     assert free_gpus({"a": 4, "b": 1}, taken) == {"a": 2.5, "b": 1.0}
+
+
+SMALL, BIG = group(offer(1), 4, 1.0, 4), group(offer(4, name="p.4x"), 2, 8.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("seated", "instances", "expected"),
+    [
+        ({}, {SMALL: 4, BIG: 2}, [SMALL, BIG]),
+        ({SMALL: 4}, {SMALL: 4, BIG: 2}, [BIG]),
+        ({SMALL: 4}, {SMALL: 4, BIG: 1}, [SMALL]),  # one of two is of no use to a trial on both
+        ({SMALL: 5}, {SMALL: 1}, [SMALL]),
+        ({BIG: 1}, {BIG: 2}, [BIG]),
+        ({SMALL: 4, BIG: 1}, {SMALL: 4, BIG: 2}, [SMALL, BIG]),
+        ({}, {}, []),
+    ],
+)
+def test_where_a_waiting_trial_may_go(
+    seated: dict[Group, int], instances: dict[Group, int], expected: list[Group]
+) -> None:
+    seats = {each.offer: count for each, count in seated.items()}
+    there = {each.offer: count for each, count in instances.items()}
+    assert open_groups((SMALL, BIG), seats, there) == expected
+
+
+@pytest.mark.parametrize(
+    ("trials", "have", "expected"), [(4, 0, 4), (2, 0, 2), (2, 3, 3), (9, 0, 4), (0, 0, 0)]
+)
+def test_a_group_needs_what_its_trials_can_use(trials: int, have: int, expected: int) -> None:
+    assert enough(SMALL, trials, have) == expected
 
 
 @given(width=WIDTHS, gpus=st.integers(1, 8), instances=st.integers(0, 5))

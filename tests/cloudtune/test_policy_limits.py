@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +22,18 @@ from cloudtune.events import (
 from cloudtune.plan import Limits
 from cloudtune.policy import Brakes
 from cloudtune.trial import EndReason
-from tests.builders import begun, epoch, join, offer, scripted, staged, starts
+from tests.builders import (
+    begun,
+    by_hand,
+    epoch,
+    group,
+    grouped,
+    join,
+    offer,
+    scripted,
+    staged,
+    starts,
+)
 
 if TYPE_CHECKING:
     from cloudtune.events import Event
@@ -108,7 +118,7 @@ def test_a_lost_instance_that_cannot_be_replaced_ends_the_run() -> None:
 
 
 def test_without_a_minimum_charge_a_request_still_costs_what_its_return_takes() -> None:
-    by_second = replace(ONE_TRIAL, offer=offer(minimum_seconds=0.0))
+    by_second = by_hand(grouped(0, 9, group(offer(minimum_seconds=0.0), 1, 4.0, 1)))
     policy = scripted(by_second, Limits(budget=0.07), Brakes(tick=1.0, drain=6.0))
     assert policy.handle(RunStarted(0.0))[1:] == (launch("i000"),)
     policy = scripted(by_second, Limits(budget=0.06), Brakes(tick=1.0, drain=6.0))

@@ -8,7 +8,8 @@ import pytest
 
 from cloudtune.events import EpochDone, Interrupted, RunStarted, TrialFailed
 from cloudtune.ledger import Entry, FileLedger
-from cloudtune.plan import Limits
+from cloudtune.plan import Charges, Limits
+from cloudtune.planners.model import price
 from cloudtune.reporting import WidthChange, build, load, to_json
 from tests.builders import NODE_BOUNDARY, Setting, begun, epoch, play, profile, shapes
 
@@ -93,6 +94,24 @@ def test_the_best_trial_and_all_others_are_in_the_json() -> None:
         "actual": pytest.approx(103.8),
     }
     assert data["stages"][1]["epochs"] == [2, 6]
+    assert data["stages"][1]["instances"] == 2
+    assert data["stages"][1]["groups"] == [
+        {"offer": "g.4x on-demand $36/h", "instances": 2, "width": 2.0, "trials": 4}
+    ]
+
+
+def test_charges_are_told_in_the_stage_in_which_they_fall_due() -> None:
+    charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
+    plan = price(charged.request(), [stage.groups for stage in PLAN.stages], "by hand")
+    told = build(charged.job(plan), play(charged, plan).entries)
+    for number, (stage, plain) in enumerate(zip(told.stages, report().stages, strict=True)):
+        assert stage.seconds is not None
+        assert stage.dollars is not None
+        assert plain.dollars is not None
+        launched = 3.0 if number == 0 else 0.0
+        assert stage.dollars == pytest.approx(plain.dollars + launched + 0.1 * stage.seconds)
+    assert sum(s.dollars or 0.0 for s in told.stages) == pytest.approx(told.dollars)
+    assert told.dollars == pytest.approx(plan.estimate.dollars)
 
 
 def test_errors_are_told_with_their_tracebacks() -> None:
