@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune import home, planning
+from cloudtune.cli_catalog import catalog
 from cloudtune.cli_options import (
     OUTPUT,
     PACE,
@@ -20,10 +21,15 @@ from cloudtune.cli_options import (
     experiment_options,
     limits_of,
     load_experiment,
+    planning_options,
+    wish_of,
 )
+from cloudtune.cli_plan import load_problem, plan, show_infeasible, show_planned
 from cloudtune.errors import CleanupError, CloudtuneError, InfeasibleError, UsageError
 from cloudtune.plan import Limits
-from cloudtune.screen import console, show_plan, show_profile
+from cloudtune.plan_files import TOLERANCE, job_of, load_plan, refuse_moved_prices
+from cloudtune.screen import console, show_profile
+from cloudtune.screen_plan import show_stages
 from cloudtune.units import format_dollars
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from cloudtune.driving import Ended, Watch
     from cloudtune.experiment import Experiment
     from cloudtune.job import Job
-    from cloudtune.planning import Planned
+    from cloudtune.planning import Problem
     from cloudtune.policy import RunPolicy
     from cloudtune.scaling import ScalingProfile
 
@@ -66,74 +72,8 @@ def cli() -> None:
     """
 
 
-# ---- plan ----------------------------------------------------------------------------------
-
-
-@cli.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
-@experiment_options
-@PROFILE
-@click.option("--save", type=click.Path(path_type=Path), help="Write the plan down for `run`.")
-@OUTPUT
-def plan(
-    experiment: Path, profile: Path | None, save: Path | None, output: str, **given: Any
-) -> int:
-    """Show what a run would do, take and cost. Rents nothing."""
-    wanted = load_experiment(experiment, given)
-    profiles = planning.stored_profiles(wanted, profile)
-    if not profiles:
-        raise planning.no_profile(wanted)
-    try:
-        planned = planning.make_plan(wanted, profiles, limits_of(wanted))
-    except InfeasibleError as error:
-        return _show_infeasible(error, output)
-    if save is not None:
-        planning.save_plan(save, wanted, planned, limits_of(wanted))
-    _show_planned(wanted, planned, output)
-    return 0
-
-
-def _show_planned(wanted: Experiment, planned: Planned, output: str) -> None:
-    from cloudtune.codec import encode
-
-    if output == "json":
-        data = {
-            "feasible": True,
-            "plan": encode(planned.plan),
-            "static": encode(planned.static) if planned.static else None,
-            "prices": {"source": planned.catalog.source, "as_of": planned.catalog.as_of},
-            "profile": {
-                "source": planned.profile.source,
-                "measured_at": planned.profile.measured_at,
-            },
-        }
-        click.echo(json.dumps(data, indent=1))
-        return
-    out = console()
-    out.print(f"{wanted.name}: {wanted.trials} trials, {wanted.strategy}, eta {wanted.eta}")
-    out.print(f"Prices: {planned.catalog.source}, {planned.catalog.as_of}")
-    out.print(f"Profile: {planned.profile.source}, {planned.profile.measured_at}")
-    show_plan(out, planned.plan, planned.static, limits_of(wanted))
-
-
-def _show_infeasible(error: InfeasibleError, output: str) -> int:
-    from cloudtune.codec import encode
-
-    if output == "json":
-        data = {
-            "feasible": False,
-            "message": str(error),
-            "fastest": encode(error.fastest) if error.fastest else None,
-            "cheapest": encode(error.cheapest) if error.cheapest else None,
-        }
-        click.echo(json.dumps(data, indent=1))
-        return error.exit_code
-    for name, found in (("Fastest", error.fastest), ("Cheapest", error.cheapest)):
-        if found is not None:
-            click.echo(f"{name} plan there is:")
-            show_plan(console(), found, None, Limits())
-    click.echo(f"infeasible: {error}", err=True)
-    return error.exit_code
+cli.add_command(plan)
+cli.add_command(catalog)
 
 
 # ---- run -----------------------------------------------------------------------------------
@@ -142,45 +82,78 @@ def _show_infeasible(error: InfeasibleError, output: str) -> int:
 @cli.command()
 @click.argument("experiment", metavar="EXPERIMENT|PLAN", type=click.Path(path_type=Path))
 @experiment_options
+@planning_options
 @PROFILE
 @PACE
 @click.option("--force", is_flag=True, help="Start even if no plan meets the limits; they hold.")
+@click.option(
+    "--price-tolerance",
+    type=click.FloatRange(min=0.0),
+    default=TOLERANCE,
+    show_default=True,
+    help="Refuse a saved plan whose prices have moved by more than this share.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before renting from AWS.")
 def run(
+    *,
     experiment: Path,
-    profile: Path | None,
+    profile: str | None,
     pace: bool,
     force: bool,
+    price_tolerance: float,
     yes: bool,
     **given: Any,
 ) -> int:
     """Tune: rent, train, cut, grow, give back, and report. Takes an experiment or a saved plan."""
+    began = time.time()
+    saved = load_plan(experiment)
+    if saved is not None:
+        _refuse_overrides({**given, "profile": profile})
+        refuse_moved_prices(experiment, saved, price_tolerance)
+        return _run_planned(saved, began, pace=pace, force=force, yes=yes)
+    wanted, wish = load_experiment(experiment, given), wish_of(given)
+    problem, spent = _measured(wanted, profile, began, pace=pace, yes=yes)
+    _refuse_published([each.profile for each in problem.rentables], force=force)
+    limits = _left(limits_of(wanted), spent)
+    elapsed = time.time() - began
+    try:
+        planned = planning.make_plan(problem, limits, wish, elapsed)
+    except InfeasibleError as error:
+        if not force:
+            return show_infeasible(error, "table")
+        planned = planning.forced_plan(problem, limits, wish, elapsed)
+        console().print("No plan meets the limits; runs until one of them ends it.")
+    show_planned(planned, limits)
+    paced = pace and wanted.cloud.provider == "emulated"
+    return _run_job(job_of(planned, limits, began, paced=paced), yes=yes)
+
+
+def _measured(
+    wanted: Experiment, profile: str | None, began: float, *, pace: bool, yes: bool
+) -> tuple[Problem, float]:
+    """Return what there is to choose from, measured first if need be, and what that cost."""
     from cloudtune import driving
 
-    began = time.time()
-    saved = planning.load_plan(experiment)
-    if saved is not None:
-        _refuse_overrides(given)
-        return _run_planned(saved, began, pace=pace, yes=yes)
-    wanted = load_experiment(experiment, given)
     profiles = planning.stored_profiles(wanted, profile)
     driving.check_script(wanted)
     spent = 0.0
     if not profiles:
         _confirm(wanted, None, yes=yes)
         profiles, spent = _profile_first(wanted, began, pace=pace)
-    limits = _left(limits_of(wanted), spent)
-    elapsed = time.time() - began
-    try:
-        planned = planning.make_plan(wanted, profiles, limits, elapsed)
-    except InfeasibleError as error:
-        if not force:
-            return _show_infeasible(error, "table")
-        planned = planning.forced_plan(wanted, profiles, limits, elapsed)
-        console().print("No plan meets the limits; runs until one of them ends it.")
-    _show_planned(wanted, planned, "table")
-    job = _job(wanted, planned, limits, began, pace=pace)
-    return _run_job(job, yes=yes)
+    return planning.problem_of(wanted, profiles), spent
+
+
+def _refuse_published(profiles: Sequence[ScalingProfile], *, force: bool) -> None:
+    """Pass if the plan goes by measurements of the user's own script.
+
+    Raises:
+        UsageError: it goes by published figures of another.
+    """
+    if not force and any(not profile.script_hash for profile in profiles):
+        raise UsageError(
+            "published figures are for planning; a run needs your script's own: measure it with "
+            "`cloudtune profile`, or leave --profile out (or insist with --force)"
+        )
 
 
 def _refuse_overrides(given: Mapping[str, Any]) -> None:
@@ -197,28 +170,14 @@ def _left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
     )
 
 
-def _job(wanted: Experiment, planned: Planned, limits: Limits, began: float, *, pace: bool) -> Job:
-    from cloudtune.job import Job
-
-    return Job(
-        run="",
-        experiment=wanted,
-        plan=planned.plan,
-        profile=planned.profile,
-        limits=limits,
-        began=began,
-        paced=pace and wanted.cloud.provider == "emulated",
-        price_source=f"{planned.catalog.source}, {planned.catalog.as_of}",
-    )
-
-
-def _run_planned(saved: Job, began: float, *, pace: bool, yes: bool) -> int:
+def _run_planned(saved: Job, began: float, *, pace: bool, force: bool, yes: bool) -> int:
     from cloudtune import driving
 
+    _refuse_published([each.profile for each in saved.rentables], force=force)
     driving.check_script(saved.experiment)
     paced = pace and saved.experiment.cloud.provider == "emulated"
     job = dataclasses.replace(saved, began=began, paced=paced)
-    show_plan(console(), job.plan, None, job.limits)
+    show_stages(console(), job.plan)
     return _run_job(job, yes=yes)
 
 
@@ -229,7 +188,7 @@ def _profile_first(
 
     console().print("No profile of this script yet: measuring it first, within the same limits.")
     profiles, spent = [], 0.0
-    for name in wanted.cloud.instances:
+    for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = _left(limits_of(wanted), spent, time.time() - began)
         found, cost = driving.measure(wanted, name, _measure_watch(), pace=pace, limits=limits)
         driving.keep_profile(found)
@@ -329,7 +288,7 @@ def profile(
     driving.check_script(wanted)
     _confirm(wanted, None, yes=yes)
     profiles, spent = [], 0.0
-    for name in wanted.cloud.instances:
+    for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = Limits(None, _left(limits_of(wanted), spent).budget)
         found, cost = driving.measure(
             wanted, name, _measure_watch(), pace=pace, limits=limits, epochs=epochs
@@ -356,12 +315,13 @@ def _measure_watch() -> Callable[[Any, Any], None]:
 @cli.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
+@planning_options
 @PROFILE
 @click.option("--force", is_flag=True, help="Simulate even if no plan meets the limits.")
 @OUTPUT
 def simulate(
     experiment: Path,
-    profile: Path | None,
+    profile: str | None,
     force: bool,
     output: str,
     **given: Any,
@@ -371,18 +331,15 @@ def simulate(
     from cloudtune.screen import show_report
     from cloudtune.simulating import simulate as simulate_job
 
-    wanted = load_experiment(experiment, given)
-    profiles = planning.stored_profiles(wanted, profile)
-    if not profiles:
-        raise planning.no_profile(wanted)
-    limits = limits_of(wanted)
+    wanted, wish = load_experiment(experiment, given), wish_of(given)
+    limits, problem = limits_of(wanted), load_problem(wanted, profile)
     try:
-        planned = planning.make_plan(wanted, profiles, limits)
+        planned = planning.make_plan(problem, limits, wish)
     except InfeasibleError as error:
         if not force:
-            return _show_infeasible(error, output)
-        planned = planning.forced_plan(wanted, profiles, limits)
-    played = simulate_job(_job(wanted, planned, limits, 0.0, pace=False))
+            return show_infeasible(error, output)
+        planned = planning.forced_plan(problem, limits, wish)
+    played = simulate_job(job_of(planned, limits, 0.0, paced=False))
     if output == "json":
         click.echo(json.dumps(reporting.to_json(played), indent=1))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +10,11 @@ import click
 from cloudtune.experiment import Experiment
 from cloudtune.infra.pricing import instance_types
 from cloudtune.plan import Limits
+from cloudtune.planning import PLANNERS, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import TypeVar
 
     Command = TypeVar("Command", bound=Callable[..., Any])
@@ -29,17 +30,62 @@ def experiment_options(command: Command) -> Command:
         click.option("--trials", type=int, help="How many configurations to try."),
         click.option("--max-instances", type=int, help="Rent no more instances at once."),
         click.option("--provider", type=click.Choice(["emulated", "aws"]), help="Which cloud."),
+        click.option(
+            "--instances", metavar="TYPES", help="Instance types, as in g5.xlarge,'g6.*'."
+        ),
+        click.option(
+            "--market", type=click.Choice(["on-demand", "spot", "any"]), help="Where to rent."
+        ),
         click.option("--seed", type=int, help="Seed of the search and of the training."),
         click.option("--storage", metavar="URI", help="Where checkpoints go."),
     ]
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
+def planning_options(command: Command) -> Command:
+    """Give a command the options that say how to plan."""
+    options = [
+        click.option(
+            "--objective",
+            type=click.Choice(["cost", "time", "trials"]),
+            help="Least cost (the default), least time, or most trials within the limits.",
+        ),
+        click.option(
+            "--planner", type=click.Choice(PLANNERS), help="Who plans; the default is exact."
+        ),
+        click.option(
+            "--confidence",
+            type=click.FloatRange(0.5, 0.999),
+            help="Keep the limits with this probability, instead of on average.",
+        ),
+    ]
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def wish_of(given: Mapping[str, Any]) -> Wish:
+    """Return how to plan, by the options that were given."""
+    return Wish(
+        given.get("objective") or "cost",
+        given.get("planner") or "exact",
+        given.get("confidence"),
+    )
+
+
 PROFILE = click.option(
-    "--profile", "profile", type=click.Path(path_type=Path), help="Use this measured profile."
+    "--profile",
+    "profile",
+    metavar="FILE|NAME",
+    help="Use a measured profile, or published figures, as in resnet50-cifar10@v100.",
 )
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+OUTPUT_YAML = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
 )
 PACE = click.option(
     "--pace/--no-pace",
@@ -52,6 +98,8 @@ _OVERRIDES = {
     "trials": "trials",
     "max_instances": "cloud.max_instances",
     "provider": "cloud.provider",
+    "instances": "cloud.instances",
+    "market": "cloud.market",
     "seed": "seed",
     "storage": "storage",
 }
@@ -68,6 +116,9 @@ def load_experiment(path: Path, given: Mapping[str, Any]) -> Experiment:
         for option, field in _OVERRIDES.items()
         if given.get(option) is not None
     }
+    if "cloud.instances" in overrides:
+        names = str(overrides["cloud.instances"]).split(",")
+        overrides["cloud.instances"] = [name.strip() for name in names]
     experiment = Experiment.load(path, overrides, known_instances=instance_types())
     experiment.check_train()
     return experiment

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +19,7 @@ from pydantic import (
 )
 
 from cloudtune.errors import ExperimentError
-from cloudtune.fields import (  # noqa: TC001 (pydantic reads annotations at run time)
+from cloudtune.fields import (
     Directory,
     Dollars,
     Name,
@@ -42,14 +44,20 @@ from cloudtune.train_source import check_function
 from cloudtune.wording import allowed_names, nearest, shown
 from cloudtune.yaml_lines import YamlDocument, read_yaml
 
+_QUOTA = re.compile(r"(on-demand|spot) [a-z]+")
 # Few enough names to read; otherwise only the nearest is given.
 _LISTED_INSTANCES = 12
 
 
-def _market(value: str) -> str:
-    if value == "spot":
-        raise refuse("spot comes later; use on-demand")
-    return value
+def _quota_names(quotas: dict[str, int]) -> dict[str, int]:
+    for name in quotas:
+        if not _QUOTA.fullmatch(name):
+            raise refuse(
+                f"{shown(name)} is no quota; write the market and the class of the instance type, "
+                'such as "on-demand g" or "spot p"',
+                name,
+            )
+    return quotas
 
 
 def _different(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -57,6 +65,9 @@ def _different(values: tuple[str, ...]) -> tuple[str, ...]:
         if value in values[:index]:
             raise refuse(f"{shown(value)} is listed twice; keep one", index)
     return values
+
+
+Vcpus = Annotated[Whole, Field(ge=0)]
 
 
 class _Section(BaseModel):
@@ -90,16 +101,37 @@ class Limits(_Section):
     budget: Dollars = Field(default=None, examples=["$40"])
 
 
+class Charges(_Section):
+    """What a run costs besides its instances, in US dollars.
+
+    `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
+    the machine that cloudtune itself runs on, and the storage of checkpoints.
+    """
+
+    per_launch: Dollars = Field(default=None, examples=["$0.02"])
+    per_hour: Dollars = Field(default=None, examples=["$0.10"])
+
+
 class Cloud(_Section):
-    """Where instances are rented; the last four fields are for AWS alone."""
+    """Where instances are rented; the last four fields are for AWS alone.
+
+    `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
+    by EC2's quotas: market and class, as in "on-demand g" or "spot p".
+    """
 
     provider: Literal["emulated", "aws"] = "emulated"
     region: Text = Field(default="us-east-1", examples=["us-east-1"])
     instances: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
         default=("g4dn.12xlarge",), min_length=1, examples=["[g4dn.12xlarge]"]
     )
-    market: Annotated[Literal["on-demand", "spot"], AfterValidator(_market)] = "on-demand"
+    market: Literal["on-demand", "spot", "any"] = "on-demand"
+    zones: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
+        default=(), examples=["[us-east-1a, us-east-1b]"]
+    )
     max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
+    vcpu_quotas: Annotated[dict[Text, Vcpus], AfterValidator(_quota_names)] = Field(
+        default={}, examples=['{"on-demand g": 96}']
+    )
     image: Text | None = Field(default=None, examples=["ami-0123456789abcdef0"])
     subnet: Text | None = Field(default=None, examples=["subnet-0123456789abcdef0"])
     security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
@@ -127,6 +159,7 @@ class Experiment(_Section):
     strategy: Literal["sha"] = "sha"
     limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
+    charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
     seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
     directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
@@ -234,11 +267,15 @@ def _file_mistakes(
     if known_instances is None or not isinstance(instances, list | tuple):
         return mistakes
     for index, instance in enumerate(instances):
-        if isinstance(instance, str) and instance not in known_instances:
+        if isinstance(instance, str) and not _known(instance, known_instances):
             message = f"{shown(instance)} is not an instance type known here; "
             message += _instances_near(instance, known_instances)
             mistakes.append(Mistake(("cloud", "instances", index), message))
     return mistakes
+
+
+def _known(instance: str, known: Collection[str]) -> bool:
+    return instance in known or any(fnmatchcase(name, instance) for name in known)
 
 
 def _instances_near(instance: str, known: Collection[str]) -> str:
@@ -263,4 +300,4 @@ def _option(path: FieldPath) -> str:
     return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")
 
 
-__all__ = ["Cloud", "Epochs", "Experiment", "Limits", "Metric"]
+__all__ = ["Charges", "Cloud", "Epochs", "Experiment", "Limits", "Metric"]

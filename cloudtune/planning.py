@@ -1,186 +1,325 @@
-"""From an experiment and its profiles to a plan, saved or not. Rents nothing."""
+"""From an experiment to a plan: offers, profiles, limits, planner. Rents nothing."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import math
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from cloudtune import home
 from cloudtune.errors import InfeasibleError, UsageError
-from cloudtune.infra.pricing import PRICED_REGION, catalog
-from cloudtune.job import Job, drain_seconds, strategy
-from cloudtune.plan import Limits, Plan, PlanRequest
-from cloudtune.planners.elastic import ElasticPlanner
+from cloudtune.infra import pricing
+from cloudtune.job import drain_seconds, strategy
+from cloudtune.plan import Charges, Limits, Outlook, PlanRequest, Rentable
+from cloudtune.planners.estimate import outlook, quantile_plan
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import explore
+from cloudtune.planners.greedy import GreedyPlanner
+from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.profiles import store
+from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
-    from cloudtune.catalog import Catalog, Offer
+    from cloudtune.catalog import Catalog, InstanceType, Market
     from cloudtune.experiment import Experiment
+    from cloudtune.plan import Plan, Planner, Stage
     from cloudtune.scaling import ScalingProfile
 
 MARGIN = 0.05
 """The share of deadline and budget that a plan leaves for what it can't foresee."""
 SETUP_SECONDS = 12.0
 """What a run takes before its first request: the check of the script, and Ray's head."""
+LEASE_GRACE_SECONDS = 600.0
+"""How much longer than its run may take an instance may live, if nobody gives it back."""
+MOST_TRIALS = 4096
+"""As many trials are looked for, at most, where the limits are to be explored."""
+SAMPLES = 1000
+_MIXED_OFFERS, _MIXED_INSTANCES = 6, 8
+
+Aim = Literal["cost", "time", "trials"]
+PLANNERS = ("exact", "ilp", "greedy", "naive", "static")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How to plan: what for, by which planner, and how surely the limits are to be kept."""
+
+    objective: Aim = "cost"
+    planner: str = "exact"
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What can be rented for an experiment, at which prices, and how its script runs there."""
+
+    experiment: Experiment
+    catalog: Catalog
+    rentables: tuple[Rentable, ...]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, the best static cluster where there is one, and what they were made from."""
+    """A plan, what it was asked for, and what it may take.
 
+    The experiment of the problem may have other trials than the user's: as many as can be had.
+    """
+
+    problem: Problem
+    request: PlanRequest
     plan: Plan
-    static: Plan | None
-    profile: ScalingProfile
-    catalog: Catalog
+    outlook: Outlook
+    wish: Wish
+
+    @property
+    def rentables(self) -> tuple[Rentable, ...]:
+        """The rentables that the plan uses."""
+        return tuple(each for each in self.request.rentables if each.offer in self.plan.offers)
 
 
-def catalog_of(experiment: Experiment) -> Catalog:
-    """Return the prices that apply to an experiment."""
-    cloud = experiment.cloud
-    if cloud.provider == "aws" and cloud.region != PRICED_REGION:
+def planner_named(name: str) -> Planner:
+    """Return a planner by its name."""
+    match name:
+        case "exact":
+            return ExactPlanner()
+        case "greedy":
+            return GreedyPlanner()
+        case "naive":
+            return NaivePlanner()
+        case "static":
+            return StaticPlanner()
+        case "ilp":
+            from cloudtune.planners.ilp import IlpPlanner  # noqa: PLC0415  the solver takes long
+
+            return IlpPlanner()
+    raise UsageError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}")
+
+
+# ---- what there is ------------------------------------------------------------------------------
+
+
+def markets_of(experiment: Experiment) -> tuple[Market, ...]:
+    """Return the markets that an experiment may rent on."""
+    market = experiment.cloud.market
+    return ("on-demand", "spot") if market == "any" else (market,)
+
+
+def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None) -> Catalog:
+    """Return the prices that apply to an experiment: live ones on AWS, else our own table's.
+
+    Raises:
+        UsageError: a budget could not be kept, as nobody knows the region's prices.
+    """
+    cloud, wanted = experiment.cloud, markets or markets_of(experiment)
+    if cloud.provider == "emulated":
+        return pricing.catalog(cloud.region, wanted, cloud.zones)
+    from cloudtune.infra.ec2 import Endpoint  # noqa: PLC0415  boto3 takes a while to load
+    from cloudtune.infra.price_refresh import refreshed  # noqa: PLC0415
+
+    folder = home.home() / "prices"
+    found = refreshed(Endpoint(cloud.region), folder, time.time(), wanted, cloud.zones)
+    if cloud.region != pricing.PRICED_REGION and found.as_of == pricing.AS_OF:
+        why = "; ".join(found.warnings)
         raise UsageError(
-            f"cloud.region: only the prices of {PRICED_REGION} are known yet, and without those of "
-            f"{cloud.region} a budget can't be kept; use {PRICED_REGION}"
+            f"cloud.region: the prices of {cloud.region} could not be had, and without them a "
+            f"budget can't be kept; use {pricing.PRICED_REGION}, or try again ({why})"
         )
-    return catalog(experiment.cloud.region, experiment.cloud.market)
+    return found
 
 
-def stored_profiles(experiment: Experiment, given: Path | None) -> list[ScalingProfile]:
+def stored_profiles(
+    experiment: Experiment, given: str | None = None, types: Sequence[InstanceType] | None = None
+) -> list[ScalingProfile]:
     """Return the usable profiles of an experiment's script on its instance types."""
-    return store.find(
+    return store.resolve(
+        given,
         store.script_hash(experiment.train_file),
-        experiment.cloud.instances,
-        given=given,
+        instance_types(experiment) if types is None else types,
         store=home.home() / "profiles",
         beside=experiment.directory,
     )
 
 
-def planning_limits(limits: Limits, profile: ScalingProfile, elapsed: float = 0.0) -> Limits:
+def instance_types(experiment: Experiment) -> list[InstanceType]:
+    """Return the instance types that an experiment names, patterns resolved."""
+    everything = pricing.catalog(experiment.cloud.region, ("on-demand",))
+    offers = everything.matching(experiment.cloud.instances, ("on-demand",))
+    return list(dict.fromkeys(offer.instance_type for offer in offers))
+
+
+def problem_of(
+    experiment: Experiment,
+    profiles: Sequence[ScalingProfile],
+    markets: tuple[Market, ...] | None = None,
+) -> Problem:
+    """Return what there is to choose from; where a type wasn't measured, derived if possible."""
+    catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
+    by_type = {profile.instance_type: profile for profile in profiles}
+    offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
+    found = []
+    for offer in offers:
+        machine = offer.instance_type
+        if machine.name not in by_type:
+            derived = _derived(machine, profiles)
+            if derived is None:
+                continue
+            by_type[machine.name] = derived
+        found.append(Rentable(offer, by_type[machine.name], experiment.cloud.max_instances))
+    return Problem(experiment, catalog, tuple(found))
+
+
+def _derived(machine: InstanceType, profiles: Sequence[ScalingProfile]) -> ScalingProfile | None:
+    """Return the surest of the profiles that follow from those of other types."""
+    from cloudtune.profiles.ratios import derive  # noqa: PLC0415  rarely needed
+
+    known = pricing.instance_types()
+    derived = (derive(each, known[each.instance_type], machine) for each in profiles)
+    found = [each for each in derived if each is not None]
+    return min(found, key=lambda each: each.error, default=None)
+
+
+# ---- planning -----------------------------------------------------------------------------------
+
+
+def usable_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float = 0.0) -> Limits:
+    """Return what a plan may take, less what the run needs before and after it."""
+    if limits.deadline is None:
+        return limits
+    reserve = elapsed + SETUP_SECONDS + drain_seconds(*(each.profile for each in rentables))
+    return replace(limits, deadline=max(0.0, limits.deadline - reserve))
+
+
+def planning_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float = 0.0) -> Limits:
     """Return what a plan may take, so that the run stays within `limits` with room to spare."""
-    deadline, budget = limits.deadline, limits.budget
-    reserve = elapsed + SETUP_SECONDS + drain_seconds(profile)
+    usable = usable_limits(limits, rentables, elapsed)
+    deadline, budget = usable.deadline, usable.budget
     return Limits(
-        deadline=None if deadline is None else max(0.0, (deadline - reserve) * (1 - MARGIN)),
-        budget=None if budget is None else budget * (1 - MARGIN),
+        None if deadline is None else deadline * (1 - MARGIN),
+        None if budget is None else budget * (1 - MARGIN),
+    )
+
+
+def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> PlanRequest:
+    """Return what a planner is asked, for limits that are the plan's own."""
+    experiment, rentables = problem.experiment, problem.rentables
+    cloud, charges = experiment.cloud, experiment.charges
+    small = len(rentables) <= _MIXED_OFFERS and cloud.max_instances <= _MIXED_INSTANCES
+    return PlanRequest(
+        work=strategy(experiment).stages(),
+        rentables=rentables,
+        limits=limits,
+        max_instances=cloud.max_instances,
+        charges=Charges(charges.per_launch or 0.0, (charges.per_hour or 0.0) / 3600.0),
+        objective="cost" if objective == "trials" else objective,
+        vcpu_quotas=cloud.vcpu_quotas,
+        mix=2 if small else 1,
     )
 
 
 def make_plan(
-    experiment: Experiment,
-    profiles: list[ScalingProfile],
-    limits: Limits,
-    elapsed: float = 0.0,
+    problem: Problem, limits: Limits, wish: Wish | None = None, elapsed: float = 0.0
 ) -> Planned:
-    """Return the cheapest elastic plan on any one of the experiment's instance types.
+    """Return the best plan of the wished kind within the limits.
 
     Raises:
-        InfeasibleError: no type has one; carries the fastest and the cheapest plan of all.
+        InfeasibleError: there is none; carries the fastest, the cheapest and the nearest there is.
     """
-    prices = catalog_of(experiment)
-    found: list[Planned] = []
-    refusals: list[InfeasibleError] = []
-    for profile in profiles:
-        offer = prices.offer(profile.instance_type)
-        within = planning_limits(limits, profile, elapsed)
-        request = _request(experiment, profile, offer, within)
-        try:
-            plan = ElasticPlanner().plan(request)
-        except InfeasibleError as error:
-            refusals.append(error)
-        else:
-            found.append(Planned(plan, _static(request), profile, prices))
-    if found:
-        return min(found, key=lambda planned: planned.plan.estimate.dollars)
-    raise _merged(refusals)
-
-
-def _request(
-    experiment: Experiment, profile: ScalingProfile, offer: Offer, limits: Limits
-) -> PlanRequest:
-    return PlanRequest(
-        work=strategy(experiment).stages(),
-        profile=profile,
-        offer=offer,
-        limits=limits,
-        max_instances=experiment.cloud.max_instances,
-    )
-
-
-def _static(request: PlanRequest) -> Plan | None:
+    wish = wish or Wish()
+    usable = usable_limits(limits, problem.rentables, elapsed)
+    if wish.confidence is None:
+        asked = planning_limits(limits, problem.rentables, elapsed)
+    else:
+        asked = usable
+    request, planner = request_for(problem, asked, wish.objective), planner_named(wish.planner)
     try:
-        return StaticPlanner().plan(request)
-    except InfeasibleError:
-        return None
+        if wish.objective == "trials":
+            problem, request = _explored(problem, request, planner)
+        if wish.confidence is None:
+            plan = planner.plan(request)
+        else:
+            seed = problem.experiment.seed
+            plan, _ = quantile_plan(planner, request, wish.confidence, samples=SAMPLES, seed=seed)
+    except InfeasibleError as error:
+        raise _explained(error, request, limits, wish) from None
+    return judged(problem, replace(request, limits=usable), plan, wish)
 
 
-def _merged(refusals: list[InfeasibleError]) -> InfeasibleError:
-    """Return the refusal of the type that comes nearest, with the extremes of all types."""
-    fastest = [error.fastest for error in refusals if error.fastest]
-    cheapest = [error.cheapest for error in refusals if error.cheapest]
-    if not fastest:
-        return refusals[0]
-    quick = min(fastest, key=lambda plan: plan.estimate.seconds)
-    message = next(str(error) for error in refusals if error.fastest is quick)
-    return InfeasibleError(message, quick, min(cheapest, key=lambda p: p.estimate.dollars))
+def judged(problem: Problem, request: PlanRequest, plan: Plan, wish: Wish) -> Planned:
+    """Return a plan with what it may take."""
+    sampled = outlook(request, plan, samples=SAMPLES, seed=problem.experiment.seed)
+    return Planned(problem, request, plan, sampled, wish)
 
 
-def forced_plan(
-    experiment: Experiment, profiles: list[ScalingProfile], limits: Limits, elapsed: float = 0.0
-) -> Planned:
+def forced_plan(problem: Problem, limits: Limits, wish: Wish, elapsed: float = 0.0) -> Planned:
     """Return a plan for a run that ends at its limits: in time if possible, else the fastest."""
     try:
-        return make_plan(experiment, profiles, Limits(limits.deadline, None), elapsed)
+        return make_plan(problem, Limits(limits.deadline, None), wish, elapsed)
     except InfeasibleError as error:
         if error.fastest is None:
             raise
-        name = error.fastest.offer.instance_type.name
-        profile = next(p for p in profiles if p.instance_type == name)
-        return Planned(error.fastest, None, profile, catalog_of(experiment))
+        usable = usable_limits(limits, problem.rentables, elapsed)
+        return judged(problem, request_for(problem, usable), error.fastest, wish)
 
 
-def save_plan(path: Path, experiment: Experiment, planned: Planned, limits: Limits) -> None:
-    """Write a plan down so that `run` can carry out exactly that plan."""
-    job = Job(
-        run="",
-        experiment=experiment,
-        plan=planned.plan,
-        profile=planned.profile,
-        limits=limits,
-        began=0.0,
-        paced=False,
-        price_source=f"{planned.catalog.source}, {planned.catalog.as_of}",
+def _explored(
+    problem: Problem, request: PlanRequest, planner: Planner
+) -> tuple[Problem, PlanRequest]:
+    """Return the problem with as many trials as the limits pay for."""
+    experiment = problem.experiment
+    found = explore(
+        planner,
+        request,
+        partial(_stages, experiment),
+        most_trials=MOST_TRIALS,
+        most_epochs=experiment.epochs.max,
     )
-    data = {"cloudtune_plan": 1, **job.to_json()}
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    epochs = experiment.epochs
+    fitting = epochs.model_copy(update={"min": min(epochs.min, found.epochs), "max": found.epochs})
+    changed = experiment.model_copy(update={"trials": found.trials, "epochs": fitting})
+    work = tuple(_stages(experiment, found.trials, found.epochs))
+    return replace(problem, experiment=changed), replace(request, work=work)
 
 
-def load_plan(path: Path) -> Job | None:
-    """Return a saved plan; None if the file isn't one (it may be an experiment).
+def _stages(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
+    return SuccessiveHalving(
+        trials, min(experiment.epochs.min, epochs), epochs, experiment.eta, experiment.metric.mode
+    ).stages()
 
-    Raises:
-        UsageError: the script has changed since, or the plan is damaged.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+
+def _explained(
+    error: InfeasibleError, request: PlanRequest, limits: Limits, wish: Wish
+) -> InfeasibleError:
+    """Return the error with what is kept in reserve, and the plan nearest to both limits."""
+    share = f" and {MARGIN:.0%} of each limit" if wish.confidence is None else ""
+    kept = ", ".join(
+        [
+            *([format_seconds(limits.deadline)] if limits.deadline is not None else []),
+            *([format_dollars(limits.budget)] if limits.budget is not None else []),
+        ]
+    )
+    message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
+    return InfeasibleError(message, error.fastest, error.cheapest, _nearest(error, request))
+
+
+def _nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
+    """Return the plan that comes nearest to both limits, where there are two."""
+    deadline, budget = request.limits.deadline, request.limits.budget
+    if deadline is None or budget is None or error.fastest is None:
         return None
-    if not isinstance(data, dict) or "cloudtune_plan" not in data:
-        return None
-    try:
-        job = Job.from_json(data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
-    job.experiment.check_train()
-    if store.script_hash(job.experiment.train_file) != job.profile.script_hash:
-        raise UsageError(
-            f"{path}: {job.experiment.train_file} has changed since this was planned; plan again"
-        )
-    return job
+
+    def excess(plan: Plan) -> float:
+        estimate = plan.estimate
+        in_time = estimate.seconds / deadline if deadline else math.inf
+        return max(in_time, estimate.dollars / budget if budget else math.inf)
+
+    front = ExactPlanner().front(replace(request, limits=Limits()), 9)
+    return min(front, key=excess, default=None)
 
 
 def no_profile(experiment: Experiment) -> UsageError:
@@ -188,5 +327,22 @@ def no_profile(experiment: Experiment) -> UsageError:
     types = ", ".join(experiment.cloud.instances)
     return UsageError(
         f"no profile of {experiment.train_file} on {types}; planning rents nothing, so measure "
-        "it with `cloudtune profile`, or name one with --profile FILE"
+        "it with `cloudtune profile`, name a file with --profile FILE, or begin with published "
+        "figures: --profile resnet50-cifar10@v100 (docs/profiles.md lists them)"
     )
+
+
+def longest(plan: Plan) -> float:
+    """Return the seconds after which a run of a plan, or an instance of it, is given up."""
+    return 3 * plan.estimate.seconds + 3600.0
+
+
+def known_planners() -> Mapping[str, str]:
+    """Return what each planner does, by its name."""
+    return {
+        "exact": "the best plan there is, by dynamic programming",
+        "ilp": "the same by integer programming, slower: a check",
+        "greedy": "RubberBand's descent from the best static plan",
+        "naive": "the best static plan, idle instances returned",
+        "static": "the best fixed cluster",
+    }

@@ -1,7 +1,8 @@
-"""What a person sees of a plan and of a run."""
+"""What a person sees of a profile, of a run and of what is alive; a plan has `screen_plan`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -20,17 +21,25 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
+from cloudtune.phrases import (
+    counted,
+    gpus_text,
+    group_text,
+    machine_text,
+    percent,
+    stage_text,
+    width_text,
+)
 from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudtune.cleanup import Found
     from cloudtune.commands import Command
     from cloudtune.events import Event
-    from cloudtune.plan import Limits, Plan
     from cloudtune.policy import RunPolicy
-    from cloudtune.reporting import Report
+    from cloudtune.reporting import Report, StageReport
     from cloudtune.scaling import ScalingProfile
 
 _PROGRESS_SECONDS = 15.0
@@ -43,57 +52,16 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(width=_WIDTH, highlight=False, soft_wrap=True)
 
 
-def counted(count: float, noun: str) -> str:
-    """Return "1 GPU", "2 GPUs"."""
-    return f"{count:g} {noun}{'' if count == 1 else 's'}"
-
-
-def show_plan(out: Console, plan: Plan, static: Plan | None, limits: Limits) -> None:
-    """Print a plan as a table, with its price, and the best static cluster beside it."""
-    table = Table(title=f"Plan: {plan.offer}", title_justify="left")
-    for name in ("stage", "trials", "epochs", "GPUs each", "instances", "start", "time", "cost"):
-        table.add_column(name, justify="right")
-    for number, stage in enumerate(plan.stages, start=1):
-        table.add_row(
-            str(number),
-            str(stage.stage.trials),
-            f"{stage.stage.start_epoch + 1}-{stage.stage.end_epoch}",
-            f"{stage.width:g}",
-            str(stage.instances),
-            format_clock(stage.begin),
-            format_seconds(stage.seconds),
-            format_dollars(stage.dollars),
-        )
-    out.print(table)
-    out.print(f"Total: {_price(plan)}{_against(limits)}")
-    if static is not None:
-        out.print(
-            f"Best static cluster: {counted(static.most_instances, 'instance')}, {_price(static)}"
-        )
-
-
-def _price(plan: Plan) -> str:
-    estimate = plan.estimate
-    return f"{format_dollars(estimate.dollars)} in {format_seconds(estimate.seconds)}"
-
-
-def _against(limits: Limits) -> str:
-    parts = [
-        *([f"budget {format_dollars(limits.budget)}"] if limits.budget is not None else []),
-        *([f"deadline {format_seconds(limits.deadline)}"] if limits.deadline is not None else []),
-    ]
-    return f" ({', '.join(parts)})" if parts else ""
-
-
 def show_profile(out: Console, profile: ScalingProfile) -> None:
-    """Print what was measured of a script on one instance type."""
-    table = Table(title=f"Profile: {profile.instance_type}", title_justify="left")
+    """Print what is known of a script's speed on one instance type."""
+    derived = f" (derived, uncertain by {percent(profile.error)})" if profile.error > 0 else ""
+    table = Table(title=escape(f"Profile: {profile.instance_type}{derived}"), title_justify="left")
     for name in ("what", "mean", "spread", "measured"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for width in profile.widths:
         found = profile.epoch[width]
         gain = profile.epoch[profile.widths[0]].mean / found.mean
-        what = f"epoch on {counted(width, 'GPU')} (x{gain:.2f})"
+        what = f"epoch on {gpus_text(width)} (x{gain:.2f})"
         table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
     delays = {
         "request to launch": profile.launch,
@@ -202,36 +170,39 @@ class RunScreen:
         if policy.stage == self._stage:
             return
         self._stage = policy.stage
-        plan = policy.stage_plan
+        plan, members = policy.stage_plan, counted(len(policy.members), "trial")
         cut = sorted(
             t.id for t in policy.trials.values() if t.id in self._alive - {*policy.members}
         )
         self._alive = set(policy.members)
         self._say(
             at,
-            f"stage {self._stage + 1}: {counted(len(policy.members), 'trial')} to epoch "
-            f"{plan.stage.end_epoch}, {counted(plan.width, 'GPU')} each, on "
-            f"{counted(plan.instances, 'instance')}; cut: {', '.join(cut) or 'none'}",
+            f"stage {self._stage + 1}: {members} to epoch {plan.stage.end_epoch}, "
+            f"{stage_text(plan)}; cut: {', '.join(cut) or 'none'}",
         )
 
     def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
-        launches = [c for c in commands if isinstance(c, Launch)]
+        launches = Counter(
+            machine_text(c.instance_type, c.market, c.zone)
+            for c in commands
+            if isinstance(c, Launch)
+        )
         if launches:
-            self._say(at, f"asks for {len(launches)} x {launches[0].instance_type}")
-        fresh = []
+            asked = ", ".join(f"{count} x {machine}" for machine, count in launches.items())
+            self._say(at, f"asks for {asked}")
+        fresh: dict[float, list[str]] = {}
         for command in commands:
             if isinstance(command, StartTrial):
                 before = self._widths.get(command.trial)
                 self._widths[command.trial] = command.width
                 if before is None:
-                    fresh.append(command)
+                    fresh.setdefault(command.width, []).append(command.trial)
                 else:
                     self._say(at, _restart(command, before))
             elif isinstance(command, Release):
                 self._say(at, f"gives {self._name(command.intent)} back")
-        if fresh:
-            names = ", ".join(command.trial for command in fresh)
-            self._say(at, f"starts {names} on {counted(fresh[0].width, 'GPU')} each")
+        for width, names in fresh.items():
+            self._say(at, f"starts {', '.join(names)} on {gpus_text(width)} each")
 
     def _name(self, intent: str) -> str:
         return self._policy.fleet[intent].instance or f"request {intent}"
@@ -250,14 +221,14 @@ _ENDINGS = {
 }
 
 
-def _of(limit: float | None, show: object) -> str:
-    return "" if limit is None else f" of {show(limit)}"  # type: ignore[operator]
+def _of(limit: float | None, show: Callable[[float], str]) -> str:
+    return "" if limit is None else f" of {show(limit)}"
 
 
 def _restart(command: StartTrial, before: float) -> str:
     how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
     widths = (
-        f"from {before:g} to {counted(command.width, 'GPU')}"
+        f"from {width_text(before)} to {gpus_text(command.width)}"
         if how != "moves"
         else "to a free place"
     )
@@ -272,14 +243,8 @@ def show_report(out: Console, report: Report) -> None:
     for name in ("stage", "trials", "GPUs each", "instances", "time", "cost"):
         table.add_column(name, justify="right")
     for number, stage in enumerate(report.stages, start=1):
-        table.add_row(
-            str(number),
-            str(stage.plan.stage.trials),
-            f"{stage.plan.width:g}",
-            str(stage.plan.instances),
-            f"{format_seconds(stage.plan.seconds)} / {_or_dash(stage.seconds, format_seconds)}",
-            f"{format_dollars(stage.plan.dollars)} / {_or_dash(stage.dollars, format_dollars)}",
-        )
+        for row in _stage_rows(number, stage):
+            table.add_row(*row)
     planned = report.job.plan.estimate
     table.add_section()
     table.add_row(
@@ -292,6 +257,25 @@ def show_report(out: Console, report: Report) -> None:
     _show_best(out, policy)
 
 
+def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
+    """Give a row for each group of a stage; time and cost are the stage's."""
+    plan = stage.plan
+    for place, group in enumerate(plan.groups):
+        first = place == 0
+        yield (
+            str(number) if first else "",
+            str(group.trials),
+            width_text(group.width),
+            group_text(group),
+            _against(plan.seconds, stage.seconds, format_seconds) if first else "",
+            _against(plan.dollars, stage.dollars, format_dollars) if first else "",
+        )
+
+
+def _against(planned: float, actual: float | None, show: Callable[[float], str]) -> str:
+    return f"{show(planned)} / {'-' if actual is None else show(actual)}"
+
+
 def _show_facts(out: Console, report: Report) -> None:
     if not report.policy.ended:
         out.print(
@@ -302,7 +286,7 @@ def _show_facts(out: Console, report: Report) -> None:
     out.print(f"Fleet over time: {sizes}")
     for change in report.width_changes:
         out.print(
-            f"{change.trial} went from {change.before:g} to {counted(change.after, 'GPU')}: "
+            f"{change.trial} went from {width_text(change.before)} to {gpus_text(change.after)}: "
             f"epoch {change.last_epoch}, then epoch {change.next_epoch}"
         )
     for trial, (equal, checked) in report.synced().items():
@@ -333,10 +317,6 @@ def _config_text(config: Mapping[str, object]) -> str:
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in config.items()
     )
-
-
-def _or_dash(value: float | None, show: object) -> str:
-    return "-" if value is None else str(show(value))  # type: ignore[operator]
 
 
 def show_instances(out: Console, found: Sequence[Found]) -> None:
@@ -373,7 +353,7 @@ def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
         starts = [c for c in commands if isinstance(c, StartTrial)]
         if starts:
             lines.append(
-                f"trains {counted(len(starts), 'trial')}, {counted(starts[0].width, 'GPU')} each"
+                f"trains {counted(len(starts), 'trial')}, {gpus_text(starts[0].width)} each"
             )
         for line in lines:
             out.print(f"{format_clock(event.at):>5}  {line}", markup=False)

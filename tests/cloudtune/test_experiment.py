@@ -170,7 +170,7 @@ def test_an_option_may_open_a_section_that_the_file_lacks(tmp_path: Path) -> Non
         ("trials", 0, "--trials: 0 is too small: the least is 1; write for example 12"),
         ("cloud.max_instances", 0, "--max-instances: 0 is too small"),
         ("cloud.provider", "asw", "--provider: 'asw' is not known; allowed: emulated, aws."),
-        ("cloud.market", "spot", "--market: spot comes later; use on-demand"),
+        ("cloud.market", "spott", "--market: 'spott' is not known; allowed: on-demand, spot, any."),
         ("epochs.max", 0, "--epochs-max: 0 is too small"),
         ("cloud.instances", ("p9",), "--instances: 'p9' is not an instance type known here"),
         ("tirals", 3, "--tirals: unknown field; allowed: name, train,"),
@@ -247,8 +247,18 @@ BAD_FIELDS = [
     ("[g4dn.12xlarge]", "g4dn.12xlarge", "15: cloud.instances: 'g4dn.12xlarge' is not a list;"),
     ("[g4dn.12xlarge]", "[a, b, a]", "15: cloud.instances[2]: 'a' is listed twice; keep one"),
     ("[g4dn.12xlarge]", "[a, 5]", "15: cloud.instances[1]: 5 is not text; write for example"),
-    ("on-demand", "spot", "16: cloud.market: spot comes later; use on-demand"),
-    ("on-demand", "cheap", "16: cloud.market: 'cheap' is not known; allowed: on-demand, spot."),
+    ("on-demand", "cheap", "16: cloud.market: 'cheap' is not known; allowed: on-demand, spot,"),
+    ("on-demand", "any\n  zones: [a, a]", "17: cloud.zones[1]: 'a' is listed twice; keep one"),
+    (
+        "on-demand",
+        "any\n  vcpu_quotas: {gpus: 8}",
+        "17: cloud.vcpu_quotas.gpus: 'gpus' is no quota; write the market and the class",
+    ),
+    (
+        "on-demand",
+        'any\n  vcpu_quotas: {"spot g": -8}',
+        "17: cloud.vcpu_quotas.spot g: -8 is too small: the least is 0",
+    ),
     ("max_instances: 4", "max_instance: 4", "17: cloud.max_instance: unknown field; allowed:"),
     ("max_instances: 4", "max_instances: 0", "17: cloud.max_instances: 0 is too small"),
     ("~/cloudtune ", "gs://bucket ", "18: storage: 'gs://bucket' is no folder and no s3://bucket/"),
@@ -553,3 +563,19 @@ def test_any_text_put_into_a_file_and_any_option_is_read_or_refused(
 def test_any_yaml_like_text_is_refused_in_our_words(file: Path, text: str) -> None:
     file.write_text(text)
     load_or_refuse(file)
+
+
+def test_instances_may_be_patterns(file: Path) -> None:
+    file.write_text(DIGITS.replace("[g4dn.12xlarge]", '["g4dn.*", p3.8xlarge]'))
+    known = ["g4dn.xlarge", "g4dn.12xlarge", "p3.8xlarge"]
+    assert Experiment.load(file, known_instances=known).cloud.instances == ("g4dn.*", "p3.8xlarge")
+    with pytest.raises(ExperimentError, match=r"'g4dn.\*' is not an instance type known here"):
+        Experiment.load(file, known_instances=["p3.8xlarge"])
+
+
+def test_what_a_run_costs_besides_its_instances(file: Path) -> None:
+    file.write_text(DIGITS + "charges: {per_launch: $0.02, per_hour: 10 USD}\n")
+    charges = Experiment.load(file).charges
+    assert (charges.per_launch, charges.per_hour) == (0.02, 10.0)
+    again = Experiment.from_json(Experiment.load(file).to_json())
+    assert again == Experiment.load(file)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune import cli, driving
+from cloudtune.codec import decode
 from cloudtune.errors import CleanupError
+from cloudtune.plan import Plan
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Bench
@@ -162,6 +164,7 @@ def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None
     example = Path(__file__).parents[2] / "examples/digits/experiment.yaml"
     done = bench("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
     assert done.code == 0, done.err
-    stages = json.loads(done.out)["plan"]["stages"]
-    assert len({stage["instances"] for stage in stages}) >= 3, "the fleet shrinks"
-    assert stages[-1]["width"] > stages[0]["width"], "the winner grows"
+    plan = decode(Plan, json.loads(done.out)["plan"])
+    assert len({stage.instances for stage in plan.stages}) >= 3, "the fleet shrinks"
+    (first,), (last,) = plan.stages[0].groups, plan.stages[-1].groups
+    assert last.width > first.width, "the winner grows"

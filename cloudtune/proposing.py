@@ -1,0 +1,174 @@
+"""Everything that `cloudtune plan` tells: the plan, its alternatives, the front, the worst case."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudtune import planning
+from cloudtune.errors import CloudtuneError, InfeasibleError
+from cloudtune.plan import Alternative, Limits
+from cloudtune.planners.estimate import outlook
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.naive import NaivePlanner
+from cloudtune.planners.static import StaticPlanner
+from cloudtune.profiles.store import age
+from cloudtune.proposal import Comparison, PriceNote, ProfileNote, Proposal
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.plan import Objective, Plan, Planner, PlanRequest
+    from cloudtune.planning import Planned
+    from cloudtune.scaling import ScalingProfile
+
+_POINTS = 10
+_SAMPLES = 200
+"""Draws for each alternative; the plan itself gets more."""
+
+
+def propose(planned: Planned, limits: Limits, *, compare: bool = False) -> Proposal:
+    """Return what there is to tell of a plan; `limits` are the user's own."""
+    experiment, plan, wish = planned.problem.experiment, planned.plan, planned.wish
+    catalog = planned.problem.catalog
+    today = time.strftime("%Y-%m-%d")
+    worst, why = _worst(plan, limits)
+    return Proposal(
+        name=experiment.name,
+        trials=experiment.trials,
+        strategy=experiment.strategy,
+        eta=experiment.eta,
+        objective=wish.objective,
+        confidence=wish.confidence,
+        limits=limits,
+        planner=plan.planner,
+        plan=plan,
+        outlook=planned.outlook,
+        alternatives=tuple(_alternatives(planned, limits)),
+        front=tuple(ExactPlanner().front(_free(planned.request), _POINTS)),
+        prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
+        profiles=tuple(dict.fromkeys(_note(each.profile, today) for each in planned.rentables)),
+        considered=len(planned.request.rentables),
+        worst_dollars=worst,
+        worst_why=why,
+        storage=experiment.storage,
+        assumptions=tuple(_assumptions(planned)),
+        comparison=tuple(_compared(planned)) if compare else (),
+    )
+
+
+def _free(request: PlanRequest) -> PlanRequest:
+    return replace(request, limits=Limits())
+
+
+def _note(profile: ScalingProfile, today: str) -> ProfileNote:
+    return ProfileNote(
+        profile.instance_type,
+        profile.source,
+        profile.measured_at,
+        age(profile.measured_at, today),
+        profile.error,
+    )
+
+
+def _alternatives(planned: Planned, limits: Limits) -> Iterator[Alternative]:
+    """Yield what else could be done, as far as there is such a plan."""
+    request = replace(planned.request, objective="cost")
+    free, exact = _free(request), ExactPlanner()
+    inside = replace(request, limits=planning.planning_limits(limits, planned.problem.rentables))
+    tries: list[tuple[str, Planner, PlanRequest]] = [
+        ("best static cluster", StaticPlanner(), inside),
+        ("naive elastic", NaivePlanner(), inside),
+        ("cheapest", exact, free),
+        ("fastest", exact, replace(free, objective="time")),
+    ]
+    other = _other_market(planned)
+    if other is not None:
+        name, elsewhere = other
+        tries.append((name, exact, replace(elsewhere, limits=inside.limits)))
+    for name, planner, asked in tries:
+        plan = _plan_or_nearest(planner, asked)
+        if plan is not None:
+            seed = planned.problem.experiment.seed
+            judged = replace(asked, limits=request.limits)
+            sampled = outlook(judged, plan, samples=_SAMPLES, seed=seed)
+            yield Alternative(name, plan, sampled)
+
+
+def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:
+    """Return a plan within the limits, else the fastest, which misses them by the least time."""
+    try:
+        return planner.plan(request)
+    except InfeasibleError as error:
+        return error.fastest
+
+
+def _other_market(planned: Planned) -> tuple[str, PlanRequest] | None:
+    """Return the same request on spot, or without it where the plan uses it."""
+    problem = planned.problem
+    on_spot = any(offer.market == "spot" for offer in planned.plan.offers)
+    profiles = [each.profile for each in problem.rentables]
+    name, market = ("on-demand", "on-demand") if on_spot else ("on spot", "spot")
+    try:
+        found = planning.problem_of(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
+    except CloudtuneError:
+        return None  # nobody knows a price there
+    if not found.rentables:
+        return None
+    return name, replace(planned.request, rentables=found.rentables, objective="cost")
+
+
+def _worst(plan: Plan, limits: Limits) -> tuple[float, str]:
+    """Return the largest bill that a run of the plan can end with, and when it does."""
+    rate = max(
+        sum(group.instances * group.offer.usd_per_hour for group in stage.groups)
+        for stage in plan.stages
+    )
+    longest = planning.longest(plan)
+    lives = min(longest, limits.deadline or longest) + planning.LEASE_GRACE_SECONDS
+    orphaned = rate * lives / 3600.0
+    lease = (
+        f"if this machine dies in mid-run: {format_dollars(orphaned)}, when the last instance's "
+        f"lease ends after {format_seconds(lives)}; `cloudtune gc` ends it sooner"
+    )
+    if limits.budget is not None:
+        return max(limits.budget, orphaned), (
+            f"the run itself stops below {format_dollars(limits.budget)}; {lease}"
+        )
+    return orphaned, f"no budget is set; {lease}"
+
+
+def _assumptions(planned: Planned) -> Iterator[str]:
+    request, charges = planned.request, planned.request.charges
+    if planned.wish.confidence is None:
+        share = f"{planning.MARGIN:.0%}"
+        yield f"planned on mean durations, with {share} of each limit in reserve"
+    else:
+        yield f"planned so that the limits hold with {planned.wish.confidence:.0%} probability"
+    if not (charges.usd_per_launch or charges.usd_per_second):
+        yield "instances only: this machine, storage and transfer are not in the price (charges)"
+    if any(offer.interruptions_per_hour for offer in planned.plan.offers):
+        yield "spot: interruptions by EC2's bands, work since the last epoch is lost"
+    if any(each.profile.error for each in planned.rentables):
+        yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
+    if request.mix == 1 and len(request.rentables) > 1:
+        yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"
+    for quota, vcpus in request.vcpu_quotas.items():
+        yield f"quota {quota}: {vcpus} vCPUs at once"
+
+
+def _compared(planned: Planned) -> Iterator[Comparison]:
+    """Yield what each planner comes to, on the same question."""
+    objective: Objective = "time" if planned.wish.objective == "time" else "cost"
+    limits = planning.planning_limits(planned.request.limits, planned.problem.rentables)
+    request = replace(planned.request, objective=objective, limits=limits)
+    for name in planning.PLANNERS:
+        began = time.perf_counter()
+        plan, message = None, ""
+        try:
+            plan = planning.planner_named(name).plan(request)
+        except CloudtuneError as error:
+            message = str(error)
+        yield Comparison(name, plan, time.perf_counter() - began, message)

@@ -1,0 +1,279 @@
+"""`cloudtune plan` and what becomes of its plans, through the command line, in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from cloudtune import cli, planning
+from cloudtune.codec import decode
+from cloudtune.experiment import Experiment
+from cloudtune.infra.ec2 import Ec2
+from cloudtune.plan import Limits, Plan
+from cloudtune.planners.model import price
+from cloudtune.profiles.store import script_hash, write
+from cloudtune.scaling import Measurement, ScalingProfile
+from tests.e2e.conftest import EXPERIMENT, TRAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Command = Callable[..., "Said"]
+
+
+@dataclass
+class Said:
+    """What a command printed and returned."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Return a command line that must not touch any cloud."""
+    (tmp_path / "train.py").write_text(TRAIN.format(trouble="pass"))
+    text = EXPERIMENT.format(trials=16, first=2, last=16).replace("g7.12xlarge", "g4dn.12xlarge")
+    text = text.replace("deadline: 3m", "deadline: 30m")
+    (tmp_path / "experiment.yaml").write_text(text)
+    write(tmp_path / "profile.json", [profile(tmp_path / "train.py")])
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def no_cloud(*_: object) -> None:
+        raise AssertionError("planning has asked a cloud")
+
+    monkeypatch.setattr(Ec2, "__init__", no_cloud)
+    monkeypatch.setattr("boto3.client", no_cloud)
+
+    def call(*arguments: object) -> Said:
+        monkeypatch.setattr("sys.argv", ["cloudtune", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return Said(int(ended.value.code or 0), out, err)
+
+    return call
+
+
+def profile(script: Path, instance_type: str = "g4dn.12xlarge") -> ScalingProfile:
+    curve = {0.5: 16.0, 1.0: 9.0, 2.0: 5.0, 4.0: 3.1}
+    return ScalingProfile(
+        instance_type=instance_type,
+        epoch={width: Measurement(s, 0.05 * s, 4) for width, s in curve.items()},
+        launch=Measurement(5.0, 1.0, 3),
+        boot=Measurement(40.0, 5.0, 3),
+        start=Measurement(3.0, 0.5, 3),
+        resize=Measurement(4.0, 0.5, 3),
+        release=Measurement(2.0, 0.2, 3),
+        script_hash=script_hash(script),
+        measured_at="2026-11-20T00:00:00Z",
+        source="a test",
+    )
+
+
+def test_everything_that_a_person_wants_to_know_before_paying(command: Command) -> None:
+    said = command("plan", "experiment.yaml", "--deadline", "30m", "--budget", "$5")
+    assert (said.code, said.err) == (0, "")
+    for words in (
+        "16 trials, sha (eta 2)",
+        "deadline 30m, budget $5.00",
+        "2026-07-20",
+        "g4dn.12xlarge: a test",
+        "p95",
+        "proven cheapest (gap 0)",
+        "best static cluster",
+        "naive elastic",
+        "cheapest",
+        "fastest",
+        "on spot",
+        "Cost against time",
+        "launches",
+        "worst case",
+    ):
+        assert words in " ".join(said.out.split()), words
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_the_same_for_programs(command: Command, output: str) -> None:
+    said = command("plan", "experiment.yaml", "-o", output)
+    data = said.json if output == "json" else YAML(typ="safe").load(io.StringIO(said.out))
+    plan = decode(Plan, data["plan"])
+    assert data["feasible"] is True
+    assert plan.gap == 0.0
+    assert plan.status == "optimal"
+    assert plan.estimate.seconds < 1800
+    assert len(data["alternatives"]) == 5
+
+
+def test_nothing_is_rented_and_no_cloud_is_asked(command: Command, tmp_path: Path) -> None:
+    assert command("plan", "experiment.yaml", "--compare", "--confidence", "0.9").code == 0
+    assert not (tmp_path / "home" / "emulator").exists()
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_every_planner_in_one_table(command: Command) -> None:
+    said = command("plan", "experiment.yaml", "--compare", "--deadline", "10m", "-o", "json")
+    rows = {row["planner"]: row for row in said.json["comparison"]}
+    assert set(rows) == set(planning.PLANNERS)
+    dollars = {name: row["plan"]["estimate"]["dollars"] for name, row in rows.items()}
+    assert dollars["exact"] == pytest.approx(dollars["ilp"])
+    assert dollars["exact"] <= dollars["greedy"] <= dollars["static"]
+
+
+@pytest.mark.parametrize("planner", planning.PLANNERS)
+def test_a_planner_by_its_name(command: Command, planner: str) -> None:
+    said = command("plan", "experiment.yaml", "--planner", planner, "-o", "json")
+    assert said.json["plan"]["planner"] == planner
+
+
+def test_objectives(command: Command) -> None:
+    def estimate(*options: str) -> dict[str, float]:
+        said = command("plan", "experiment.yaml", "--budget", "$9", "-o", "json", *options)
+        found: dict[str, float] = said.json["plan"]["estimate"]
+        return found
+
+    cost, time = estimate("--deadline", "2h"), estimate("--deadline", "2h", "--objective", "time")
+    assert cost["dollars"] < time["dollars"]
+    assert cost["seconds"] > time["seconds"]
+
+
+def test_as_many_trials_as_the_limits_buy(command: Command) -> None:
+    few, many = (
+        command("plan", "experiment.yaml", "--objective", "trials", "--budget", money, "-o", "json")
+        for money in ("$0.40", "$0.60")
+    )
+    fewer = decode(Plan, few.json["plan"]).stages[0].stage.trials
+    more = decode(Plan, many.json["plan"]).stages[0].stage.trials
+    assert 1 <= fewer < more
+    assert few.json["trials"] == fewer
+
+
+def test_surer_is_dearer_or_not_to_be_had(command: Command) -> None:
+    base = ["plan", "experiment.yaml", "-o", "json"]
+    fastest = command(*base, "--deadline", "1h", "--objective", "time", "--budget", "$20")
+    seconds = fastest.json["plan"]["estimate"]["seconds"] * 1.25 + 20
+    limits = ["--deadline", f"{seconds}s", "--budget", "$20"]
+    sure = command(*base, *limits, "--confidence", "0.95")
+    assert sure.code == 0
+    assert sure.json["outlook"]["within"] >= 0.95
+    tight = ["--deadline", f"{seconds * 0.8}s", "--budget", "$20"]
+    assert command(*base, *tight, "--confidence", "0.999").code == 3
+
+
+def test_infeasible_in_time_in_money_and_in_both(command: Command) -> None:
+    late = command("plan", "experiment.yaml", "--deadline", "20s", "--budget", "$50")
+    assert late.code == 3
+    assert "no plan finishes within" in late.err
+    assert "The fastest takes" in late.err
+    assert "The cheapest" not in late.err
+    dear = command("plan", "experiment.yaml", "--deadline", "9h", "--budget", "$0.01")
+    assert dear.code == 3
+    assert "The cheapest takes" in dear.err
+    assert "The fastest" not in dear.err
+    both = command("plan", "experiment.yaml", "--deadline", "20s", "--budget", "$0.01")
+    assert both.code == 3
+    assert "nearest to both" in both.out
+    told = command(
+        "plan", "experiment.yaml", "--deadline", "20s", "--budget", "$0.01", "-o", "json"
+    )
+    assert told.json["feasible"] is False
+    assert decode(Plan, told.json["nearest"]).gap == 0.0
+
+
+def test_a_quota_bounds_the_plan(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(
+        path.read_text().replace(
+            "max_instances: 2", 'max_instances: 2, vcpu_quotas: {"on-demand g": 50}'
+        )
+    )
+    said = command("plan", path, "--objective", "time", "-o", "json")
+    assert decode(Plan, said.json["plan"]).most_instances == 1  # a g4dn.12xlarge has 48
+    path.write_text(path.read_text().replace("50}", "40}"))
+    refused = command("plan", path)
+    assert refused.code == 3
+    assert "vCPU quota" in refused.err
+
+
+def test_published_figures_plan_but_do_not_run(command: Command) -> None:
+    options = [
+        "--profile",
+        "resnet50-cifar10@v100",
+        "--instances",
+        "p3.8xlarge",
+        "--deadline",
+        "9h",
+    ]
+    said = command("plan", "experiment.yaml", *options, "--budget", "$90", "--save", "plan.json")
+    assert said.code == 0, said.err
+    assert "p3.8xlarge" in said.out
+    for run in (["run", "experiment.yaml", *options], ["run", "plan.json"]):
+        refused = command(*run)
+        assert refused.code == 2
+        assert "measure it with `cloudtune profile`" in refused.err
+
+
+def test_a_type_that_was_not_measured_is_derived_where_that_is_possible(command: Command) -> None:
+    said = command(
+        "plan", "experiment.yaml", "--instances", "g4dn.12xlarge,g4dn.xlarge", "-o", "json"
+    )
+    assert said.code == 0
+    assert said.json["considered"] == 2
+
+
+@pytest.mark.parametrize("plan", ["experiment.yaml", "nothing@nowhere"])
+def test_a_profile_that_is_none(command: Command, plan: str) -> None:
+    refused = command("plan", "experiment.yaml", "--profile", plan)
+    assert refused.code == 2
+    assert "Traceback" not in refused.err
+
+
+def test_a_saved_plan_is_carried_out_only_at_its_prices(command: Command, tmp_path: Path) -> None:
+    assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
+    path = tmp_path / "plan.json"
+    text = path.read_text()
+    assert '"usd_per_hour": 3.912' in text
+    path.write_text(text.replace('"usd_per_hour": 3.912', '"usd_per_hour": 3.1'))
+    refused = command("run", "plan.json")
+    assert refused.code == 2
+    assert "g4dn.12xlarge on-demand was $3.1 an hour and is $3.912" in refused.err
+    assert "Plan again" in refused.err
+
+
+def test_a_plan_can_not_be_changed_by_options(command: Command) -> None:
+    assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
+    refused = command("run", "plan.json", "--objective", "time")
+    assert refused.code == 2
+    assert "--objective" in refused.err
+
+
+def test_a_drawing(command: Command, tmp_path: Path) -> None:
+    assert command("plan", "experiment.yaml", "--plot", "front.html").code == 0
+    assert (tmp_path / "front.html").read_text().startswith("<!DOCTYPE html>")
+    refused = command("plan", "experiment.yaml", "--plot", "front.gif")
+    assert refused.code == 2
+    assert "front.gif" in refused.err
+
+
+def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) -> None:
+    said = command("plan", "experiment.yaml", "--deadline", "8m", "-o", "json")
+    plan = decode(Plan, said.json["plan"])
+    wanted = Experiment.load(tmp_path / "experiment.yaml")
+    problem = planning.problem_of(wanted, planning.stored_profiles(wanted))
+    request = planning.request_for(problem, Limits())
+    again = price(request, [stage.groups for stage in plan.stages], "exact")
+    assert again.estimate == plan.estimate
