@@ -137,6 +137,12 @@ class Cloud(_Section):
     security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
     instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
 
+    @model_validator(mode="after")
+    def _one_zone_a_subnet(self) -> Cloud:
+        if self.subnet is not None and len(self.zones) > 1:
+            raise refuse("a subnet lies in one zone; name that one, or leave subnet out", "zones")
+        return self
+
 
 class Experiment(_Section):
     """What the user asks for; a valid one by construction.

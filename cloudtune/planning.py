@@ -42,6 +42,9 @@ MOST_TRIALS = 4096
 SAMPLES = 1000
 _MIXED_OFFERS, _MIXED_INSTANCES = 6, 8
 
+EXACT = ExactPlanner()
+"""One for all questions of a command: most of them differ in their limits alone."""
+
 Aim = Literal["cost", "time", "trials"]
 PLANNERS = ("exact", "ilp", "greedy", "naive", "static")
 
@@ -87,7 +90,7 @@ def planner_named(name: str) -> Planner:
     """Return a planner by its name."""
     match name:
         case "exact":
-            return ExactPlanner()
+            return EXACT
         case "greedy":
             return GreedyPlanner()
         case "naive":
@@ -304,10 +307,10 @@ def _explained(
         ]
     )
     message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
-    return InfeasibleError(message, error.fastest, error.cheapest, _nearest(error, request))
+    return InfeasibleError(message, error.fastest, error.cheapest, nearest(error, request))
 
 
-def _nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
+def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
     """Return the plan that comes nearest to both limits, where there are two."""
     deadline, budget = request.limits.deadline, request.limits.budget
     if deadline is None or budget is None or error.fastest is None:
@@ -318,7 +321,7 @@ def _nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
         in_time = estimate.seconds / deadline if deadline else math.inf
         return max(in_time, estimate.dollars / budget if budget else math.inf)
 
-    front = ExactPlanner().front(replace(request, limits=Limits()), 9)
+    front = EXACT.front(replace(request, limits=Limits()), 9)
     return min(front, key=excess, default=None)
 
 

@@ -6,11 +6,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cloudtune import planning
+from cloudtune import home, planning
 from cloudtune.errors import CloudtuneError, InfeasibleError
 from cloudtune.plan import Alternative, Limits
 from cloudtune.planners.estimate import outlook
-from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.profiles.store import age
@@ -47,13 +46,13 @@ def propose(planned: Planned, limits: Limits, *, compare: bool = False) -> Propo
         plan=plan,
         outlook=planned.outlook,
         alternatives=tuple(_alternatives(planned, limits)),
-        front=tuple(ExactPlanner().front(_free(planned.request), _POINTS)),
+        front=tuple(planning.EXACT.front(_free(planned.request), _POINTS)),
         prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
         profiles=tuple(dict.fromkeys(_note(each.profile, today) for each in planned.rentables)),
         considered=len(planned.request.rentables),
         worst_dollars=worst,
         worst_why=why,
-        storage=experiment.storage,
+        storage=home.storage(experiment.storage),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(_compared(planned)) if compare else (),
     )
@@ -76,7 +75,7 @@ def _note(profile: ScalingProfile, today: str) -> ProfileNote:
 def _alternatives(planned: Planned, limits: Limits) -> Iterator[Alternative]:
     """Yield what else could be done, as far as there is such a plan."""
     request = replace(planned.request, objective="cost")
-    free, exact = _free(request), ExactPlanner()
+    free, exact = _free(request), planning.EXACT
     inside = replace(request, limits=planning.planning_limits(limits, planned.problem.rentables))
     tries: list[tuple[str, Planner, PlanRequest]] = [
         ("best static cluster", StaticPlanner(), inside),
@@ -98,11 +97,11 @@ def _alternatives(planned: Planned, limits: Limits) -> Iterator[Alternative]:
 
 
 def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:
-    """Return a plan within the limits, else the fastest, which misses them by the least time."""
+    """Return a plan within the limits, else one that comes near to them."""
     try:
         return planner.plan(request)
     except InfeasibleError as error:
-        return error.fastest
+        return planning.nearest(error, request) or error.fastest
 
 
 def _other_market(planned: Planned) -> tuple[str, PlanRequest] | None:

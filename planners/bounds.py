@@ -17,7 +17,7 @@ import numpy as np
 from cloudtune.placement import slots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -73,6 +73,15 @@ class Staircase:
 
 
 NOTHING = Staircase(np.zeros(1), np.zeros(1))
+IMPOSSIBLE = Staircase(np.zeros(0), np.zeros(0))
+
+
+def lowest(stairs: Sequence[Staircase]) -> Staircase:
+    """Return the staircase that is the least of all of them, wherever one looks."""
+    if not stairs:
+        return IMPOSSIBLE
+    seconds = np.concatenate([each.seconds for each in stairs])
+    return Staircase.of(seconds, np.concatenate([each.dollars for each in stairs])).thinned()
 
 
 def chain(stairs: Iterable[Staircase]) -> Staircase:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.plan import Limits
+from cloudtune.planners.bounds import gap
 from cloudtune.planners.choose import refuse
 from cloudtune.planners.model import price
 from cloudtune.planners.options import undominated
@@ -15,15 +17,25 @@ if TYPE_CHECKING:
     from cloudtune.planners.search import Found
 
 
+_FINEST = 1.0
+"""Seconds of billing granularity up to which rounding a bill up is beside the point."""
+
+
 class ExactPlanner:
     """Pareto dynamic programming over stages: `Plan.gap` is 0.
 
     The problem is that of RubberBand (EuroSys 2021), widened to several offers; the method is ours:
-    docs/decisions/0004-exact-planner.md. A bill's rounding up to the offers' granularity (a second
-    on EC2) is priced, but not searched over.
+    docs/decisions/0004-exact-planner.md. A bill's rounding up to the offers' granularity is priced,
+    but not searched over: where that is more than a second (it is a second on EC2), the plan isn't
+    called optimal, and its gap is the distance to the general bound.
+
+    The last question's search is kept, for the next one may differ in its limits alone.
     """
 
     name = "exact"
+
+    def __init__(self) -> None:
+        self._last: tuple[PlanRequest, Search] | None = None
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return the best plan within the limits.
@@ -31,8 +43,7 @@ class ExactPlanner:
         Raises:
             InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
         """
-        lean = undominated(request)
-        search = Search(lean)
+        search = self._search(request)
         found = search.best(request.limits, request.objective)
         if found is not None:
             return self._priced(request, found)
@@ -47,7 +58,7 @@ class ExactPlanner:
         They are `points` at most, at deadlines evenly spread between the two ends; limits are
         ignored. Empty where no plan can do the work.
         """
-        search = Search(undominated(request))
+        search = self._search(request)
         fastest, cheapest = ends(search)
         if fastest is None or cheapest is None:
             return []
@@ -58,8 +69,18 @@ class ExactPlanner:
         ordered = sorted(found.values(), key=lambda each: (each.seconds, each.dollars))
         return _falling([self._priced(request, each) for each in ordered])
 
+    def _search(self, request: PlanRequest) -> Search:
+        question = replace(request, limits=Limits(), objective="cost")
+        if self._last is None or self._last[0] != question:
+            self._last = (question, Search(undominated(question)))
+        return self._last[1]
+
     def _priced(self, request: PlanRequest, found: Found) -> Plan:
-        return price(request, found.choices, self.name, gap=0.0, status="optimal")
+        plan = price(request, found.choices, self.name, gap=0.0, status="optimal")
+        if all(offer.granularity_seconds <= _FINEST for offer in plan.offers):
+            return plan
+        bound = gap(request, plan.estimate.seconds, plan.estimate.dollars)
+        return replace(plan, gap=bound, status="feasible")
 
 
 def ends(search: Search) -> tuple[Found | None, Found | None]:

@@ -113,25 +113,27 @@ class Step:
         each = self.delays.start if self.stage.start_epoch == 0 else self.delays.resize
         return np.asarray(options.waves * each[options.offer])
 
-    def least(self, options: Options, *, first: bool) -> tuple[Floats, Floats]:
+    def least(self, options: Options, *, fresh: bool) -> tuple[Floats, Floats]:
         """Return the least seconds and dollars of each option, whatever comes before it.
 
-        With `first`, nothing is rented before.
+        With `fresh`, none of its instances is there before: they are launched and boot.
         """
         delays, offer = self.delays, options.offer
         together = options.waves.max(axis=1) == 1
         if offer.shape[1] > 1:
             together &= offer[:, 1] < 0
-        begin = np.where(together[:, None] & (not first), 0.0, self.begin(options))
-        launch = delays.launch[offer] if first else np.zeros_like(begin)
-        arrival = launch + delays.boot[offer] if first else launch
+        begin = np.where(together[:, None] & (not fresh), 0.0, self.begin(options))
+        launch = delays.launch[offer] if fresh else np.zeros_like(begin)
+        arrival = launch + delays.boot[offer] if fresh else launch
         seconds = np.where(offer >= 0, arrival + begin + options.train, 0.0).max(axis=1)
         price, charges = delays.price[offer] * options.count, self.request.charges
         # A group that was launched in this stage isn't billed from its begin.
-        absent = delays.launch[offer] + (0.0 if first else float(delays.release.max()))
+        absent = delays.launch[offer] + float(delays.release.max())
         lived = np.maximum(begin + options.train, seconds[:, None] - absent)
+        if fresh and offer.shape[1] == 1:
+            lived = seconds[:, None] - launch
         dollars = (price * lived).sum(axis=1)
-        dollars = dollars + (charges.usd_per_launch * options.count.sum(axis=1) if first else 0.0)
+        dollars = dollars + (charges.usd_per_launch * options.count.sum(axis=1) if fresh else 0.0)
         if self.last:
             seconds = seconds + delays.release[offer].max(axis=1)
             dollars = dollars + (price * delays.release[offer]).sum(axis=1)

@@ -4,8 +4,8 @@ A label goes only if another one of the same fleet is nowhere worse, or if even 
 that its time (or money) leaves would not beat a plan that is known already. So what is found is
 the best there is in the model of `planners.model`; docs/decisions/0004-exact-planner.md.
 
-Two rounds: a narrow one (few options, few labels) finds a good plan quickly; the full one, pruned
-by that plan, finds the best, or that there is no better.
+In rounds: narrow ones (few options, few labels) find a good plan quickly; the full one, pruned by
+that plan, finds the best, or that there is no better.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.planners.bounds import NOTHING, Staircase
+from cloudtune.planners.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
 from cloudtune.planners.labels import Delays, Labels, Step, undominated
 from cloudtune.planners.options import Menu
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     Allowed = Callable[[int, Options], NDArray[np.bool_]]
 
-_NARROW_OPTIONS = 60
-_NARROW_LABELS = 150
+_ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
+"""Options of each stage and labels after it, in each round; the last is the proof."""
 _SLACK = 1e-9
 _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
 
@@ -65,7 +65,8 @@ class Search:
                 options = options.only(allowed(number, options))
             self.steps.append(step)
             self.options.append(options)
-            self._least.append(step.least(options, first=number == 0 and not request.fleet))
+            nothing_before = number == 0 and not request.fleet
+            self._least.append(step.least(options, fresh=nothing_before))
 
     @property
     def possible(self) -> bool:
@@ -73,11 +74,25 @@ class Search:
         return all(len(options) > 0 for options in self.options)
 
     @cached_property
-    def after(self) -> list[Staircase]:
-        """The least cost of all stages from each one on; one more for nothing left."""
-        rest = [NOTHING]
-        for least in reversed(self._least):
-            rest.append(Staircase.of(*least).then(rest[-1]))
+    def after(self) -> list[Rest]:
+        """What is least possible from each stage on, by the offer held; one more for nothing left.
+
+        Staying on an offer costs nothing more; another one has to be launched and to boot. Where
+        stages mix offers, everything may stay.
+        """
+        count = len(self.request.rentables)
+        rest = [Rest((NOTHING,) * count)]
+        for step, options, least in zip(
+            reversed(self.steps), reversed(self.options), reversed(self._least), strict=True
+        ):
+            if self.request.mix > 1 or count < 2:
+                same = Staircase.of(*least).then(rest[-1].stairs[0]) if count else NOTHING
+                rest.append(Rest((same,) * count))
+                continue
+            changed = step.least(options, fresh=True)
+            stay = [_of_offer(options, least, each, rest[-1]) for each in range(count)]
+            move = lowest([_of_offer(options, changed, each, rest[-1]) for each in range(count)])
+            rest.append(Rest(tuple(lowest([each, move]) for each in stay)))
         return rest[::-1]
 
     @cached_property
@@ -88,20 +103,28 @@ class Search:
             done.append(done[-1].then(Staircase.of(*least)))
         return done
 
+    @cached_property
+    def around(self) -> list[Rest]:
+        """What is least possible for all other stages, by the offer that each stage leaves."""
+        rests = zip(self.before, self.after[1:], strict=True)
+        return [Rest(_each(before.then, after.stairs)) for before, after in rests]
+
     @property
     def least(self) -> Staircase:
         """What no plan made of these options can beat."""
-        return self.after[0]
+        return lowest(self.after[0].stairs)
 
     def best(self, limits: Limits, objective: Objective) -> Found | None:
         """Return the best way within the limits, None where there is none."""
         if not self.possible:
             return None
         aim = _Aim.of(limits, objective)
-        known = self._run(aim, self._promising(aim, _NARROW_OPTIONS), _NARROW_LABELS)
-        if known is not None:
-            aim = aim.to_beat(known)
-        return self._run(aim, self._promising(aim, None), None) or known
+        known = None
+        for options, labels in _ROUNDS:
+            found = self._run(aim, self._promising(aim, options), labels)
+            if found is not None:
+                known, aim = found, aim.to_beat(found)
+        return known
 
     def front(self) -> list[Found]:
         """Return every undominated way, the fastest first; limits are ignored."""
@@ -117,8 +140,7 @@ class Search:
         """Return the options of each stage that may be part of a plan worth finding."""
         chosen = []
         for number, (seconds, dollars) in enumerate(self._least):
-            rest = self.before[number].then(self.after[number + 1])
-            score = aim.bound(seconds, dollars, rest)
+            score = self.around[number].bound(aim, seconds, dollars, self.options[number])
             rows = np.flatnonzero(aim.worth(score))
             if most is not None and len(rows) > most:
                 rows = rows[np.argsort(score[rows], kind="stable")[:most]]
@@ -149,7 +171,7 @@ class Search:
             labels = _advance(step, trail[-1], options, aim, rest)
             labels = labels.only(undominated(labels, self.delays))
             if most is not None and len(labels) > most:
-                labels = labels.only(_nearest(labels, aim, rest, most))
+                labels = labels.only(_nearest(labels, aim, rest, options, most))
             trail.append(labels)
         return trail
 
@@ -249,7 +271,54 @@ class _Aim:
         return seconds + rest.seconds_within(self.budget - dollars)
 
 
-def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Staircase) -> Labels:
+@dataclass(frozen=True)
+class Rest:
+    """What is least possible from a stage on, by the offer that is held (by its first group's)."""
+
+    stairs: tuple[Staircase, ...]
+
+    def bound(
+        self,
+        aim: _Aim,
+        seconds: NDArray[np.float64],
+        dollars: NDArray[np.float64],
+        options: Options,
+    ) -> NDArray[np.float64]:
+        """Return the least that the measure can be in the end; the last axis is the options."""
+        held = options.offer[:, 0]
+        if len({id(stair) for stair in self.stairs}) == 1:
+            return aim.bound(seconds, dollars, self.stairs[0])
+        found = np.empty(seconds.shape)
+        for each in np.unique(held):
+            mine = held == each
+            found[..., mine] = aim.bound(
+                seconds[..., mine], dollars[..., mine], self.stairs[int(each)]
+            )
+        return found
+
+
+def _each(
+    change: Callable[[Staircase], Staircase], stairs: Sequence[Staircase]
+) -> tuple[Staircase, ...]:
+    """Return the stairs changed, each of them once where they are one and the same."""
+    changed = {id(stair): change(stair) for stair in {id(s): s for s in stairs}.values()}
+    return tuple(changed[id(stair)] for stair in stairs)
+
+
+def _of_offer(
+    options: Options,
+    least: tuple[NDArray[np.float64], NDArray[np.float64]],
+    offer: int,
+    rest: Rest,
+) -> Staircase:
+    """Return the least of a stage on one offer, and of what comes after."""
+    mine = options.offer[:, 0] == offer
+    if not mine.any():
+        return IMPOSSIBLE
+    return Staircase.of(least[0][mine], least[1][mine]).then(rest.stairs[offer])
+
+
+def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest) -> Labels:
     """Return the labels after a stage that may still lead to a plan worth finding."""
     chunk = max(1, _AT_ONCE // len(options))
     parts = []
@@ -258,7 +327,7 @@ def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Stai
         taken = step.take(labels.only(rows), options)
         seconds = labels.seconds[rows, None] + taken.seconds
         dollars = labels.dollars[rows, None] + taken.dollars
-        here, option = np.nonzero(aim.worth(aim.bound(seconds, dollars, rest)))
+        here, option = np.nonzero(aim.worth(rest.bound(aim, seconds, dollars, options)))
         part = taken.labels(here, option)
         part = part.only(undominated(part, step.delays)) if len(part) else part
         parts.append(_moved(part, begin))
@@ -281,9 +350,11 @@ def _together(parts: Sequence[Labels]) -> Labels:
     return Labels(**columns, ages=np.concatenate(ages) if ages else None)
 
 
-def _nearest(labels: Labels, aim: _Aim, rest: Staircase, most: int) -> NDArray[np.intp]:
+def _nearest(
+    labels: Labels, aim: _Aim, rest: Rest, options: Options, most: int
+) -> NDArray[np.intp]:
     """Return the labels with the best prospects, and the quickest among the others."""
-    bound = aim.bound(labels.seconds, labels.dollars, rest)
+    bound = rest.bound(aim, labels.seconds, labels.dollars, options.only(labels.option))
     ranked = np.argsort(bound, kind="stable")
     left = ranked[most // 2 :]
     quick = left[np.argsort(labels.seconds[left], kind="stable")[: most - most // 2]]

@@ -1,4 +1,4 @@
-"""What README and docs say of codes, commands, fields and permissions is what the code has."""
+"""What README and docs say of codes, commands, options, fields and permissions is what is there."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ def test_the_exit_codes_are_those_of_errors_and_endings() -> None:
 def test_every_command_is_listed() -> None:
     listed = [row.split()[1] for row in first_column("Commands")]
     assert sorted(listed) == sorted(cli.cli.commands)
+
+
+def test_every_option_of_planning_is_listed() -> None:
+    named = {row.split()[0] for row in first_column("How to plan")}
+    commands = [cli.cli.commands[name] for name in ("plan", "run")]
+    known = {name for command in commands for each in command.params for name in each.opts}
+    shared = {"--objective", "--planner", "--confidence", "--profile", "--compare", "--plot"}
+    assert shared <= named <= known
 
 
 def test_every_field_of_an_experiment_is_listed_in_order() -> None:

@@ -248,6 +248,11 @@ BAD_FIELDS = [
     ("[g4dn.12xlarge]", "[a, b, a]", "15: cloud.instances[2]: 'a' is listed twice; keep one"),
     ("[g4dn.12xlarge]", "[a, 5]", "15: cloud.instances[1]: 5 is not text; write for example"),
     ("on-demand", "cheap", "16: cloud.market: 'cheap' is not known; allowed: on-demand, spot,"),
+    (
+        "on-demand",
+        "any\n  zones: [a, b]\n  subnet: subnet-1",
+        "17: cloud.zones: a subnet lies in one zone; name that one, or leave subnet out",
+    ),
     ("on-demand", "any\n  zones: [a, a]", "17: cloud.zones[1]: 'a' is listed twice; keep one"),
     (
         "on-demand",

@@ -226,3 +226,24 @@ def test_what_is_rented_already_is_used_before_anything_is_launched() -> None:
     plan = ExactPlanner().plan(request)
     assert plan.stages[0].overhead <= job.profile.resize.mean, "nothing boots"
     assert plan.estimate.seconds < job.plan().estimate.seconds
+
+
+def test_where_bills_are_rounded_up_a_lot_it_does_not_claim_to_be_the_best() -> None:
+    hourly = replace(offer(), granularity_seconds=3600.0)
+    plan = Setting(8, 2, 8, 2, offer=hourly, profile=profile(SUBLINEAR)).plan(ExactPlanner())
+    assert plan.status == "feasible"
+    assert plan.gap is not None
+    assert plan.gap > 0.0
+    by_the_second = replace(offer(), granularity_seconds=1.0)
+    job = Setting(8, 2, 8, 2, offer=by_the_second, profile=profile(SUBLINEAR))
+    assert job.plan(ExactPlanner()).gap == 0.0
+
+
+def test_one_planner_for_many_questions() -> None:
+    """What it keeps of the last question doesn't leak into the next one."""
+    planner = ExactPlanner()
+    one = Setting(8, 2, 8, 2, profile=profile(SUBLINEAR), max_instances=3)
+    other = one.but(profile=profile(NODE_BOUNDARY))
+    for job, deadline in itertools.product((one, other, one), (110.0, 150.0, None)):
+        limits = Limits(deadline)
+        assert job.plan(planner, limits) == job.plan(ExactPlanner(), limits)
