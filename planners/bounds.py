@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from cloudtune.plan import Limits, Objective, PlanRequest, Rentable, Stage
+    from cloudtune.plan import Estimate, PlanRequest, Rentable, Stage
 
 _CORNERS = 300
 _SLACK = 1e-9  # what sums of floats in another order may differ by, relatively
@@ -103,20 +103,19 @@ def fluid(request: PlanRequest) -> Staircase:
     return Staircase.of(seconds, stairs.dollars + begin[1] + end[1] + steady)
 
 
-def gap(request: PlanRequest, seconds: float, dollars: float) -> float:
-    """Return how far a plan may be from the best, as a share of the best: by the fluid bound."""
-    least, limits = fluid(request), request.limits
-    mine = dollars if request.objective == "cost" else seconds
-    bound = _best(least, limits, request.objective)
-    return max(0.0, mine / bound - 1.0) if 0.0 < bound < math.inf else 0.0
-
-
-def _best(least: Staircase, limits: Limits, objective: Objective) -> float:
-    if objective == "cost":
+def least_of(stairs: Staircase, request: PlanRequest) -> float:
+    """Return the least of what the request minimises, within its limit on the other measure."""
+    limits = request.limits
+    if request.objective == "cost":
         within = math.inf if limits.deadline is None else limits.deadline
-        return float(least.dollars_within(within))
-    within = math.inf if limits.budget is None else limits.budget
-    return float(least.seconds_within(within))
+        return float(stairs.dollars_within(within))
+    return float(stairs.seconds_within(math.inf if limits.budget is None else limits.budget))
+
+
+def gap_to(bound: float, request: PlanRequest, estimate: Estimate) -> float:
+    """Return by how much an estimate exceeds a bound, as a share of it; 0 where that is nothing."""
+    mine = estimate.dollars if request.objective == "cost" else estimate.seconds
+    return max(0.0, mine / bound - 1.0) if 0.0 < bound < math.inf else 0.0
 
 
 def _fluid_stage(request: PlanRequest, stage: Stage) -> Staircase:

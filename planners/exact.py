@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.plan import Limits
-from cloudtune.planners.bounds import gap
 from cloudtune.planners.choose import refuse
+from cloudtune.planners.gaps import with_gap
 from cloudtune.planners.model import price
 from cloudtune.planners.options import undominated
 from cloudtune.planners.search import Search
@@ -79,8 +79,7 @@ class ExactPlanner:
         plan = price(request, found.choices, self.name, gap=0.0, status="optimal")
         if all(offer.granularity_seconds <= _FINEST for offer in plan.offers):
             return plan
-        bound = gap(request, plan.estimate.seconds, plan.estimate.dollars)
-        return replace(plan, gap=bound, status="feasible")
+        return replace(with_gap(request, plan), status="feasible")
 
 
 def ends(search: Search) -> tuple[Found | None, Found | None]:

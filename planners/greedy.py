@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.placement import slots
 from cloudtune.plan import Group
-from cloudtune.planners.bounds import gap
 from cloudtune.planners.choose import admitted_or_refused, best_of, start_limits
+from cloudtune.planners.gaps import with_gap
 from cloudtune.planners.model import price
 from cloudtune.planners.static import StaticPlanner
 
@@ -45,7 +45,7 @@ class GreedyPlanner:
         if self.from_every:
             others = [self._descend(start, p) for p in statics if start.limits.admit(p.estimate)]
             best = best_of(request, [best, *others])
-        return replace(best, gap=gap(request, best.estimate.seconds, best.estimate.dollars))
+        return with_gap(request, best)
 
     def _descend(self, request: PlanRequest, plan: Plan) -> Plan:
         plan = price(request, _choices(plan), self.name)

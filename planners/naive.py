@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.placement import slots
-from cloudtune.planners.bounds import gap
 from cloudtune.planners.choose import admitted_or_refused, start_limits
+from cloudtune.planners.gaps import with_gap
 from cloudtune.planners.model import price
 from cloudtune.planners.static import StaticPlanner
 
@@ -32,7 +32,7 @@ class NaivePlanner:
         found = admitted_or_refused(
             request, statics, lambda static: self._lean(start_limits(request), static)
         )
-        return replace(found, gap=gap(request, found.estimate.seconds, found.estimate.dollars))
+        return with_gap(request, found)
 
     def _lean(self, request: PlanRequest, static: Plan) -> Plan:
         """Return a static plan with its idle instances given back, if that keeps the limits."""

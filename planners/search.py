@@ -359,14 +359,3 @@ def _nearest(
     left = ranked[most // 2 :]
     quick = left[np.argsort(labels.seconds[left], kind="stable")[: most - most // 2]]
     return np.concatenate([ranked[: most // 2], quick])
-
-
-def bound_of(search: Search, limits: Limits, objective: Objective) -> float:
-    """Return what no plan of a search can beat within the limits."""
-    if objective == "cost":
-        within = math.inf if limits.deadline is None else limits.deadline
-        return float(search.least.dollars_within(within))
-    return float(search.least.seconds_within(math.inf if limits.budget is None else limits.budget))
-
-
-__all__ = ["Found", "Search", "bound_of"]

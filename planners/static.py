@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloudtune.plan import Group
-from cloudtune.planners.bounds import gap
 from cloudtune.planners.choose import best_of
+from cloudtune.planners.gaps import with_gap
 from cloudtune.planners.labels import Delays
 from cloudtune.planners.model import price
 from cloudtune.planners.options import Menu
@@ -37,7 +37,7 @@ class StaticPlanner:
             InfeasibleError: no fixed fleet meets the limits; carries the fastest and cheapest.
         """
         best = best_of(request, list(self.every(request)))
-        return replace(best, gap=gap(request, best.estimate.seconds, best.estimate.dollars))
+        return with_gap(request, best)
 
     def every(self, request: PlanRequest) -> Iterator[Plan]:
         """Yield the plans that no other fixed fleet beats in both time and money.

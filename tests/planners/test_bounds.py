@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.plan import Limits
-from cloudtune.planners.bounds import NOTHING, Staircase, chain, fluid, gap
+from cloudtune.plan import Estimate, Limits
+from cloudtune.planners.bounds import NOTHING, Staircase, chain, fluid, gap_to, least_of
 from cloudtune.planners.search import Search
 from tests.builders import LINEAR, Setting, profile
 from tests.planners.brute_force import every_plan
@@ -76,13 +76,16 @@ def test_a_gap_by_hand() -> None:
     least = fluid(request)
     assert least.dollars_within(math.inf) == pytest.approx(1.06)
     assert least.seconds.min() == pytest.approx(107.0)
-    assert gap(request, 107.0, 1.06) == pytest.approx(0.0, abs=1e-9)
-    assert gap(request, 107.0, 1.59) == pytest.approx(0.5)
+    bound = least_of(least, request)
+    assert gap_to(bound, request, Estimate(107.0, 1.06)) == pytest.approx(0.0, abs=1e-9)
+    assert gap_to(bound, request, Estimate(107.0, 1.59)) == pytest.approx(0.5)
 
 
 def test_a_bound_that_admits_nothing_gives_no_gap() -> None:
     request = Setting(profile=profile(LINEAR)).request(Limits(deadline=0.1))
-    assert gap(request, 100.0, 1.0) == 0.0
+    bound = least_of(fluid(request), request)
+    assert bound == math.inf
+    assert gap_to(bound, request, Estimate(100.0, 1.0)) == 0.0
 
 
 def test_bounds_never_fall_with_less_time() -> None:
