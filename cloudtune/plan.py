@@ -114,7 +114,8 @@ class Plan:
     `gap` bounds how much dearer (or slower, by objective) the plan is than the best of its model,
     as a share of the best: 0 where proven optimal, None where nothing is known. `status` says what
     the planner achieved: "optimal", "feasible" (a search that was cut short), or "heuristic".
-    `max_instances` is never exceeded by what is alive, at a hand-over neither.
+    What is alive never exceeds `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`), at a
+    hand-over neither.
     """
 
     planner: str
@@ -124,6 +125,7 @@ class Plan:
     gap: float | None = None
     status: str = "heuristic"
     charges: Charges = Charges()
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def most_instances(self) -> int:
@@ -226,8 +228,8 @@ class Rentable:
 class PlanRequest:
     """What a planner is asked: the work, on what it may run, and within which limits.
 
-    `max_instances` is for all offers together. `vcpu_quotas` bounds the vCPUs that are rented at
-    once by quota (`Offer.quota`). `mix` is how many offers one stage may use at a time.
+    `max_instances` is for all offers together, `vcpu_quotas` bounds vCPUs by `Offer.quota`; both
+    hold for all that is alive at a time. `mix` is how many offers one stage may use.
     """
 
     work: tuple[Stage, ...]
@@ -237,8 +239,16 @@ class PlanRequest:
     fleet: tuple[Live, ...] = ()
     charges: Charges = Charges()
     objective: Objective = "cost"
-    vcpu_quotas: Mapping[str, int] = field(default_factory=dict)
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
     mix: int = 1
+
+    def admits(self, alive: Mapping[Offer, int]) -> bool:
+        """Whether so many instances may be alive at once."""
+        vcpus: dict[str, int] = {}
+        for offer, count in alive.items():
+            vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.vcpus
+        within = (vcpus[q] <= most for q, most in self.vcpu_quotas.items() if q in vcpus)
+        return sum(alive.values()) <= self.max_instances and all(within)
 
     def rentable(self, offer: Offer) -> Rentable:
         """Return what is known of an offer of this request."""

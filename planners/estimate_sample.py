@@ -73,10 +73,10 @@ class _Play:
         """Play one stage, from its hand-over to its end."""
         staying = self._staying(stage, groups)
         wanted = {group.offer: group.instances for group in groups}
-        held = self._count
+        offers = dict.fromkeys([*self.fleets, *wanted])
+        alive = {each: max(self._held(each), wanted.get(each, 0)) for each in offers}
         gone = self._give_back(wanted)
-        missing = sum(count - self._held(offer) for offer, count in wanted.items())
-        room = held + missing <= self.request.max_instances
+        room = self.request.admits(alive)
         asked = self.now if room or gone is None else gone
         trainings = [self._train(stage, group, asked, staying[group.offer]) for group in groups]
         self.now = np.max([training.end for training in trainings], axis=0)
@@ -94,10 +94,6 @@ class _Play:
         gone = self._give_back({})
         seconds = self.now if gone is None else gone
         return Draws(seconds, self.dollars + seconds * self.request.charges.usd_per_second)
-
-    @property
-    def _count(self) -> int:
-        return sum(fleet.count for fleet in self.fleets.values())
 
     def _held(self, offer: Offer) -> int:
         return self.fleets[offer].count if offer in self.fleets else 0

@@ -255,9 +255,10 @@ def _arcs(
 def _arc(request: PlanRequest, stage: Stage, held: Held, way: Way, now: Held) -> Arc:
     fresh = {o: n - held.counts.get(o, 0) for o, n in now.counts.items()}
     going = {o: n - now.counts.get(o, 0) for o, n in held.counts.items()}
-    crowded = sum(held.counts.values()) + sum(n for n in fresh.values() if n > 0)
+    offers = dict.fromkeys([*held.counts, *now.counts])
+    alive = {each: max(held.counts.get(each, 0), now.counts.get(each, 0)) for each in offers}
     leaving = [_release(request, offer) for offer, count in going.items() if count > 0]
-    wait = max(leaving, default=0.0) if crowded > request.max_instances else 0.0
+    wait = 0.0 if request.admits(alive) else max(leaving, default=0.0)
     delays = {
         offer: wait + request.rentable(offer).profile.launch.mean
         for offer, count in fresh.items()

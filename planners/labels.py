@@ -98,6 +98,13 @@ class Delays:
             column([float(o.gpus) for o in offers]),
         )
 
+    @staticmethod
+    def vcpus(request: PlanRequest, quota: str) -> Whole:
+        """Return what an instance of each rentable counts against a quota."""
+        offers = [each.offer for each in request.rentables]
+        counted = [o.instance_type.vcpus if o.quota == quota else 0 for o in offers]
+        return np.array([*counted, 0])
+
 
 @dataclass(frozen=True)
 class Step:
@@ -180,13 +187,26 @@ class Taken:
 
     def _waiting(self, going: list[Whole]) -> Floats:
         labels, release = self._labels, self._step.delays.release
-        total = labels.count.sum(axis=1)[:, None] + _sum(self._fresh)
-        full = total > self._step.request.max_instances
+        full = self._crowded()
         slowest = np.zeros(full.shape)
         for i, leaving in enumerate(going):
             ending = np.where(leaving > 0, release[labels.offer[:, i]][:, None], 0.0)
             slowest = np.maximum(slowest, ending)
         return np.where(full, slowest, 0.0)
+
+    def _crowded(self) -> NDArray[np.bool_]:
+        """Whether what is missing has no room beside all that is held."""
+        labels, options, request = self._labels, self._options, self._step.request
+        total = labels.count.sum(axis=1)[:, None] + _sum(self._fresh)
+        full = total > request.max_instances
+        for quota, most in request.vcpu_quotas.items():
+            vcpus = self._step.delays.vcpus(request, quota)
+            held = (labels.count * vcpus[labels.offer]).sum(axis=1)[:, None]
+            new = _sum(
+                fresh * vcpus[options.offer[None, :, j]] for j, fresh in enumerate(self._fresh)
+            )
+            full = full | (held + new > most)
+        return np.asarray(full)
 
     def _duration(self, same: NDArray[np.bool_], going: Whole) -> Floats:
         options, delays = self._options, self._step.delays

@@ -4,8 +4,8 @@ Every planner's plan is priced here, by keeping the books of every instance; the
 spread takes exactly these seconds and dollars (tests/parity). The rules, stage by stage:
 
 - Of each offer the youngest instances stay, the others go, and what is missing is launched, all of
-  it at once. Where `max_instances` has no room for what is missing beside what is still going, the
-  launch waits until that is gone.
+  it at once. Where `max_instances` or a vCPU quota has no room for what is missing beside what is
+  still going, the launch waits until that is gone.
 - A group that gets fresh instances begins when they have booted. A trial then starts from scratch
   in its profile's `start`, from a checkpoint in its `resize`, in every wave.
 - Nothing of that is needed where every survivor trains on where it is: one offer before and now,
@@ -44,11 +44,6 @@ class Books:
     widths: dict[Offer, Width | None] = field(default_factory=dict)
     settled: bool = True
 
-    @property
-    def count(self) -> int:
-        """Instances of all offers."""
-        return sum(len(ages) for ages in self.ages.values())
-
 
 def price(
     request: PlanRequest,
@@ -72,7 +67,14 @@ def price(
     ending = max(_release_seconds(request, group.offer) for group in choices[-1])
     estimate = Estimate(now + ending, sum(stage.dollars for stage in stages))
     return Plan(
-        planner, tuple(stages), estimate, request.max_instances, gap, status, request.charges
+        planner=planner,
+        stages=tuple(stages),
+        estimate=estimate,
+        max_instances=request.max_instances,
+        gap=gap,
+        status=status,
+        charges=request.charges,
+        vcpu_quotas=request.vcpu_quotas,
     )
 
 
@@ -143,8 +145,11 @@ class _Step:
 
     def _wait(self) -> float:
         """Return how long fresh instances have to wait for others to be gone."""
-        fresh, going = sum(map(self._fresh, self.groups)), self._going()
-        if not going or self.books.count + fresh <= self.request.max_instances:
+        going = self._going()
+        alive = {offer: len(ages) for offer, ages in self.books.ages.items()}
+        for group in self.groups:
+            alive[group.offer] = alive.get(group.offer, 0) + self._fresh(group)
+        if not going or self.request.admits(alive):
             return 0.0
         return max(_release_seconds(self.request, offer) for offer in going)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from cloudtune.catalog import Offer
     from cloudtune.plan import PlanRequest, Rentable, Stage
     from cloudtune.trial import Width
 
@@ -295,6 +296,8 @@ def _beats(request: PlanRequest, one: Rentable, other: Rentable) -> bool:
     limit = request.max_instances
     if min(one.most, _quota(request, one), limit) < min(other.most, _quota(request, other), limit):
         return False
+    if request.vcpu_quotas and not _lighter(request, mine, theirs):
+        return False
     delays = ("launch", "boot", "start", "resize", "release")
     return (
         mine.usd_per_hour <= theirs.usd_per_hour
@@ -305,3 +308,11 @@ def _beats(request: PlanRequest, one: Rentable, other: Rentable) -> bool:
             getattr(one.profile, name).mean <= getattr(other.profile, name).mean for name in delays
         )
     )
+
+
+def _lighter(request: PlanRequest, one: Offer, other: Offer) -> bool:
+    """Whether `one` weighs no more on the quotas than `other` does."""
+    if one.quota not in request.vcpu_quotas:
+        return True
+    same = one.quota == other.quota
+    return same and one.instance_type.vcpus <= other.instance_type.vcpus

@@ -126,6 +126,7 @@ class Setting:
     others: tuple[Rentable, ...] = ()
     charges: Charges = NO_CHARGES
     mix: int = 1
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
@@ -148,6 +149,7 @@ class Setting:
             self.max_instances,
             charges=self.charges,
             mix=self.mix,
+            vcpu_quotas=self.vcpu_quotas,
         )
 
     def plan(self, planner: Planner | None = None, limits: Limits = NO_LIMITS) -> Plan:

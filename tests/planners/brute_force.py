@@ -83,6 +83,16 @@ def allowed(request: PlanRequest, shapes: Sequence[Shape]) -> bool:
     return sum(size for _, size, _ in shapes) <= request.max_instances and all(within)
 
 
+def room_for(request: PlanRequest, alive: Sequence[Offer]) -> bool:
+    """Whether instances of these offers may all be alive at once."""
+    used = dict.fromkeys(request.vcpu_quotas, 0)
+    for offer in alive:
+        if offer.quota in used:
+            used[offer.quota] += offer.instance_type.vcpus
+    fits = all(used[quota] <= most for quota, most in request.vcpu_quotas.items())
+    return fits and len(alive) <= request.max_instances
+
+
 def splits(trials: int, parts: int) -> Iterator[tuple[int, ...]]:
     """Yield each way to split the trials into parts of one or more."""
     if parts == 1:
@@ -178,11 +188,12 @@ def staged(cloud: Cloud, stage: Stage, way: Way, now: float) -> float:
     before = {offer: len(cloud.running(offer)) for offer in cloud.widths}
     undisturbed = untouched(cloud, stage, way, before)
     extra = {group.offer: group.instances - before.get(group.offer, 0) for group in way}
-    room = cloud.request.max_instances - len(cloud.running())
+    held = [instance.offer for instance in cloud.running()]
+    new = [offer for offer, more in extra.items() for _ in range(max(0, more))]
     wanted = {group.offer: group.instances for group in way}
     going = {offer: count - wanted.get(offer, 0) for offer, count in before.items()}
     gone = [cloud.give_back(offer, count, now) for offer, count in going.items() if count > 0]
-    tight = gone and sum(max(0, more) for more in extra.values()) > room
+    tight = gone and not room_for(cloud.request, [*held, *new])
     ordered = max(gone) if tight else now
     ends = []
     for group in way:

@@ -11,9 +11,19 @@ from cloudtune.errors import InfeasibleError
 from cloudtune.plan import Charges, Limits, Live, Rentable, Stage
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
+from cloudtune.planners.model import price
 from cloudtune.planners.search import Search
 from cloudtune.planners.static import StaticPlanner
-from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile, shapes
+from tests.builders import (
+    LINEAR,
+    NODE_BOUNDARY,
+    SUBLINEAR,
+    Setting,
+    group,
+    offer,
+    profile,
+    shapes,
+)
 from tests.contracts.planner import PlannerContract, extremes
 from tests.planners.brute_force import Priced, every_plan, priced
 
@@ -51,6 +61,7 @@ def small_jobs(draw: st.DrawFn, mix: int = 1) -> Setting:
         max_instances=most,
         charges=Charges(draw(st.sampled_from([0.0, 0.2])), draw(st.sampled_from([0.0, 0.001]))),
         mix=mix,
+        vcpu_quotas=draw(st.sampled_from([{}, {"on-demand g": 16}, {"on-demand g": 32}])),
     )
 
 
@@ -247,3 +258,20 @@ def test_one_planner_for_many_questions() -> None:
     for job, deadline in itertools.product((one, other, one), (110.0, 150.0, None)):
         limits = Limits(deadline)
         assert job.plan(planner, limits) == job.plan(ExactPlanner(), limits)
+
+
+def test_at_a_hand_over_a_quota_makes_the_new_instances_wait_for_the_old() -> None:
+    """Both fit under `max_instances`, but not under the quota: one instance's vCPUs.
+
+    The launch waits 2 s, until the first type's instance is gone.
+    """
+    big, small = offer(4, 36.0, name="p.4x"), offer(1, 3.6, name="p.1x")
+    slow = Rentable(small, profile({1.0: 8.0}, name="p.1x"), 2)
+    job = Setting(4, 2, 8, 4, offer=big, profile=profile({1.0: 8.0}), others=(slow,))
+    choices = [(group(big, 1, 1.0, 4),), (group(small, 1, 1.0, 1),)]
+    free = price(job.request(), choices, "by hand")
+    bound = price(job.but(vcpu_quotas={"on-demand p": 16}).request(), choices, "by hand")
+    assert free.stages[1].overhead == 1.0 + 20.0 + 6.0
+    assert bound.stages[1].overhead == 2.0 + 1.0 + 20.0 + 6.0
+    assert bound.estimate.dollars == pytest.approx(free.estimate.dollars), "nobody waits for money"
+    assert bound.vcpu_quotas == {"on-demand p": 16}
