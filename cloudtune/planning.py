@@ -13,6 +13,7 @@ from cloudtune.errors import InfeasibleError, UsageError
 from cloudtune.infra import pricing
 from cloudtune.job import drain_seconds, strategy
 from cloudtune.plan import Charges, Limits, Outlook, PlanRequest, Rentable
+from cloudtune.planners.choose import measures
 from cloudtune.planners.estimate import outlook, quantile_plan
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
@@ -248,9 +249,26 @@ def make_plan(
         else:
             seed = problem.experiment.seed
             plan, _ = quantile_plan(planner, request, wish.confidence, samples=SAMPLES, seed=seed)
+            plan = _against_the_mean(planner, request, plan)
     except InfeasibleError as error:
         raise _explained(error, request, limits, wish) from None
     return judged(problem, replace(request, limits=usable), plan, wish)
+
+
+def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Plan:
+    """Return a plan that is sure with its gap to the best of those that keep the limits on average.
+
+    The planner's own gap was to the tighter limits that it had been given.
+    """
+    try:
+        best = planner.plan(request)
+    except InfeasibleError:
+        return replace(plan, gap=None, status="heuristic")
+    mine, least = (measures(each, request.objective)[0] for each in (plan, best))
+    if best.gap is None or least <= 0:
+        return replace(plan, gap=None, status="heuristic")
+    gap = max(0.0, mine * (1 + best.gap) / least - 1)
+    return replace(plan, gap=gap, status=best.status if gap == 0 else "heuristic")
 
 
 def judged(problem: Problem, request: PlanRequest, plan: Plan, wish: Wish) -> Planned:

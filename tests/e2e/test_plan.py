@@ -170,6 +170,10 @@ def test_surer_is_dearer_or_not_to_be_had(command: Command) -> None:
     sure = command(*base, *limits, "--confidence", "0.95")
     assert sure.code == 0
     assert sure.json["outlook"]["within"] >= 0.95
+    plan = decode(Plan, sure.json["plan"])
+    assert plan.gap is not None
+    # Being sure may cost something; only what costs nothing is called optimal.
+    assert (plan.status == "optimal") == (plan.gap == 0.0)
     tight = ["--deadline", f"{seconds * 0.8}s", "--budget", "$20"]
     assert command(*base, *tight, "--confidence", "0.999").code == 3
 
