@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -252,7 +253,11 @@ class PlanRequest:
 
     def rentable(self, offer: Offer) -> Rentable:
         """Return what is known of an offer of this request."""
-        return next(each for each in self.rentables if each.offer == offer)
+        return self._by_offer[offer]
+
+    @cached_property
+    def _by_offer(self) -> Mapping[Offer, Rentable]:
+        return {each.offer: each for each in reversed(self.rentables)}
 
 
 class Planner(Protocol):

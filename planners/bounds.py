@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from cloudtune.plan import Estimate, PlanRequest, Rentable, Stage
+    from cloudtune.plan import Estimate, PlanRequest, Rentable
 
 _CORNERS = 300
 _SLACK = 1e-9  # what sums of floats in another order may differ by, relatively
@@ -96,7 +96,13 @@ def fluid(request: PlanRequest) -> Staircase:
     for the GPU time of all trials at that width or a cheaper one that is as fast. To that come the
     first boot, where nothing is rented yet, and the last release.
     """
-    stairs = chain(_fluid_stage(request, stage) for stage in request.work)
+    ways = [(each, width) for each in request.rentables for width in each.profile.widths]
+    epoch = np.array([each.epoch_seconds(width) for each, width in ways])
+    share = np.array([_share(each, width) for each, width in ways])
+    stairs = chain(
+        Staircase.of(stage.epochs * epoch, stage.trials * stage.epochs * epoch * share)
+        for stage in request.work
+    )
     begin, end = _edges(request)
     seconds = stairs.seconds + begin[0] + end[0]
     steady = seconds * request.charges.usd_per_second
@@ -116,20 +122,6 @@ def gap_to(bound: float, request: PlanRequest, estimate: Estimate) -> float:
     """Return by how much an estimate exceeds a bound, as a share of it; 0 where that is nothing."""
     mine = estimate.dollars if request.objective == "cost" else estimate.seconds
     return max(0.0, mine / bound - 1.0) if 0.0 < bound < math.inf else 0.0
-
-
-def _fluid_stage(request: PlanRequest, stage: Stage) -> Staircase:
-    points = [
-        (
-            stage.epochs * each.epoch_seconds(width),
-            stage.trials * stage.epochs * each.epoch_seconds(width) * _share(each, width),
-        )
-        for each in request.rentables
-        for width in each.profile.widths
-    ]
-    if not points:
-        return Staircase.of([math.inf], [math.inf])
-    return Staircase.of(*zip(*points, strict=True))
 
 
 def _share(rentable: Rentable, width: float) -> float:

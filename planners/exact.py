@@ -9,12 +9,11 @@ from cloudtune.plan import Limits
 from cloudtune.planners.choose import refuse
 from cloudtune.planners.gaps import with_gap
 from cloudtune.planners.model import price
-from cloudtune.planners.options import undominated
-from cloudtune.planners.search import Search
+from cloudtune.planners.search import search_of
 
 if TYPE_CHECKING:
     from cloudtune.plan import Objective, Plan, PlanRequest
-    from cloudtune.planners.search import Found
+    from cloudtune.planners.search import Found, Search
 
 
 _FINEST = 1.0
@@ -28,14 +27,9 @@ class ExactPlanner:
     docs/decisions/0004-exact-planner.md. A bill's rounding up to the offers' granularity is priced,
     but not searched over: where that is more than a second (it is a second on EC2), the plan isn't
     called optimal, and its gap is the distance to the general bound.
-
-    The last question's search is kept, for the next one may differ in its limits alone.
     """
 
     name = "exact"
-
-    def __init__(self) -> None:
-        self._last: tuple[PlanRequest, Search] | None = None
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return the best plan within the limits.
@@ -43,7 +37,7 @@ class ExactPlanner:
         Raises:
             InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
         """
-        search = self._search(request)
+        search = search_of(request)
         found = search.best(request.limits, request.objective)
         if found is not None:
             return self._priced(request, found)
@@ -58,22 +52,18 @@ class ExactPlanner:
         They are `points` at most, at deadlines evenly spread between the two ends; limits are
         ignored. Empty where no plan can do the work.
         """
-        search = self._search(request)
+        search = search_of(request)
         fastest, cheapest = ends(search)
         if fastest is None or cheapest is None:
             return []
         span = cheapest.seconds - fastest.seconds
         deadlines = [fastest.seconds + span * n / (points - 1) for n in range(1, points - 1)]
-        between = [search.best(Limits(deadline), "cost") for deadline in deadlines]
-        found = {f.choices: f for f in [fastest, *between, cheapest] if f is not None}
+        found, last = {fastest.choices: fastest, cheapest.choices: cheapest}, fastest
+        for deadline in deadlines:  # what keeps a deadline keeps the next one too
+            last = search.best(Limits(deadline), "cost", last) or last
+            found[last.choices] = last
         ordered = sorted(found.values(), key=lambda each: (each.seconds, each.dollars))
         return _falling([self._priced(request, each) for each in ordered])
-
-    def _search(self, request: PlanRequest) -> Search:
-        question = replace(request, limits=Limits(), objective="cost")
-        if self._last is None or self._last[0] != question:
-            self._last = (question, Search(undominated(question)))
-        return self._last[1]
 
     def _priced(self, request: PlanRequest, found: Found) -> Plan:
         plan = price(request, found.choices, self.name, gap=0.0, status="optimal")

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.planners.bounds import fluid, gap_to, least_of
-from cloudtune.planners.options import undominated
-from cloudtune.planners.search import Search
+from cloudtune.planners.search import search_of
 
 if TYPE_CHECKING:
     from cloudtune.plan import Plan, PlanRequest
@@ -20,7 +19,6 @@ def with_gap(request: PlanRequest, plan: Plan) -> Plan:
     By the better of two bounds: the general one, and that of the exact search, which knows of the
     first boot after every change of offers.
     """
-    search = Search(undominated(request))
-    bounds = [least_of(stairs, request) for stairs in (fluid(request), search.least)]
+    bounds = [least_of(stairs, request) for stairs in (fluid(request), search_of(request).least)]
     bound = max((each for each in bounds if math.isfinite(each)), default=0.0)
     return replace(plan, gap=gap_to(bound, request, plan.estimate))

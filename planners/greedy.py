@@ -88,11 +88,18 @@ def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:
 
 
 def _next_lower(request: PlanRequest, stage: Stage, group: Group) -> Group | None:
-    """Return the fair allocation with the most GPUs of those with fewer; None at the bottom."""
+    """Return the fair allocation with the most GPUs of those with fewer; None at the bottom.
+
+    Of several on as many GPUs, the one that trains the stage in the least time.
+    """
     have = group.instances * group.offer.gpus
-    ladder = {each.instances * each.offer.gpus: each for each in _fair(request, stage, group.offer)}
-    fewer = [gpus for gpus in ladder if gpus < have]
-    return ladder[max(fewer)] if fewer else None
+    epoch = request.rentable(group.offer).epoch_seconds
+    fewer = [
+        (each.instances * each.offer.gpus, -each.waves * epoch(each.width), each)
+        for each in _fair(request, stage, group.offer)
+        if each.instances * each.offer.gpus < have
+    ]
+    return max(fewer, key=lambda found: found[:2])[2] if fewer else None
 
 
 def _fair(request: PlanRequest, stage: Stage, offer: Offer) -> Iterator[Group]:

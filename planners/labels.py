@@ -352,10 +352,12 @@ def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
 
 def _states(labels: Labels) -> Whole:
     """Return a number for each fleet: offers, instances, widths, and whether all is settled."""
-    columns = [labels.offer, labels.count, labels.width, labels.settled[:, None]]
-    table = np.ascontiguousarray(np.concatenate(columns, axis=1, dtype=float))
-    found = np.unique(table, axis=0, return_inverse=True)[1]
-    return np.asarray(found.reshape(-1).astype(np.int64))
+    key = labels.settled.astype(np.int64)
+    for column in (*labels.offer.T, *labels.count.T, *labels.width.T):
+        values, rank = np.unique(column, return_inverse=True)
+        # Ranked anew each time, the key stays small however many columns there are.
+        key = np.unique(key * len(values) + rank, return_inverse=True)[1]
+    return np.asarray(key.astype(np.int64))
 
 
 def _undominated_with_ages(

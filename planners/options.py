@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cloudtune.catalog import Offer
     from cloudtune.plan import PlanRequest, Rentable, Stage
     from cloudtune.trial import Width
 
@@ -152,22 +152,29 @@ def sizes(request: PlanRequest, index: int) -> list[int]:
     """Return the numbers of instances of a rentable that a best plan may have."""
     rentable = request.rentables[index]
     most = min(rentable.most, request.max_instances, _quota(request, rentable))
-    found = {len(live.ages) for live in request.fleet if live.offer == rentable.offer}
-    for trials, width in itertools.product(
-        {stage.trials for stage in request.work}, rentable.profile.widths
-    ):
-        whole = max(1, math.ceil(width / rentable.gpus))
-        at_once = slots(width, rentable.gpus, whole)
-        if at_once == 0:
-            continue
-        found |= {whole * math.ceil(need / at_once) for need in _needs(trials)}
-        found.add(trials * whole)  # room for each survivor on instances of its own
+    trials = tuple(sorted({stage.trials for stage in request.work}))
+    found = set(_steps(trials, rentable.profile.widths, rentable.gpus))
+    found |= {len(live.ages) for live in request.fleet if live.offer == rentable.offer}
     return sorted(size for size in found if 1 <= size <= most)
 
 
-def _needs(trials: int) -> set[int]:
+@lru_cache(maxsize=256)
+def _steps(trials: tuple[int, ...], widths: tuple[Width, ...], gpus: int) -> frozenset[int]:
+    """Return the fewest instances for each number of waves, at any width, of any of the stages."""
+    found: set[int] = set()
+    for each, width in itertools.product(trials, widths):
+        whole = max(1, math.ceil(width / gpus))
+        at_once = slots(width, gpus, whole)
+        if at_once > 0:
+            found |= {whole * math.ceil(need / at_once) for need in _needs(each)}
+            found.add(each * whole)  # room for each survivor on instances of its own
+    return frozenset(found)
+
+
+@lru_cache(maxsize=256)
+def _needs(trials: int) -> frozenset[int]:
     """Return how many trials must run at once for one wave, two waves, and so on."""
-    return {math.ceil(trials / waves) for waves in range(1, trials + 1)}
+    return frozenset(math.ceil(trials / waves) for waves in range(1, trials + 1))
 
 
 def _quota(request: PlanRequest, rentable: Rentable) -> int:
@@ -269,50 +276,54 @@ def undominated(request: PlanRequest) -> PlanRequest:
     """
     if request.mix > 1:
         return request
-    kept: list[Rentable] = []
     held = {live.offer for live in request.fleet}
-    ranked = sorted(request.rentables, key=lambda each: each.offer.usd_per_hour)
-    for rentable in ranked:
-        if rentable.offer in held or not any(_beats(request, k, rentable) for k in kept):
-            kept.append(rentable)
-    order = [each for each in request.rentables if each in kept]
-    return _with(request, tuple(order))
+    figures = [_Figures.of(request, each) for each in request.rentables]
+    kept: dict[tuple[object, ...], list[_Figures]] = {}
+    for mine in sorted(figures, key=lambda each: each.price):
+        rivals = kept.setdefault(mine.kind, [])
+        if mine.rentable.offer in held or not any(each.beats(mine) for each in rivals):
+            rivals.append(mine)
+    staying = {id(each.rentable) for rivals in kept.values() for each in rivals}
+    lean = tuple(each for each in request.rentables if id(each) in staying)
+    return replace(request, rentables=lean)
 
 
-def _with(request: PlanRequest, rentables: tuple[Rentable, ...]) -> PlanRequest:
-    return replace(request, rentables=rentables)
+@dataclass(frozen=True)
+class _Figures:
+    """What an offer is compared by; only those of a kind are compared.
 
+    A vCPU quota that counts is part of the kind: another one may have room where this has not.
+    """
 
-def _beats(request: PlanRequest, one: Rentable, other: Rentable) -> bool:
-    """Whether whatever is done on `other` could be done on `one`, no slower and no dearer."""
-    if one.gpus != other.gpus or not set(one.profile.widths) >= set(other.profile.widths):
-        return False
-    mine, theirs = one.offer, other.offer
-    if (mine.minimum_seconds, mine.granularity_seconds) != (
-        theirs.minimum_seconds,
-        theirs.granularity_seconds,
-    ):
-        return False
-    limit = request.max_instances
-    if min(one.most, _quota(request, one), limit) < min(other.most, _quota(request, other), limit):
-        return False
-    if request.vcpu_quotas and not _lighter(request, mine, theirs):
-        return False
-    delays = ("launch", "boot", "start", "resize", "release")
-    return (
-        mine.usd_per_hour <= theirs.usd_per_hour
-        and all(
-            one.epoch_seconds(width) <= other.epoch_seconds(width) for width in other.profile.widths
+    rentable: Rentable
+    kind: tuple[object, ...]
+    price: float
+    most: int
+    vcpus: int
+    epochs: dict[Width, float]
+    delays: tuple[float, ...]
+
+    @classmethod
+    def of(cls, request: PlanRequest, rentable: Rentable) -> _Figures:
+        offer, profile = rentable.offer, rentable.profile
+        quota = offer.quota if offer.quota in request.vcpu_quotas else ""
+        delays = (profile.launch, profile.boot, profile.start, profile.resize, profile.release)
+        return cls(
+            rentable,
+            (rentable.gpus, offer.minimum_seconds, offer.granularity_seconds, quota),
+            offer.usd_per_hour,
+            min(rentable.most, _quota(request, rentable), request.max_instances),
+            offer.instance_type.vcpus if quota else 0,
+            {width: rentable.epoch_seconds(width) for width in profile.widths},
+            tuple(each.mean for each in delays),
         )
-        and all(
-            getattr(one.profile, name).mean <= getattr(other.profile, name).mean for name in delays
+
+    def beats(self, other: _Figures) -> bool:
+        """Whether whatever is done on `other` could be done here, no slower and no dearer."""
+        return (
+            self.price <= other.price
+            and self.most >= other.most
+            and self.vcpus <= other.vcpus
+            and all(self.epochs.get(w, math.inf) <= each for w, each in other.epochs.items())
+            and all(mine <= its for mine, its in zip(self.delays, other.delays, strict=True))
         )
-    )
-
-
-def _lighter(request: PlanRequest, one: Offer, other: Offer) -> bool:
-    """Whether `one` weighs no more on the quotas than `other` does."""
-    if one.quota not in request.vcpu_quotas:
-        return True
-    same = one.quota == other.quota
-    return same and one.instance_type.vcpus <= other.instance_type.vcpus

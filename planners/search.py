@@ -10,23 +10,26 @@ that plan, finds the best, or that there is no better.
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloudtune.plan import Limits
 from cloudtune.planners.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
 from cloudtune.planners.labels import Delays, Labels, Step, undominated
 from cloudtune.planners.options import Menu
+from cloudtune.planners.options import undominated as without_beaten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from cloudtune.plan import Group, Limits, Objective, PlanRequest
+    from cloudtune.plan import Group, Objective, PlanRequest
     from cloudtune.planners.options import Options
 
     Allowed = Callable[[int, Options], NDArray[np.bool_]]
@@ -104,22 +107,27 @@ class Search:
         return done
 
     @cached_property
-    def around(self) -> list[Rest]:
-        """What is least possible for all other stages, by the offer that each stage leaves."""
+    def around(self) -> list[Staircase]:
+        """What is least possible for all other stages than each one."""
         rests = zip(self.before, self.after[1:], strict=True)
-        return [Rest(_each(before.then, after.stairs)) for before, after in rests]
+        return [before.then(lowest(after.stairs)) for before, after in rests]
 
     @property
     def least(self) -> Staircase:
         """What no plan made of these options can beat."""
         return lowest(self.after[0].stairs)
 
-    def best(self, limits: Limits, objective: Objective) -> Found | None:
-        """Return the best way within the limits, None where there is none."""
+    def best(
+        self, limits: Limits, objective: Objective, known: Found | None = None
+    ) -> Found | None:
+        """Return the best way within the limits, None where there is none.
+
+        `known` is one that keeps the limits, from an earlier question.
+        """
         if not self.possible:
             return None
         aim = _Aim.of(limits, objective)
-        known = None
+        aim = aim if known is None else aim.to_beat(known)
         for options, labels in _ROUNDS:
             found = self._run(aim, self._promising(aim, options), labels)
             if found is not None:
@@ -140,10 +148,10 @@ class Search:
         """Return the options of each stage that may be part of a plan worth finding."""
         chosen = []
         for number, (seconds, dollars) in enumerate(self._least):
-            score = self.around[number].bound(aim, seconds, dollars, self.options[number])
+            score = aim.bound(seconds, dollars, self.around[number])
             rows = np.flatnonzero(aim.worth(score))
             if most is not None and len(rows) > most:
-                rows = rows[np.argsort(score[rows], kind="stable")[:most]]
+                rows = np.sort(rows[np.argsort(score[rows], kind="stable")[:most]])
             chosen.append(rows)
         return chosen
 
@@ -285,24 +293,18 @@ class Rest:
         options: Options,
     ) -> NDArray[np.float64]:
         """Return the least that the measure can be in the end; the last axis is the options."""
-        held = options.offer[:, 0]
         if len({id(stair) for stair in self.stairs}) == 1:
             return aim.bound(seconds, dollars, self.stairs[0])
+        held = options.offer[:, 0]
         found = np.empty(seconds.shape)
-        for each in np.unique(held):
-            mine = held == each
-            found[..., mine] = aim.bound(
-                seconds[..., mine], dollars[..., mine], self.stairs[int(each)]
-            )
+        # Options come offer by offer: slices are views, masks would be copies.
+        edges = [0, *(np.flatnonzero(np.diff(held)) + 1).tolist(), len(held)]
+        for begin, end in itertools.pairwise(edges):
+            mine = (..., slice(begin, end))
+            if end > begin:
+                stair = self.stairs[int(held[begin])]
+                found[mine] = aim.bound(seconds[mine], dollars[mine], stair)
         return found
-
-
-def _each(
-    change: Callable[[Staircase], Staircase], stairs: Sequence[Staircase]
-) -> tuple[Staircase, ...]:
-    """Return the stairs changed, each of them once where they are one and the same."""
-    changed = {id(stair): change(stair) for stair in {id(s): s for s in stairs}.values()}
-    return tuple(changed[id(stair)] for stair in stairs)
 
 
 def _of_offer(
@@ -359,3 +361,22 @@ def _nearest(
     left = ranked[most // 2 :]
     quick = left[np.argsort(labels.seconds[left], kind="stable")[: most - most // 2]]
     return np.concatenate([ranked[: most // 2], quick])
+
+
+_REMEMBERED = 4
+_recent: list[tuple[PlanRequest, Search]] = []
+
+
+def search_of(request: PlanRequest) -> Search:
+    """Return the search that answers a request, whatever its limits and its objective are.
+
+    The last few are remembered: the questions of one command differ in those alone.
+    """
+    question = replace(request, limits=Limits(), objective="cost")
+    for known, search in _recent:
+        if known == question:
+            return search
+    search = Search(without_beaten(question))
+    _recent.insert(0, (question, search))
+    del _recent[_REMEMBERED:]
+    return search

@@ -12,7 +12,7 @@ from cloudtune.planners.choose import best_of
 from cloudtune.planners.gaps import with_gap
 from cloudtune.planners.labels import Delays
 from cloudtune.planners.model import price
-from cloudtune.planners.options import Menu
+from cloudtune.planners.options import Menu, undominated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class StaticPlanner:
 
         The fastest comes first. With a fixed fleet the quickest plan is the cheapest as well.
         """
-        best = _Fixed.of(request)
+        best = _Fixed.of(undominated(request))
         order = np.lexsort((best.dollars, best.seconds))
         lowest = np.inf
         for row in order if not request.fleet else order[:_PRICED]:
@@ -113,13 +113,13 @@ class _Fixed:
     def groups(self, request: PlanRequest, fleet: int) -> tuple[tuple[Group, ...], ...]:
         """Return a fleet's plan as groups."""
         return tuple(
-            self._group(request, stage, int(rows[fleet]))
+            self._group(stage, int(rows[fleet]))
             for stage, rows in zip(request.work, self.rows, strict=True)
         )
 
-    def _group(self, request: PlanRequest, stage: Stage, row: int) -> tuple[Group, ...]:
+    def _group(self, stage: Stage, row: int) -> tuple[Group, ...]:
         menu = self.menu
-        offer = request.rentables[menu.offer[row]].offer
+        offer = menu.request.rentables[menu.offer[row]].offer
         waves = -(-stage.trials // int(menu.at_once[row]))
         group = Group(offer, int(menu.count[row]), float(menu.width[row]), stage.trials, waves)
         return (group,)
