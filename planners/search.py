@@ -275,8 +275,8 @@ class _Aim:
     ) -> NDArray[np.float64]:
         """Return the least that the measure can be in the end; infinite beyond the other limit."""
         if self.objective == "cost":
-            return dollars + rest.dollars_within(self.deadline - seconds)
-        return seconds + rest.seconds_within(self.budget - dollars)
+            return dollars + rest.dollars_within(self.deadline * (1 + _SLACK) - seconds)
+        return seconds + rest.seconds_within(self.budget * (1 + _SLACK) - dollars)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -275,3 +276,17 @@ def test_at_a_hand_over_a_quota_makes_the_new_instances_wait_for_the_old() -> No
     assert bound.stages[1].overhead == 2.0 + 1.0 + 20.0 + 6.0
     assert bound.estimate.dollars == pytest.approx(free.estimate.dollars), "nobody waits for money"
     assert bound.vcpu_quotas == {"on-demand p": 16}
+
+
+@settings(deadline=None, max_examples=60)
+@given(setting=small_jobs())
+def test_a_limit_that_is_a_plans_own_figure_but_for_the_last_bit_admits_it(
+    setting: Setting,
+) -> None:
+    """Sums of floats in another order differ by as much."""
+    assume(any(True for _ in every_plan(setting.request())))
+    fastest, cheapest = extremes(ExactPlanner(), setting)
+    budget = math.nextafter(cheapest.estimate.dollars, 0.0)
+    deadline = math.nextafter(fastest.estimate.seconds, 0.0)
+    assert Search(setting.request()).best(Limits(None, budget), "time") is not None
+    assert Search(setting.request()).best(Limits(deadline, None), "cost") is not None
