@@ -24,7 +24,7 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.fleet import FleetBook
+from cloudtune.fleet import FleetBook, Trouble
 from cloudtune.placement import can_train
 from cloudtune.progress import OVER, Best, Record, TrialProgress
 from cloudtune.trial import EndReason, rank_key
@@ -98,10 +98,9 @@ class Books:
         self.ending: EndReason | None = None
         self.winding_down = False
         self.ended = False
-        self.refusals = 0
-        self.no_shows = 0
+        self.troubles: dict[Offer, Trouble] = {}
+        self.disturbed = False
         self.trouble = ""
-        self.relaunch_at = 0.0
         self.cleanups = 0
         self.held_back: Counter[Offer] = Counter()  # launches that wait for others to be gone
 
@@ -128,7 +127,7 @@ class Books:
     @property
     def over_at(self) -> float:
         """When the last instance stopped billing; now where one still does, or none ever was."""
-        gone = [rented.gone_at for rented in self.fleet]
+        gone = [rented.gone_at for rented in self.fleet if rented.launched]
         return max((self.now if at is None else at for at in gone), default=self.now)
 
     def forecast(self, at: float) -> float:
@@ -159,8 +158,8 @@ class Books:
         has = {r.instance: r.offer.gpus for r in self.fleet}
         for name, gpus in taken.items():
             assert gpus <= has[name] + 1e-6, f"{name} holds {gpus} GPUs of trials"
-        alive = len(self.fleet.alive())
-        assert alive <= self.plan.max_instances, f"{alive} instances at once"
+        alive = Counter(rented.offer for rented in self.fleet.alive())
+        assert self.plan.admits(alive), f"{alive.total()} instances at once: {alive}"
         for trial in self.trials.values():
             assert trial.checkpoint_epoch <= trial.epoch, f"{trial.id}: checkpoint from the future"
             assert trial.live == bool(trial.placement), f"{trial.id}: {trial.status} on a slot"
@@ -202,10 +201,10 @@ class Books:
             case InstanceLaunched():
                 rented = self.fleet[event.intent]
                 rented.instance, rented.launched_at = event.instance, event.launched_at
-                self.refusals = 0
+                self._trouble(rented.offer).refusals = 0
             case NodeJoined():
                 self.fleet[event.intent].joined = True
-                self.no_shows = 0
+                self._trouble(self.fleet[event.intent].offer).no_shows = 0
             case NodeLost():
                 self.fleet[event.intent].surplus = True
                 return self._drop_sessions_on(event.intent, event.reason)
@@ -241,54 +240,82 @@ class Books:
             if trial.live and any(piece.instance == instance for piece in trial.placement):
                 if trial.status != "stopping":
                     yield StopTrial(trial.session)
-                self._note_lost(trial.session, reason)
+                self._note_lost(trial.session, reason, by_cloud=True)
+
+    def _trouble(self, offer: Offer) -> Trouble:
+        return self.troubles.setdefault(offer, Trouble())
 
     def _note_refusal(self, event: LaunchFailed) -> None:
         rented = self.fleet[event.intent]
         rented.gone_at = event.at
         if rented.released:
             return
-        if event.at >= self.relaunch_at:  # refusals of one round are one answer
-            self.refusals += 1
-        self.relaunch_at = event.at + self.brakes.relaunch
-        if self._can_train():
-            return
+        trouble, self.disturbed = self._trouble(rented.offer), True
+        trouble.note(event.at, self.brakes.relaunch, refused=True)
         if event.permanent:
+            trouble.for_good = True
             self.trouble = f"{event.code}: {event.message}"
-            self._end(EndReason.FAILED)
-        elif self.refusals >= self.brakes.refusals:
-            self._end(EndReason.NO_CAPACITY)
 
     def _note_gone(self, event: InstanceGone) -> None:
         """Take note of an end; one that comes before the instance joined may come again."""
         rented = self.fleet[event.intent]
         rented.gone_at = event.gone_at
-        if not rented.joined and not rented.released:
-            if event.at >= self.relaunch_at:  # those of one round are one answer
-                self._note_no_show(f"{rented.instance} ended before it joined: {event.reason}")
-            self.relaunch_at = event.at + self.brakes.relaunch
+        if rented.released:
+            return
+        self.disturbed = True
+        if not rented.joined:
+            self._trouble(rented.offer).note(event.at, self.brakes.relaunch, refused=False)
+            self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
+
+    def _begin_afresh(self) -> None:
+        """Forget what went wrong with the last stage's launches, but what is refused for good."""
+        self.troubles = {
+            offer: Trouble(for_good=True) for offer, t in self.troubles.items() if t.for_good
+        }
+        self.disturbed = False
+
+    def _give_up_if_hopeless(self) -> None:
+        """End the run if nothing trains, and no offer of the stage is worth asking for again."""
+        offers = [group.offer for group in self.stage_plan.groups]
+        found = [self._trouble(offer) for offer in offers]
+        if self._can_train() or not all(t.used_up(self.brakes.refusals) for t in found):
+            return
+        # The cloud was willing where instances came and failed, but not where it takes them back.
+        failed = all(
+            trouble.for_good
+            or (trouble.no_shows >= self.brakes.refusals and offer.market == "on-demand")
+            for offer, trouble in zip(offers, found, strict=True)
+        )
+        self._end(EndReason.FAILED if failed else EndReason.NO_CAPACITY)
 
     def _note_timer(self, event: TimerFired) -> Iterable[Command]:
         if event.name == "tick":
             self._note_no_shows()
-            return [SetTimer("tick", event.at + self.brakes.tick)]
+            again = [] if self.winding_down else self._release_again()
+            return [*again, SetTimer("tick", event.at + self.brakes.tick)]
         assert event.name == "cleanup", f"nobody set a timer named {event.name!r}"
         self.cleanups += 1
         again = [Release(rented.intent) for rented in self.fleet.alive()]
         return [*again, SetTimer("cleanup", event.at + self.brakes.cleanup)]
 
+    def _release_again(self) -> list[Release]:
+        """Return what was given back a while ago, and hasn't been confirmed to be gone."""
+        late = [
+            rented
+            for rented in self.fleet.alive()
+            if rented.released and self.now >= rented.released_at + self.brakes.cleanup
+        ]
+        for rented in late:
+            rented.released_at = self.now
+        return [Release(rented.intent) for rented in late]
+
     def _note_no_shows(self) -> None:
         """Give up on instances that should have joined by now."""
         for rented in self.fleet.wanted():
             if not rented.joined and self.now > rented.requested_at + self.brakes.join:
-                rented.surplus = True
-                self._note_no_show(f"{rented.instance} never joined the cluster")
-
-    def _note_no_show(self, what: str) -> None:
-        self.no_shows += 1
-        if self.no_shows >= self.brakes.refusals and not self._can_train():
-            self.trouble = what
-            self._end(EndReason.FAILED)
+                rented.surplus, self.disturbed = True, True
+                self._trouble(rented.offer).no_shows += 1
+                self.trouble = f"{rented.instance} never joined the cluster"
 
     # ---- … of trials
 
@@ -332,17 +359,19 @@ class Books:
         self._leave(trial, "failed")
         trial.error, trial.traceback = event.error, event.traceback
 
-    def _note_lost(self, session: str, reason: str) -> None:
+    def _note_lost(self, session: str, reason: str, *, by_cloud: bool = False) -> None:
         trial = self._session(session)
         if trial is None:
             return
         if trial.status == "stopping":
             self._leave(trial, trial.after)
             return
-        trial.losses += 1
-        if trial.losses > self.brakes.losses:
+        # What the cloud takes says little about the script; but it can't go on for ever either.
+        trial.losses += not by_cloud
+        trial.taken += by_cloud
+        if trial.losses > self.brakes.losses or trial.taken > 10 * self.brakes.losses:
             self._leave(trial, "failed")
-            trial.error = f"lost {trial.losses} times: {reason}"
+            trial.error = f"lost {trial.losses + trial.taken} times: {reason}"
         else:
             self._leave(trial, "waiting")
 

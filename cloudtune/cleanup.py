@@ -63,9 +63,7 @@ def open_clouds(region: str | None) -> list[Cloud]:
 
 def look(cloud: Cloud) -> list[Found]:
     """Return the billing instances of every run in a cloud."""
-    prices = {
-        o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers
-    }
+    prices = {o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers}
     return [
         Found(
             instance=instance,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -109,6 +110,8 @@ def run(
     saved = load_plan(experiment)
     if saved is not None:
         _refuse_overrides({**given, "profile": profile})
+        if math.isnan(price_tolerance):
+            raise UsageError("--price-tolerance: nan is no share; write one such as 0.05")
         refuse_moved_prices(experiment, saved, price_tolerance)
         return _run_planned(saved, began, pace=pace, force=force, yes=yes)
     wanted, wish = load_experiment(experiment, given), wish_of(given)

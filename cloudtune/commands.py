@@ -6,7 +6,7 @@ timer `name`), so that applying a command twice changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class Launch:
     """Rent one instance. The intent is on record before the cloud is asked.
 
-    An empty `zone` leaves it to the cloud.
+    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the books reckon with;
+    0 where none is known.
     """
 
     intent: str
     instance_type: str
     market: str
     zone: str = ""
+    usd_per_hour: float = field(default=0.0, compare=False)  # it follows from the others
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Rented:
     joined: bool = False
     surplus: bool = False
     released: bool = False
+    released_at: float = 0.0
     gone_at: float | None = None
 
     @property
@@ -55,6 +56,31 @@ class Rented:
             return 0.0
         end = at if self.gone_at is None else self.gone_at
         return self.offer.charge(max(0.0, end - self.began_at))
+
+
+@dataclass
+class Trouble:
+    """What has gone wrong with launches of one offer.
+
+    Those of one round are one answer: what comes before `relaunch_at` isn't counted again, and
+    until then the offer isn't asked for. After a refusal `for_good` it never is.
+    """
+
+    refusals: int = 0
+    no_shows: int = 0
+    relaunch_at: float = 0.0
+    for_good: bool = False
+
+    def note(self, at: float, pause: float, *, refused: bool) -> None:
+        """Take note of a refusal, or of an instance that ended before it joined."""
+        if at >= self.relaunch_at:
+            self.refusals += refused
+            self.no_shows += not refused
+        self.relaunch_at = at + pause
+
+    def used_up(self, rounds: int) -> bool:
+        """Whether asking for it again is pointless."""
+        return self.for_good or max(self.refusals, self.no_shows) >= rounds
 
 
 @dataclass

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cloudtune.commands import Command
     from cloudtune.events import Event
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import Width
 
+SLACK = 1e-9
+"""What sums of floats in another order may differ by, as a share."""
 Objective: TypeAlias = Literal["cost", "time"]
 """What a plan is the least of, within the limits."""
 
@@ -41,8 +43,8 @@ class Limits:
 
     def admit(self, estimate: Estimate) -> bool:
         """Whether such a plan stays within both limits."""
-        in_time = self.deadline is None or estimate.seconds <= self.deadline
-        in_money = self.budget is None or estimate.dollars <= self.budget
+        in_time = self.deadline is None or estimate.seconds <= self.deadline * (1 + SLACK)
+        in_money = self.budget is None or estimate.dollars <= self.budget * (1 + SLACK)
         return in_time and in_money
 
 
@@ -128,6 +130,10 @@ class Plan:
     charges: Charges = Charges()
     vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
 
+    def admits(self, alive: Mapping[Offer, int]) -> bool:
+        """Whether so many instances may be alive at once."""
+        return admits(self.max_instances, self.vcpu_quotas, alive)
+
     @property
     def most_instances(self) -> int:
         """The largest fleet that the plan ever holds."""
@@ -149,6 +155,15 @@ class Plan:
                 counts[offer] = counts.get(offer, 0) + max(0, count - held.get(offer, 0))
             held = now
         return counts
+
+
+def admits(max_instances: int, vcpu_quotas: Mapping[str, int], alive: Mapping[Offer, int]) -> bool:
+    """Whether so many instances of each offer may be alive at once."""
+    vcpus: dict[str, int] = {}
+    for offer, count in alive.items():
+        vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.vcpus
+    within = (vcpus[quota] <= most for quota, most in vcpu_quotas.items() if quota in vcpus)
+    return sum(alive.values()) <= max_instances and all(within)
 
 
 @dataclass(frozen=True)
@@ -245,11 +260,7 @@ class PlanRequest:
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
         """Whether so many instances may be alive at once."""
-        vcpus: dict[str, int] = {}
-        for offer, count in alive.items():
-            vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.vcpus
-        within = (vcpus[q] <= most for q, most in self.vcpu_quotas.items() if q in vcpus)
-        return sum(alive.values()) <= self.max_instances and all(within)
+        return admits(self.max_instances, self.vcpu_quotas, alive)
 
     def rentable(self, offer: Offer) -> Rentable:
         """Return what is known of an offer of this request."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 from cloudtune import planning
-from cloudtune.errors import UsageError
-from cloudtune.job import Job
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.job import Job, strategy
 from cloudtune.profiles import store
 
 if TYPE_CHECKING:
@@ -67,8 +68,11 @@ def load_plan(path: Path) -> Job | None:
         raise UsageError(f"{path}: a plan of another version of cloudtune; plan again")
     try:
         job = Job.from_json(data)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        trouble = _damage(job)
+    except (AttributeError, CloudtuneError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
+    if trouble:
+        raise UsageError(f"{path}: a damaged plan ({trouble}); make it again")
     job.experiment.check_train()
     measured = {each.profile.script_hash for each in job.rentables} - {""}
     if measured - {store.script_hash(job.experiment.train_file)}:
@@ -76,6 +80,25 @@ def load_plan(path: Path) -> Job | None:
             f"{path}: {job.experiment.train_file} has changed since this was planned; plan again"
         )
     return job
+
+
+def _damage(job: Job) -> str:
+    """Return what makes a plan impossible to carry out, "" where nothing does."""
+    forecast = strategy(job.experiment).stages()
+    if tuple(stage.stage for stage in job.plan.stages) != forecast:
+        return "its stages aren't those of its experiment"
+    known = {each.offer for each in job.rentables}
+    for stage in job.plan.stages:
+        if sum(group.trials for group in stage.groups) != stage.stage.trials:
+            return "a stage's groups don't have its trials"
+        if any(g.instances < 1 or g.width <= 0 or g.waves < 1 for g in stage.groups):
+            return "a group has no instances, no width or no waves"
+        if stage.instances > job.plan.max_instances:
+            return "a stage has more instances than the plan allows"
+    if not set(job.plan.offers) <= known:
+        return "nothing is known of one of its offers"
+    figures = (job.plan.estimate.seconds, job.plan.estimate.dollars)
+    return "" if all(map(math.isfinite, figures)) else "its time or price is no number"
 
 
 def refuse_moved_prices(path: Path, job: Job, tolerance: float) -> None:

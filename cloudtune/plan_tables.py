@@ -31,6 +31,8 @@ _ASKED = {
     "time": "the least time within the limits",
     "trials": "the most exploration within the limits",
 }
+_LIKELY = 0.5
+"""A plan that keeps its limits more rarely than this comes with a warning."""
 _SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
 
 
@@ -200,7 +202,10 @@ def certainty(proposal: Proposal) -> list[Fact]:
         kept = f"{'both limits are' if both else 'the limit is'} kept in {percent(within)} of them"
         asked = proposal.confidence
         text = kept if asked is None else f"{kept} (asked: {percent(asked)})"
-        facts.insert(0, Fact("chance", text, asked is not None and within < asked))
+        rare = within < (_LIKELY if asked is None else asked)
+        if rare and asked is None:
+            text += "; --confidence plans for being surer"
+        facts.insert(0, Fact("chance", text, rare))
     overhead = format_seconds(sum(stage.overhead for stage in plan.stages))
     facts.append(Fact("start-up", f"{overhead} of the time goes by before trials train"))
     return facts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from cloudtune import home
 from cloudtune.errors import InfeasibleError, UsageError
 from cloudtune.infra import pricing
-from cloudtune.job import drain_seconds, strategy
+from cloudtune.job import drain_seconds, strategy, trials
 from cloudtune.plan import Charges, Limits, Outlook, PlanRequest, Rentable
 from cloudtune.planners.choose import measures
 from cloudtune.planners.estimate import outlook, quantile_plan
@@ -41,7 +41,8 @@ LEASE_GRACE_SECONDS = 600.0
 MOST_TRIALS = 4096
 """As many trials are looked for, at most, where the limits are to be explored."""
 SAMPLES = 1000
-_MIXED_OFFERS, _MIXED_INSTANCES = 6, 8
+_MIXED_WAYS = 200_000
+"""Up to so many ways to split a stage over two offers, mixed stages are planned."""
 
 EXACT = ExactPlanner()
 """One for all questions of a command: most of them differ in their limits alone."""
@@ -72,6 +73,8 @@ class Problem:
 class Planned:
     """A plan, what it was asked for, and what it may take.
 
+    `request.limits` are the user's less what a run needs before and after; `asked` are those that
+    the plan was made for: with something in reserve, unless it was made to be sure.
     The experiment of the problem may have other trials than the user's: as many as can be had.
     """
 
@@ -80,6 +83,7 @@ class Planned:
     plan: Plan
     outlook: Outlook
     wish: Wish
+    asked: Limits
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
@@ -213,7 +217,8 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
     """Return what a planner is asked, for limits that are the plan's own."""
     experiment, rentables = problem.experiment, problem.rentables
     cloud, charges = experiment.cloud, experiment.charges
-    small = len(rentables) <= _MIXED_OFFERS and cloud.max_instances <= _MIXED_INSTANCES
+    ways = sum(len(each.profile.widths) for each in rentables) * cloud.max_instances
+    small = strategy(experiment).stages()[0].trials * ways**2 <= _MIXED_WAYS
     return PlanRequest(
         work=strategy(experiment).stages(),
         rentables=rentables,
@@ -240,19 +245,39 @@ def make_plan(
         asked = planning_limits(limits, problem.rentables, elapsed)
     else:
         asked = usable
-    request, planner = request_for(problem, asked, wish.objective), planner_named(wish.planner)
+    request = request_for(problem, asked, wish.objective)
+    planner = sure_planner(planner_named(wish.planner), wish, problem.experiment.seed)
     try:
         if wish.objective == "trials":
             problem, request = _explored(problem, request, planner)
-        if wish.confidence is None:
-            plan = planner.plan(request)
-        else:
-            seed = problem.experiment.seed
-            plan, _ = quantile_plan(planner, request, wish.confidence, samples=SAMPLES, seed=seed)
-            plan = _against_the_mean(planner, request, plan)
+        plan = planner.plan(request)
     except InfeasibleError as error:
         raise _explained(error, request, limits, wish) from None
-    return judged(problem, replace(request, limits=usable), plan, wish)
+    return judged(problem, replace(request, limits=usable), plan, wish, asked)
+
+
+@dataclass(frozen=True)
+class _Sure:
+    """A planner whose plans keep the limits with a probability, instead of on average."""
+
+    planner: Planner
+    confidence: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.planner.name
+
+    def plan(self, request: PlanRequest) -> Plan:
+        plan, _ = quantile_plan(
+            self.planner, request, self.confidence, samples=SAMPLES, seed=self.seed
+        )
+        return _against_the_mean(self.planner, request, plan)
+
+
+def sure_planner(planner: Planner, wish: Wish, seed: int) -> Planner:
+    """Return the planner, or one as sure as was wished."""
+    return planner if wish.confidence is None else _Sure(planner, wish.confidence, seed)
 
 
 def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Plan:
@@ -271,10 +296,12 @@ def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Pla
     return replace(plan, gap=gap, status=best.status if gap == 0 else "heuristic")
 
 
-def judged(problem: Problem, request: PlanRequest, plan: Plan, wish: Wish) -> Planned:
-    """Return a plan with what it may take."""
+def judged(
+    problem: Problem, request: PlanRequest, plan: Plan, wish: Wish, asked: Limits
+) -> Planned:
+    """Return a plan with what it may take, against the limits of the request."""
     sampled = outlook(request, plan, samples=SAMPLES, seed=problem.experiment.seed)
-    return Planned(problem, request, plan, sampled, wish)
+    return Planned(problem, request, plan, sampled, wish, asked)
 
 
 def forced_plan(problem: Problem, limits: Limits, wish: Wish, elapsed: float = 0.0) -> Planned:
@@ -285,19 +312,29 @@ def forced_plan(problem: Problem, limits: Limits, wish: Wish, elapsed: float = 0
         if error.fastest is None:
             raise
         usable = usable_limits(limits, problem.rentables, elapsed)
-        return judged(problem, request_for(problem, usable), error.fastest, wish)
+        return judged(problem, request_for(problem, usable), error.fastest, wish, usable)
 
 
 def _explored(
     problem: Problem, request: PlanRequest, planner: Planner
 ) -> tuple[Problem, PlanRequest]:
-    """Return the problem with as many trials as the limits pay for."""
+    """Return the problem with as many trials as the limits pay for.
+
+    Raises:
+        UsageError: no limit is set.
+    """
     experiment = problem.experiment
+    if request.limits == Limits():
+        raise UsageError(
+            "--objective trials: without a deadline or a budget there is no end to them; set "
+            "--deadline or --budget"
+        )
+    there_are = len(trials(experiment.model_copy(update={"trials": MOST_TRIALS})))
     found = explore(
         planner,
         request,
         partial(_stages, experiment),
-        most_trials=MOST_TRIALS,
+        most_trials=there_are,
         most_epochs=experiment.epochs.max,
     )
     epochs = experiment.epochs

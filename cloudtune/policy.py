@@ -23,7 +23,7 @@ from cloudtune.progress import OVER
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.events import Event
@@ -107,6 +107,7 @@ class RunPolicy(Books):
             return self._finish(results)
         self.stage += 1
         self.stage_began.append(self.now)
+        self._begin_afresh()
         self.members = chosen
         cut = [self.trials[name] for name in results if name not in chosen]
         retired = [self._retire(trial, "cut") for trial in cut]
@@ -181,31 +182,44 @@ class RunPolicy(Books):
             for rented in self.fleet.alive()
             if rented.surplus and not rented.released and rented.instance not in busy
         ]
-        missing = self._missing() if self.now >= self.relaunch_at else Counter()
-        self.held_back = missing if self._must_wait(missing.total()) else Counter()
+        self._give_up_if_hopeless()
+        if self.ending is not None:
+            return commands
+        missing = Counter({o: n for o, n in self._missing().items() if self._may_ask(o)})
+        self.held_back = missing if self._must_wait(missing) else Counter()
         if missing and not self.held_back:
             commands += self._rent(missing)
         return commands
 
-    def _must_wait(self, count: int) -> bool:
-        """Whether so many more have no room yet, because others are still going."""
-        alive = len(self.fleet.alive())
-        return alive + count > self.plan.max_instances and alive > len(self.fleet.wanted())
+    def _may_ask(self, offer: Offer) -> bool:
+        trouble = self._trouble(offer)
+        return self.now >= trouble.relaunch_at and not trouble.for_good
+
+    def _must_wait(self, missing: Counter[Offer]) -> bool:
+        """Whether these have no room yet, because others are still going."""
+        alive = Counter(rented.offer for rented in self.fleet.alive())
+        some_are_going = alive.total() > len(self.fleet.wanted())
+        return some_are_going and not self.plan.admits(alive + missing)
 
     def _missing(self) -> Counter[Offer]:
         """Return what of the stage's plan isn't there or on its way, by offer.
 
-        Where trials have failed, no more than the others can use.
+        Where trials have failed, or instances were lost, no more than what still has to train.
         """
         plan, held = self.stage_plan, self.fleet.held()
-        left = sum(self.trials[name].status not in OVER for name in self.members)
+        members = [self.trials[name] for name in self.members]
+        left = sum(trial.status not in OVER for trial in members)
         needed = Counter({group.offer: group.instances for group in plan.groups})
-        if left < plan.stage.trials:
-            needed = self._needed_for(left, held)
+        if self.disturbed or left < plan.stage.trials:
+            needed = self._needed_for([trial for trial in members if trial.under_way], held)
         return needed - held
 
-    def _needed_for(self, left: int, held: Counter[Offer]) -> Counter[Offer]:
-        seated = self._seated()
+    def _needed_for(
+        self, training: Sequence[TrialProgress], held: Counter[Offer]
+    ) -> Counter[Offer]:
+        """Return the instances that these trials need, where they sit and where they still fit."""
+        left = len(training)
+        seated = Counter(trial.offer for trial in training if trial.offer is not None)
         needed: Counter[Offer] = Counter()
         waiting = left - seated.total()
         for group in self.stage_plan.groups:
@@ -226,10 +240,11 @@ class RunPolicy(Books):
 
     def _launch(self, offer: Offer) -> Command:
         intent = self.fleet.request(offer, self.now).intent
-        return Launch(intent, offer.instance_type.name, offer.market, offer.zone)
+        kind = offer.instance_type.name
+        return Launch(intent, kind, offer.market, offer.zone, offer.usd_per_hour)
 
     def _release(self, rented: Rented) -> Command:
-        rented.released = True
+        rented.released, rented.released_at = True, self.now
         return Release(rented.intent)
 
     # ---- the slots -----------------------------------------------------------------------

@@ -56,6 +56,7 @@ class TrialProgress:
     checkpoint_epoch: int = 0
     metric: float | None = None
     losses: int = 0
+    taken: int = 0
     error: str = ""
     traceback: str = ""
     history: dict[int, float] = field(default_factory=dict)
@@ -71,6 +72,12 @@ class TrialProgress:
         return self.status in LIVE
 
     @property
+    def under_way(self) -> bool:
+        """Whether it still has to train in this stage."""
+        after = self.after if self.status == "stopping" else self.status
+        return after in {"waiting", "starting", "training"}
+
+    @property
     def session(self) -> str:
         """The id of the current or last session."""
         return f"{self.id}.{self.sessions}"
@@ -78,6 +85,7 @@ class TrialProgress:
     def record(self, event: EpochDone, metric: float) -> None:
         """Take note of an epoch."""
         self.epoch, self.metric, self.losses = event.epoch, metric, 0
+        self.taken = 0
         self.history[event.epoch] = metric
         if event.checkpoint is not None:
             self.checkpoint, self.checkpoint_epoch = event.checkpoint, event.epoch

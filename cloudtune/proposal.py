@@ -54,7 +54,7 @@ class Proposal:
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `front` ascends in seconds. `considered` counts the offers that
     the planner could choose from. `storage` is where checkpoints go. `worst_dollars` is the bill
-    if everything goes wrong, as `worst_why` says.
+    if everything goes wrong, as `worst_why` says. `usable` is what the plan may take of the limits.
     """
 
     name: str
@@ -77,6 +77,12 @@ class Proposal:
     storage: str
     assumptions: tuple[str, ...] = ()
     comparison: tuple[Comparison, ...] = ()
+    usable: Limits | None = None
+
+    @property
+    def kept(self) -> Limits:
+        """What a plan itself may take of the limits: the run needs some before and after it."""
+        return self.limits if self.usable is None else self.usable
 
     def broken(self, plan: Plan, outlook: Outlook | None) -> tuple[str, ...]:
         """Return which limits ("deadline", "budget") a plan doesn't keep, by what was asked.
@@ -85,7 +91,7 @@ class Proposal:
         are. Else those that the plan's estimate exceeds.
         """
         if self.confidence is None or outlook is None:
-            return _exceeded(self.limits, plan)
+            return _exceeded(self.kept, plan)
         sure = self.confidence
         chances = {"deadline": outlook.in_time, "budget": outlook.in_money}
         limited = {name: chance for name, chance in chances.items() if chance is not None}

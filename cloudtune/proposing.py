@@ -36,16 +36,17 @@ def propose(planned: Planned, limits: Limits, *, compare: bool = False) -> Propo
     worst, why = _worst(plan, limits)
     return Proposal(
         name=experiment.name,
-        trials=experiment.trials,
+        trials=planned.request.work[0].trials,
         strategy=experiment.strategy,
         eta=experiment.eta,
         objective=wish.objective,
         confidence=wish.confidence,
         limits=limits,
+        usable=planned.request.limits,
         planner=plan.planner,
         plan=plan,
         outlook=planned.outlook,
-        alternatives=tuple(_alternatives(planned, limits)),
+        alternatives=tuple(_alternatives(planned)),
         front=tuple(planning.EXACT.front(_free(planned.request), _POINTS)),
         prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
         profiles=tuple(dict.fromkeys(_note(each.profile, today) for each in planned.rentables)),
@@ -72,27 +73,35 @@ def _note(profile: ScalingProfile, today: str) -> ProfileNote:
     )
 
 
-def _alternatives(planned: Planned, limits: Limits) -> Iterator[Alternative]:
+def _alternatives(planned: Planned) -> Iterator[Alternative]:
     """Yield what else could be done, as far as there is such a plan."""
-    request = replace(planned.request, objective="cost")
-    free, exact = _free(request), planning.EXACT
-    inside = replace(request, limits=planning.planning_limits(limits, planned.problem.rentables))
+    inside = replace(planned.request, limits=planned.asked)
+    free, exact = _free(inside), planning.EXACT
+    seed = planned.problem.experiment.seed
+
+    def sure(planner: Planner) -> Planner:
+        return planning.sure_planner(planner, planned.wish, seed)
+
     tries: list[tuple[str, Planner, PlanRequest]] = [
-        ("best static cluster", StaticPlanner(), inside),
-        ("naive elastic", NaivePlanner(), inside),
-        ("cheapest", exact, free),
+        ("best static cluster", sure(StaticPlanner()), inside),
+        ("naive elastic", sure(NaivePlanner()), inside),
+        ("cheapest", exact, replace(free, objective="cost")),
         ("fastest", exact, replace(free, objective="time")),
     ]
     other = _other_market(planned)
     if other is not None:
         name, elsewhere = other
-        tries.append((name, exact, replace(elsewhere, limits=inside.limits)))
+        tries.append((name, sure(exact), replace(elsewhere, limits=planned.asked)))
     for name, planner, asked in tries:
         plan = _plan_or_nearest(planner, asked)
         if plan is not None:
-            seed = planned.problem.experiment.seed
-            judged = replace(asked, limits=request.limits)
-            sampled = outlook(judged, plan, samples=_SAMPLES, seed=seed)
+            judged = replace(asked, limits=planned.request.limits)
+            same = [each.groups for each in plan.stages] == [
+                each.groups for each in planned.plan.stages
+            ]
+            sampled = (
+                planned.outlook if same else outlook(judged, plan, samples=_SAMPLES, seed=seed)
+            )
             yield Alternative(name, plan, sampled)
 
 
@@ -116,7 +125,7 @@ def _other_market(planned: Planned) -> tuple[str, PlanRequest] | None:
         return None  # nobody knows a price there
     if not found.rentables:
         return None
-    return name, replace(planned.request, rentables=found.rentables, objective="cost")
+    return name, replace(planned.request, rentables=found.rentables)
 
 
 def _worst(plan: Plan, limits: Limits) -> tuple[float, str]:
@@ -127,7 +136,8 @@ def _worst(plan: Plan, limits: Limits) -> tuple[float, str]:
     )
     longest = planning.longest(plan)
     lives = min(longest, limits.deadline or longest) + planning.LEASE_GRACE_SECONDS
-    orphaned = rate * lives / 3600.0
+    launched = sum(plan.launches.values()) * plan.charges.usd_per_launch
+    orphaned = rate * lives / 3600.0 + launched + lives * plan.charges.usd_per_second
     lease = (
         f"if this machine dies in mid-run: {format_dollars(orphaned)}, when the last instance's "
         f"lease ends after {format_seconds(lives)}; `cloudtune gc` ends it sooner"
@@ -145,7 +155,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         share = f"{planning.MARGIN:.0%}"
         yield f"planned on mean durations, with {share} of each limit in reserve"
     else:
-        yield f"planned so that the limits hold with {planned.wish.confidence:.0%} probability"
+        yield f"planned so that the limits hold with {planned.wish.confidence:g} probability"
     if not (charges.usd_per_launch or charges.usd_per_second):
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
     if any(offer.interruptions_per_hour for offer in planned.plan.offers):
@@ -161,13 +171,14 @@ def _assumptions(planned: Planned) -> Iterator[str]:
 def _compared(planned: Planned) -> Iterator[Comparison]:
     """Yield what each planner comes to, on the same question."""
     objective: Objective = "time" if planned.wish.objective == "time" else "cost"
-    limits = planning.planning_limits(planned.request.limits, planned.problem.rentables)
-    request = replace(planned.request, objective=objective, limits=limits)
+    request = replace(planned.request, objective=objective, limits=planned.asked)
+    seed = planned.problem.experiment.seed
     for name in planning.PLANNERS:
         began = time.perf_counter()
         plan, message = None, ""
         try:
-            plan = planning.planner_named(name).plan(request)
+            planner = planning.sure_planner(planning.planner_named(name), planned.wish, seed)
+            plan = planner.plan(request)
         except CloudtuneError as error:
             message = str(error)
         yield Comparison(name, plan, time.perf_counter() - began, message)

@@ -104,7 +104,8 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
 
 
 def _stages(policy: RunPolicy, end: float) -> Sequence[StageReport]:
-    bounds = [*policy.stage_began, end]
+    # EC2 may tell an end before the moment at which the last stage began.
+    bounds = [*policy.stage_began, max([end, *policy.stage_began[-1:]])]
     charges, launches = policy.plan.charges, _launches(policy)
     reports = []
     for number, plan in enumerate(policy.plan.stages):

@@ -25,6 +25,7 @@ RUN_TAG = "cloudtune:run"
 INTENT_TAG = "cloudtune:intent"
 LEASE_TAG = "cloudtune:lease"
 BILLING_STATES = ("pending", "running", "stopping", "stopped")
+SPOT_LEEWAY = 1.05
 _TERMINATE_AT_ONCE = 1000  # EC2's limit per call
 _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
@@ -72,21 +73,22 @@ def launch_token(run: str, intent: str, instance_type: str, market: str, zone: s
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def market_request(market: str, zone: str) -> dict[str, Any]:
+def market_request(market: str, zone: str, usd_per_hour: float = 0.0) -> dict[str, Any]:
     """Return what RunInstances is told of the market, and of the zone where there is one.
 
     A spot instance is asked for once and ends when it is interrupted: whether another one takes
-    its place is for the policy to say.
+    its place is for the policy to say. It never costs more than a little above the price that the
+    books reckon with: EC2's own cap is the price on demand, several times as much.
     """
     request: dict[str, Any] = {}
     if market == "spot":
-        request["InstanceMarketOptions"] = {
-            "MarketType": "spot",
-            "SpotOptions": {
-                "SpotInstanceType": "one-time",
-                "InstanceInterruptionBehavior": "terminate",
-            },
+        options = {
+            "SpotInstanceType": "one-time",
+            "InstanceInterruptionBehavior": "terminate",
         }
+        if usd_per_hour > 0:
+            options["MaxPrice"] = f"{usd_per_hour * SPOT_LEEWAY:.5f}"
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
     if zone:
         request["Placement"] = {"AvailabilityZone": zone}
     return request

@@ -231,7 +231,7 @@ class RayHead:
             "max_workers": count,
             "node_config": {
                 **self.rental.request,
-                **market_request(launch.market, launch.zone),
+                **market_request(launch.market, launch.zone, launch.usd_per_hour),
                 "InstanceType": launch.instance_type,
                 "UserData": script,
             },

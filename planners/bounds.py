@@ -135,10 +135,13 @@ def _edges(request: PlanRequest) -> tuple[tuple[float, float], tuple[float, floa
     """Return the seconds and dollars of the first boot and of the last release, at the least."""
     begin = (0.0, 0.0)
     profiles = [(each.profile, each.offer.usd_per_second) for each in request.rentables]
+    fresh = bool(request.work) and request.work[0].start_epoch == 0
     if not request.fleet and profiles:
+        starts = [(p.start if fresh else p.resize).mean for p, _ in profiles]
+        both = list(zip(profiles, starts, strict=True))
         begin = (
-            min(p.launch.mean + p.boot.mean + p.start.mean for p, _ in profiles),
-            min((p.boot.mean + p.start.mean) * price for p, price in profiles)
+            min(p.launch.mean + p.boot.mean + start for (p, _), start in both),
+            min((p.boot.mean + start) * price for (p, price), start in both)
             + request.charges.usd_per_launch,
         )
     release = min((p.release.mean for p, _ in profiles), default=0.0)

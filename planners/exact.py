@@ -9,6 +9,7 @@ from cloudtune.plan import Limits
 from cloudtune.planners.choose import refuse
 from cloudtune.planners.gaps import with_gap
 from cloudtune.planners.model import price
+from cloudtune.planners.options import complete
 from cloudtune.planners.search import search_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from cloudtune.planners.search import Found, Search
 
 
+_ROUNDINGS = 4
 _FINEST = 1.0
 """Seconds of billing granularity up to which rounding a bill up is beside the point."""
 
@@ -25,8 +27,10 @@ class ExactPlanner:
 
     The problem is that of RubberBand (EuroSys 2021), widened to several offers; the method is ours:
     docs/decisions/0004-exact-planner.md. A bill's rounding up to the offers' granularity is priced,
-    but not searched over: where that is more than a second (it is a second on EC2), the plan isn't
-    called optimal, and its gap is the distance to the general bound.
+    but not searched over: the best is meant up to a second's price of each instance, and where
+    bills are rounded by more than a second (EC2's are not), or where more fleet sizes would have to
+    be tried than there is time for, the plan isn't called optimal, and its gap is the distance to
+    the general bound.
     """
 
     name = "exact"
@@ -37,10 +41,17 @@ class ExactPlanner:
         Raises:
             InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
         """
-        search = search_of(request)
-        found = search.best(request.limits, request.objective)
-        if found is not None:
-            return self._priced(request, found)
+        search, limits = search_of(request), request.limits
+        for _ in range(_ROUNDINGS):
+            found = search.best(limits, request.objective)
+            if found is None:
+                break
+            plan = self._priced(request, found)
+            if request.limits.admit(plan.estimate) or limits.budget is None:
+                return plan
+            # Rounded up to whole seconds the bill is too high: search for one with that to spare.
+            excess = plan.estimate.dollars - found.dollars
+            limits = replace(limits, budget=limits.budget - excess)
         fastest, cheapest = (
             None if end is None else self._priced(request, end) for end in ends(search)
         )
@@ -67,7 +78,8 @@ class ExactPlanner:
 
     def _priced(self, request: PlanRequest, found: Found) -> Plan:
         plan = price(request, found.choices, self.name, gap=0.0, status="optimal")
-        if all(offer.granularity_seconds <= _FINEST for offer in plan.offers):
+        fine = all(offer.granularity_seconds <= _FINEST for offer in plan.offers)
+        if fine and complete(request):
             return plan
         return replace(with_gap(request, plan), status="feasible")
 

@@ -55,8 +55,8 @@ def price(
 ) -> Plan:
     """Return the plan that makes these choices, stage by stage, with what it takes."""
     books = Books(
-        {live.offer: sorted(live.ages) for live in request.fleet},
-        {live.offer: live.width for live in request.fleet},
+        {live.offer: sorted(live.ages) for live in request.fleet if live.ages},
+        {live.offer: live.width for live in request.fleet if live.ages},
     )
     stages: list[StagePlan] = []
     now, last = 0.0, len(request.work) - 1

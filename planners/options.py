@@ -6,7 +6,9 @@ no instances.
 
 Which numbers of instances there are to choose from (`sizes`): with the durations of all stages
 fixed, the cheapest fleet is a minimum-cost flow through the stages, bounded below by what each
-stage needs for its waves and widths, so at a vertex every fleet size is one of those bounds.
+stage needs for its waves and widths, so at a vertex every fleet size is one of those bounds. That
+holds for one offer a stage whose minimum charge is over before it is given back; elsewhere every
+size is tried, up to a number of instances (`complete`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloudtune.errors import UsageError
 from cloudtune.placement import slots
 from cloudtune.plan import Group
 
@@ -102,7 +105,13 @@ class Menu:
 
     @classmethod
     def of(cls, request: PlanRequest) -> Menu:
-        """Return the menu of a request."""
+        """Return the menu of a request.
+
+        Raises:
+            UsageError: more than two offers at once are to be mixed.
+        """
+        if request.mix > 2:
+            raise UsageError("a stage can mix two offers at most")
         choices = tuple(sizes(request, index) for index in range(len(request.rentables)))
         table = [
             (index, width, slots(width, rentable.gpus, 1), rentable.epoch_seconds(width))
@@ -153,9 +162,40 @@ def sizes(request: PlanRequest, index: int) -> list[int]:
     rentable = request.rentables[index]
     most = min(rentable.most, request.max_instances, _quota(request, rentable))
     trials = tuple(sorted({stage.trials for stage in request.work}))
+    if _any_size(request) and most <= _ALL_SIZES:
+        return list(range(1, most + 1))
     found = set(_steps(trials, rentable.profile.widths, rentable.gpus))
     found |= {len(live.ages) for live in request.fleet if live.offer == rentable.offer}
     return sorted(size for size in found if 1 <= size <= most)
+
+
+def ages_matter(request: PlanRequest) -> bool:
+    """Whether an instance may be given back before it is as old as its minimum charge."""
+    if any(age < live.offer.minimum_seconds for live in request.fleet for age in live.ages):
+        return True
+    epochs = min((stage.epochs for stage in request.work), default=0)
+    return any(
+        each.profile.boot.mean
+        + each.profile.release.mean
+        + epochs * min(map(each.epoch_seconds, each.profile.widths))
+        < each.offer.minimum_seconds
+        for each in request.rentables
+        if each.profile.widths
+    )
+
+
+def _any_size(request: PlanRequest) -> bool:
+    """Whether a best plan may hold fleets of sizes that no stage by itself asks for.
+
+    Beside another offer, or while minimum charges run, what an instance costs isn't proportional
+    to its life, and the argument of this module doesn't hold.
+    """
+    return request.mix > 1 or ages_matter(request)
+
+
+def complete(request: PlanRequest) -> bool:
+    """Whether every fleet size that a best plan may have is among the options."""
+    return request.max_instances <= _ALL_SIZES or not _any_size(request)
 
 
 @lru_cache(maxsize=256)
@@ -281,7 +321,8 @@ def undominated(request: PlanRequest) -> PlanRequest:
     kept: dict[tuple[object, ...], list[_Figures]] = {}
     for mine in sorted(figures, key=lambda each: each.price):
         rivals = kept.setdefault(mine.kind, [])
-        if mine.rentable.offer in held or not any(each.beats(mine) for each in rivals):
+        beaten = sum(each.beats(mine) for each in rivals)
+        if mine.rentable.offer in held or beaten < mine.rivals_needed:
             rivals.append(mine)
     staying = {id(each.rentable) for rivals in kept.values() for each in rivals}
     lean = tuple(each for each in request.rentables if id(each) in staying)
@@ -302,6 +343,7 @@ class _Figures:
     vcpus: int
     epochs: dict[Width, float]
     delays: tuple[float, ...]
+    rivals_needed: int
 
     @classmethod
     def of(cls, request: PlanRequest, rentable: Rentable) -> _Figures:
@@ -316,6 +358,7 @@ class _Figures:
             offer.instance_type.vcpus if quota else 0,
             {width: rentable.epoch_seconds(width) for width in profile.widths},
             tuple(each.mean for each in delays),
+            _rivals_needed(request, rentable),
         )
 
     def beats(self, other: _Figures) -> bool:
@@ -327,3 +370,15 @@ class _Figures:
             and all(self.epochs.get(w, math.inf) <= each for w, each in other.epochs.items())
             and all(mine <= its for mine, its in zip(self.delays, other.delays, strict=True))
         )
+
+
+def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
+    """Return how many offers must beat one before it can be left out.
+
+    A launch isn't billed, but what stays meanwhile is. Where that is more than a return costs, to
+    change to a twin can be cheaper than to grow: three make sure that there is always another one
+    than those before and after.
+    """
+    profile, second = rentable.profile, rentable.offer.usd_per_second
+    launch = request.charges.usd_per_launch / second if second > 0 else math.inf
+    return 1 if profile.launch.mean <= profile.release.mean + launch else 3

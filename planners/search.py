@@ -21,7 +21,7 @@ import numpy as np
 from cloudtune.plan import Limits
 from cloudtune.planners.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
 from cloudtune.planners.labels import Delays, Labels, Step, undominated
-from cloudtune.planners.options import Menu
+from cloudtune.planners.options import Menu, ages_matter
 from cloudtune.planners.options import undominated as without_beaten
 
 if TYPE_CHECKING:
@@ -205,23 +205,10 @@ class Search:
             count,
             width,
             np.ones(1, bool),
-            ages if self._young() else None,
+            ages if ages_matter(self.request) else None,
             nothing,
             nothing,
         )
-
-    def _young(self) -> bool:
-        """Whether an instance may be given back before it is as old as its minimum charge."""
-        for live in self.request.fleet:
-            if any(age < live.offer.minimum_seconds for age in live.ages):
-                return True
-        begin = self.delays.boot + self.delays.release
-        for options in self.options:
-            there = options.offer >= 0
-            lives = np.where(there, begin[options.offer], math.inf).min(axis=1) + options.seconds
-            if (lives < self.delays.minimum[options.offer].max(axis=1)).any():
-                return True
-        return False
 
     def _found(
         self, trail: Sequence[Labels], chosen: Sequence[NDArray[np.intp]], row: int

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from cloudtune.plan import Plan, PlanRequest, Stage
 
-_PRICED = 40
-"""How many fleets are priced in full where instances are rented already."""
-
 
 class StaticPlanner:
-    """Exact among fixed fleets of one offer, with the best width for each stage."""
+    """Exact among fixed fleets of one offer, with the best width for each stage.
+
+    Where instances are rented already, the widths are chosen as if none were.
+    """
 
     name = "static"
 
@@ -47,7 +47,7 @@ class StaticPlanner:
         best = _Fixed.of(undominated(request))
         order = np.lexsort((best.dollars, best.seconds))
         lowest = np.inf
-        for row in order if not request.fleet else order[:_PRICED]:
+        for row in order:
             if request.fleet or best.dollars[row] < lowest:
                 lowest = min(lowest, float(best.dollars[row]))
                 yield price(request, best.groups(request, int(row)), self.name)

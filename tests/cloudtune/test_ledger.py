@@ -33,7 +33,7 @@ def entries(path: Path) -> list[Entry]:
 
 
 def test_a_run_reads_back_as_it_was(path: Path) -> None:
-    assert read_header(path) == {"cloudtune_ledger": 1, "run": "r1"}
+    assert read_header(path) == {"cloudtune_ledger": 2, "run": "r1"}
     assert tuple(entries(path)) == ENTRIES
 
 
@@ -73,8 +73,8 @@ def test_a_damaged_line_in_the_middle_is_refused_with_its_number(path: Path) -> 
     [
         ("", "not a ledger"),
         ('{"cloudtune_led', "not a ledger"),
-        ("[1]", "ledger version None; this program reads 1"),
-        (json.dumps({"cloudtune_ledger": 2}), "ledger version 2; this program reads 1"),
+        ("[1]", "ledger version None; this program reads 2"),
+        (json.dumps({"cloudtune_ledger": 3}), "ledger version 3; this program reads 2"),
     ],
 )
 def test_another_file_is_refused(tmp_path: Path, first_line: str, complaint: str) -> None:

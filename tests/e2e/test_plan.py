@@ -281,3 +281,65 @@ def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) 
     request = planning.request_for(problem, Limits())
     again = price(request, [stage.groups for stage in plan.stages], "exact")
     assert again.estimate == plan.estimate
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"instances": 1', '"instances": -3', "no instances"),
+        ('"end_epoch": 2', '"end_epoch": 3', "aren't those of its experiment"),
+        ('"waves": ', '"waves": -', "no instances, no width or no waves"),
+        ('"experiment": {', '"experiment": null, "e": {', "not an experiment"),
+    ],
+)
+def test_a_damaged_plan(command: Command, tmp_path: Path, old: str, new: str, why: str) -> None:
+    assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
+    text = (tmp_path / "plan.json").read_text()
+    assert old in text
+    (tmp_path / "plan.json").write_text(text.replace(old, new))
+    refused = command("run", "plan.json")
+    assert refused.code == 2
+    assert "plan.json: a damaged plan" in refused.err
+    assert why in refused.err
+
+
+def test_a_tolerance_that_is_no_number(command: Command) -> None:
+    assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
+    refused = command("run", "plan.json", "--price-tolerance", "nan")
+    assert refused.code == 2
+    assert "--price-tolerance" in refused.err
+
+
+def test_the_comparison_asks_what_the_plan_was_asked(command: Command) -> None:
+    """The reserve was once taken off twice, and the confidence forgotten."""
+    for options in (["--deadline", "4m"], ["--deadline", "8m", "--confidence", "0.95"]):
+        said = command("plan", "experiment.yaml", "--compare", "-o", "json", *options)
+        assert said.code == 0, said.err
+        exact = next(r for r in said.json["comparison"] if r["planner"] == "exact")
+        assert exact["plan"]["estimate"] == said.json["plan"]["estimate"]
+
+
+def test_sure_of_as_many_trials_as_the_limits_buy(command: Command) -> None:
+    base = ["plan", "experiment.yaml", "--objective", "trials", "--budget", "$0.6", "-o", "json"]
+    bold, sure = command(*base), command(*base, "--confidence", "0.95")
+    assert sure.code == 0, sure.err
+    assert 1 <= sure.json["trials"] <= bold.json["trials"] * 1.2
+    assert sure.json["outlook"]["within"] >= 0.95
+
+
+def test_no_more_trials_than_there_are_configurations(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    lines = path.read_text().splitlines()
+    grid = "search: {lr: {grid: [0.01, 0.1]}, n: {grid: [1, 2, 3]}}"
+    path.write_text("\n".join(grid if line.startswith("search") else line for line in lines))
+    said = command("plan", path, "--objective", "trials", "--budget", "$50", "-o", "json")
+    assert said.json["trials"] == 6
+    assert decode(Plan, said.json["plan"]).stages[0].stage.trials == 6
+
+
+def test_trials_without_any_limit(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text("\n".join(li for li in path.read_text().splitlines() if "limits" not in li))
+    refused = command("plan", path, "--objective", "trials")
+    assert refused.code == 2
+    assert "set --deadline or --budget" in refused.err

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.errors import InfeasibleError
+from cloudtune.errors import InfeasibleError, UsageError
 from cloudtune.plan import Charges, Limits, Live, Rentable, Stage
+from cloudtune.planners.bounds import fluid
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.model import price
@@ -290,3 +291,57 @@ def test_a_limit_that_is_a_plans_own_figure_but_for_the_last_bit_admits_it(
     deadline = math.nextafter(fastest.estimate.seconds, 0.0)
     assert Search(setting.request()).best(Limits(None, budget), "time") is not None
     assert Search(setting.request()).best(Limits(deadline, None), "cost") is not None
+
+
+def test_a_fleet_of_a_size_that_no_stage_asks_for() -> None:
+    """Two of the three young instances stay for a stage that needs one: it costs them nothing yet.
+
+    A review's case: where minimum charges run, every size must be tried.
+    """
+    live = Live(offer(1, 36.0, 60.0), (0.0, 0.0, 1000.0), 1.0)
+    job = Setting(1, 1, 2, 5, offer=live.offer, profile=profile({1.0: 4.0}), max_instances=5)
+    work = (Stage(1, 1, 2), Stage(5, 2, 3))
+    request = replace(job.request(), work=work, fleet=(live,))
+    best = min(every_plan(request), key=lambda plan: plan.dollars)
+    found = ExactPlanner().plan(request)
+    assert found.estimate.dollars == pytest.approx(best.dollars)
+
+
+def test_a_twin_in_another_zone_may_be_cheaper_than_growing() -> None:
+    """A launch isn't billed, but the instances that stay meanwhile are."""
+    here, there = offer(1, 36.0, 0.0, zone="a"), offer(1, 36.0, 0.0, zone="b")
+    slow = profile({1.0: 4.0}, launch=60.0, boot=1.0, release=1.0)
+    job = Setting(1, 1, 2, 5, offer=here, profile=slow, max_instances=4)
+    request = replace(
+        job.request(),
+        rentables=(Rentable(here, slow, 4), Rentable(there, slow, 4)),
+        work=(Stage(1, 1, 2), Stage(3, 2, 3)),
+        fleet=(Live(here, (500.0,), 1.0),),
+    )
+    best = min(every_plan(request), key=lambda plan: plan.dollars)
+    assert ExactPlanner().plan(request).estimate.dollars == pytest.approx(best.dollars)
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_has_no_bound_above_its_plans() -> None:
+    resumed = Setting(1, 1, 2, 2, profile=profile({1.0: 4.0}, start=90.0, resize=1.0))
+    request = replace(resumed.request(), work=(Stage(1, 1, 2),))
+    plan = ExactPlanner().plan(request)
+    assert fluid(request).dollars_within(math.inf) <= plan.estimate.dollars * (1 + 1e-9)
+
+
+def test_a_budget_holds_for_the_bill_as_it_is_rounded() -> None:
+    by_the_second = replace(offer(), granularity_seconds=1.0)
+    job = Setting(8, 2, 8, 2, offer=by_the_second, profile=profile({1.0: 7.3, 2.0: 4.1}))
+    for cents in range(160, 330, 10):
+        limits = Limits(None, cents / 100)
+        ask = replace(job.request(limits), objective="time")
+        try:
+            plan = ExactPlanner().plan(ask)
+        except InfeasibleError:
+            continue
+        assert limits.admit(plan.estimate)
+
+
+def test_three_offers_at_once_are_not_planned() -> None:
+    with pytest.raises(UsageError, match="two offers at most"):
+        ExactPlanner().plan(replace(Setting().request(), mix=3))
