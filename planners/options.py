@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cloudtune.trial import Width
 
 _EPSILON = 1e-6
+_FEW_OFFERS = 12
 _ALL_SIZES = 16
 """Up to so many instances every size is tried in a mixed stage; beyond, those of `sizes`."""
 
@@ -377,8 +378,11 @@ def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
 
     A launch isn't billed, but what stays meanwhile is. Where that is more than a return costs, to
     change to a twin can be cheaper than to grow: three make sure that there is always another one
-    than those before and after.
+    than those before and after. Among many offers (twins in every zone) that is too much to search:
+    there a plan that saves such seconds by moving to a beaten offer isn't looked for.
     """
+    if len(request.rentables) > _FEW_OFFERS:
+        return 1
     profile, second = rentable.profile, rentable.offer.usd_per_second
     launch = request.charges.usd_per_launch / second if second > 0 else math.inf
     return 1 if profile.launch.mean <= profile.release.mean + launch else 3
