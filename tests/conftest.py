@@ -6,9 +6,16 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# The same examples each time: a run of the tests says something of the code alone. New ones are
+# sought with `pytest --hypothesis-profile=explore`, and what they find becomes an example.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session", autouse=True)
