@@ -25,18 +25,17 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.fleet import FleetBook, Trouble
-from cloudtune.placement import can_train
+from cloudtune.plan import Charges
 from cloudtune.progress import OVER, Best, Record, TrialProgress
 from cloudtune.trial import EndReason, rank_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Limits, Plan, StagePlan
+    from cloudtune.plan import Limits
     from cloudtune.progress import Status
-    from cloudtune.strategies.base import Strategy
-    from cloudtune.trial import Mode, Slice, Trial, TrialId
+    from cloudtune.trial import Mode, Slice, Trial
 
 
 @dataclass(frozen=True)
@@ -71,29 +70,25 @@ class Metric:
 
 
 class Books:
-    """The trials, the instances and the stage of a run, kept up to date event by event."""
+    """The trials and the instances of a run, kept up to date event by event."""
 
     def __init__(
         self,
         *,
-        trials: Sequence[Trial],
-        strategy: Strategy,
-        plan: Plan,
+        trials: Iterable[Trial],
         metric: Metric,
         limits: Limits,
         brakes: Brakes | None = None,
+        charges: Charges | None = None,
     ) -> None:
-        self.strategy = strategy
-        self.plan = plan
         self.metric = metric
         self.limits = limits
         self.brakes = brakes or Brakes()
+        self.charges = charges or Charges()
         self.now = 0.0
+        self.began: float | None = None
         self.fleet = FleetBook()
         self.trials = {trial.id: TrialProgress(trial) for trial in trials}
-        self.stage = 0
-        self.stage_began: list[float] = []
-        self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.record = Record(metric.mode)
         self.ending: EndReason | None = None
         self.winding_down = False
@@ -102,7 +97,6 @@ class Books:
         self.disturbed = False
         self.trouble = ""
         self.cleanups = 0
-        self.held_back: Counter[Offer] = Counter()  # launches that wait for others to be gone
 
     # ---- what others may look at ---------------------------------------------------------
 
@@ -111,16 +105,11 @@ class Books:
         """The best epoch so far."""
         return self.record.best
 
-    @property
-    def stage_plan(self) -> StagePlan:
-        """The plan of the current stage."""
-        return self.plan.stages[self.stage]
-
     def spent(self, at: float) -> float:
         """Return the bill if everything were given back at that time."""
-        charges = self.plan.charges
+        charges = self.charges
         until = min(at, self.over_at) if self.ended else at
-        running = max(0.0, until - self.stage_began[0]) if self.stage_began else 0.0
+        running = 0.0 if self.began is None else max(0.0, until - self.began)
         launches = self.fleet.launches * charges.usd_per_launch
         return self.fleet.dollars(at) + launches + running * charges.usd_per_second
 
@@ -129,15 +118,6 @@ class Books:
         """When the last instance stopped billing; now where one still does, or none ever was."""
         gone = [rented.gone_at for rented in self.fleet if rented.launched]
         return max((self.now if at is None else at for at in gone), default=self.now)
-
-    def forecast(self, at: float) -> float:
-        """Return what the run will have cost if the rest goes by the plan."""
-        if self.ending is not None or not self.stage_began:
-            return self.spent(at)
-        now = self.stage_plan
-        left = max(0.0, 1 - (at - self.stage_began[-1]) / now.seconds)
-        later = self.plan.stages[self.stage + 1 :]
-        return self.spent(at) + left * now.dollars + sum(stage.dollars for stage in later)
 
     def ranking(self) -> list[TrialProgress]:
         """Return all trials, the furthest and then the best first."""
@@ -159,27 +139,35 @@ class Books:
         for name, gpus in taken.items():
             assert gpus <= has[name] + 1e-6, f"{name} holds {gpus} GPUs of trials"
         alive = Counter(rented.offer for rented in self.fleet.alive())
-        assert self.plan.admits(alive), f"{alive.total()} instances at once: {alive}"
+        assert self._admits(alive), f"{alive.total()} instances at once: {alive}"
         for trial in self.trials.values():
             assert trial.checkpoint_epoch <= trial.epoch, f"{trial.id}: checkpoint from the future"
             assert trial.live == bool(trial.placement), f"{trial.id}: {trial.status} on a slot"
         if self.ended:
             assert not self.fleet.alive() or self.cleanups > self.brakes.patience
 
+    # ---- what each policy says for itself ------------------------------------------------
+
+    def _admits(self, alive: Counter[Offer]) -> bool:
+        """Whether so many instances may be alive at once."""
+        raise NotImplementedError
+
+    def _rung_of(self, trial: TrialProgress) -> int:
+        """Return the epoch up to which a trial is to train for now."""
+        raise NotImplementedError
+
+    def _note_begin(self) -> list[Command]:
+        """Take note of the begin of the run."""
+        return self._next_tick()
+
+    def _next_tick(self) -> list[Command]:
+        """Look again in a while."""
+        return [SetTimer("tick", self.now + self.brakes.tick)]
+
     # ---- what both halves use ------------------------------------------------------------
 
     def _taken(self) -> Iterable[Slice]:
         return [piece for trial in self.trials.values() for piece in trial.placement]
-
-    def _seated(self) -> Counter[Offer]:
-        """Return how many trials each group has in this stage, those that are done with it too."""
-        members = (self.trials[name] for name in self.members)
-        return Counter(t.offer for t in members if t.offer is not None and t.status not in OVER)
-
-    def _can_train(self, more: Iterable[Offer] = ()) -> bool:
-        """Whether what is rented, and these besides, are enough for a single trial anywhere."""
-        instances = self.fleet.held() + Counter(more)
-        return any(can_train(group, instances) for group in self.stage_plan.groups)
 
     def _end(self, reason: EndReason) -> None:
         if self.ending is None:
@@ -196,8 +184,8 @@ class Books:
     def _note(self, event: Event) -> Iterable[Command]:  # noqa: C901, PLR0912  one flat match
         match event:
             case RunStarted():
-                self.stage_began.append(event.at)
-                return [SetTimer("tick", event.at + self.brakes.tick)]
+                self.began = event.at
+                return self._note_begin()
             case InstanceLaunched():
                 rented = self.fleet[event.intent]
                 rented.instance, rented.launched_at = event.instance, event.launched_at
@@ -267,32 +255,11 @@ class Books:
             self._trouble(rented.offer).note(event.at, self.brakes.relaunch, refused=False)
             self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
 
-    def _begin_afresh(self) -> None:
-        """Forget what went wrong with the last stage's launches, but what is refused for good."""
-        self.troubles = {
-            offer: Trouble(for_good=True) for offer, t in self.troubles.items() if t.for_good
-        }
-        self.disturbed = False
-
-    def _give_up_if_hopeless(self) -> None:
-        """End the run if nothing trains, and no offer of the stage is worth asking for again."""
-        offers = [group.offer for group in self.stage_plan.groups]
-        found = [self._trouble(offer) for offer in offers]
-        if self._can_train() or not all(t.used_up(self.brakes.refusals) for t in found):
-            return
-        # The cloud was willing where instances came and failed, but not where it takes them back.
-        failed = all(
-            trouble.for_good
-            or (trouble.no_shows >= self.brakes.refusals and offer.market == "on-demand")
-            for offer, trouble in zip(offers, found, strict=True)
-        )
-        self._end(EndReason.FAILED if failed else EndReason.NO_CAPACITY)
-
     def _note_timer(self, event: TimerFired) -> Iterable[Command]:
         if event.name == "tick":
             self._note_no_shows()
             again = [] if self.winding_down else self._release_again()
-            return [*again, SetTimer("tick", event.at + self.brakes.tick)]
+            return [*again, *self._next_tick()]
         assert event.name == "cleanup", f"nobody set a timer named {event.name!r}"
         self.cleanups += 1
         again = [Release(rented.intent) for rented in self.fleet.alive()]
@@ -340,7 +307,7 @@ class Books:
             return [self._stop(trial, "failed")]
         self.record.offer(Best(trial.id, event.epoch, metric, event.checkpoint))
         # "training" already now: the last worker may say that it is set up after the first epoch.
-        at_rung = event.epoch >= self.stage_plan.stage.end_epoch
+        at_rung = event.epoch >= self._rung_of(trial)
         trial.status = "at rung" if at_rung else "training"
         return []
 
@@ -380,7 +347,7 @@ class Books:
         trial.status, trial.placement = status, ()
         if status == "waiting":
             trial.rewind()
-            if trial.epoch >= self.stage_plan.stage.end_epoch:
-                trial.status = "parked"  # nothing is left to train in this stage
+            if trial.epoch >= self._rung_of(trial):
+                trial.status = "parked"  # nothing is left to train before the rung
             else:
                 trial.offer = None

@@ -5,7 +5,7 @@ so the simulator, the real run and the replay of a recorded run drive this same 
 
 One event goes in, commands come out:
 
-    handle(event)  = take note of the event (`bookkeeping`), then `_advance`
+    handle(event)  = take note of the event (`bookkeeping`), then `_advance` (`renting`)
     _advance       = wind down, if the run is to end
                      else close the stage, if all its trials have reached the rung
                      then fit the fleet to the stage, then start what waits and fits
@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtune.bookkeeping import Books, Brakes, Metric
-from cloudtune.commands import Command, EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial
-from cloudtune.placement import enough, free_gpus, open_groups, place
+from cloudtune.bookkeeping import Brakes, Metric
+from cloudtune.commands import Command, ExtendTrial, StartTrial
+from cloudtune.fleet import Trouble
+from cloudtune.placement import can_train, enough, free_gpus, open_groups, place
 from cloudtune.progress import OVER
+from cloudtune.renting import Renter
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Offer
     from cloudtune.events import Event
-    from cloudtune.fleet import Rented
-    from cloudtune.plan import Group
+    from cloudtune.plan import Group, Limits, Plan, StagePlan
     from cloudtune.progress import Status, TrialProgress
-    from cloudtune.trial import Slice, TrialId
+    from cloudtune.strategies.base import Strategy
+    from cloudtune.trial import Slice, Trial, TrialId
 
 __all__ = ["Brakes", "Metric", "Policy", "RunPolicy"]
 
@@ -43,17 +45,52 @@ class Policy(Protocol):
         ...
 
 
-class RunPolicy(Books):
+class RunPolicy(Renter):
     """Runs the stages of a strategy on the fleets of a plan."""
 
-    def handle(self, event: Event) -> tuple[Command, ...]:
-        """Take one event in and return what is to be done about it, in order."""
-        if self.ended:
-            return ()
-        self.now = event.at
-        commands = [*self._note(event), *self._advance()]
-        self.check_invariants()
-        return tuple(commands)
+    def __init__(
+        self,
+        *,
+        trials: Sequence[Trial],
+        strategy: Strategy,
+        plan: Plan,
+        metric: Metric,
+        limits: Limits,
+        brakes: Brakes | None = None,
+    ) -> None:
+        super().__init__(
+            trials=trials, metric=metric, limits=limits, brakes=brakes, charges=plan.charges
+        )
+        self.strategy = strategy
+        self.plan = plan
+        self.stage = 0
+        self.stage_began: list[float] = []
+        self.members: tuple[TrialId, ...] = tuple(self.trials)
+        self.held_back: Counter[Offer] = Counter()  # launches that wait for others to be gone
+
+    @property
+    def stage_plan(self) -> StagePlan:
+        """The plan of the current stage."""
+        return self.plan.stages[self.stage]
+
+    def forecast(self, at: float) -> float:
+        """Return what the run will have cost if the rest goes by the plan."""
+        if self.ending is not None or not self.stage_began:
+            return self.spent(at)
+        now = self.stage_plan
+        left = max(0.0, 1 - (at - self.stage_began[-1]) / now.seconds)
+        later = self.plan.stages[self.stage + 1 :]
+        return self.spent(at) + left * now.dollars + sum(stage.dollars for stage in later)
+
+    def _admits(self, alive: Counter[Offer]) -> bool:
+        return self.plan.admits(alive)
+
+    def _rung_of(self, trial: TrialProgress) -> int:  # noqa: ARG002  all have the same
+        return self.stage_plan.stage.end_epoch
+
+    def _note_begin(self) -> list[Command]:
+        self.stage_began.append(self.now)
+        return super()._note_begin()
 
     def _advance(self) -> Iterable[Command]:
         if self.ending is None:
@@ -67,31 +104,6 @@ class RunPolicy(Books):
         if self.ending is not None:
             commands += self._wind_down()
         return commands
-
-    @property
-    def _ahead(self) -> float:
-        """By when all could be given back, if that were decided only at the next tick."""
-        return self.now + self.brakes.tick + self.brakes.drain
-
-    def _brake(self) -> None:
-        """End the run while what it holds can still be given back within both limits."""
-        if self.limits.deadline is not None and self._ahead >= self.limits.deadline:
-            self._end(EndReason.DEADLINE)
-        elif self.limits.budget is not None and self.spent(self._ahead) > self.limits.budget:
-            self._end(EndReason.BUDGET)
-
-    def _affordable(self, wanted: Iterable[Offer]) -> list[Offer]:
-        """Return what of it could be rented, and all given back, on the budget."""
-        if self.limits.budget is None:
-            return list(wanted)
-        bill = self.spent(self._ahead)
-        found: list[Offer] = []
-        for offer in wanted:
-            charge = offer.charge(self._ahead - self.now) + self.plan.charges.usd_per_launch
-            if bill + charge <= self.limits.budget:
-                bill += charge
-                found.append(offer)
-        return found
 
     # ---- the stage -----------------------------------------------------------------------
 
@@ -172,6 +184,16 @@ class RunPolicy(Books):
                 commands.append(self._stop(trial, "waiting"))
         return commands
 
+    def _seated(self) -> Counter[Offer]:
+        """Return how many trials each group has in this stage, those that are done with it too."""
+        members = (self.trials[name] for name in self.members)
+        return Counter(t.offer for t in members if t.offer is not None and t.status not in OVER)
+
+    def _can_train(self, more: Iterable[Offer] = ()) -> bool:
+        """Whether what is rented, and these besides, are enough for a single trial anywhere."""
+        instances = self.fleet.held() + Counter(more)
+        return any(can_train(group, instances) for group in self.stage_plan.groups)
+
     # ---- the fleet -----------------------------------------------------------------------
 
     def _fit_fleet(self) -> Iterable[Command]:
@@ -190,10 +212,6 @@ class RunPolicy(Books):
         if missing and not self.held_back:
             commands += self._rent(missing)
         return commands
-
-    def _may_ask(self, offer: Offer) -> bool:
-        trouble = self._trouble(offer)
-        return self.now >= trouble.relaunch_at and not trouble.for_good
 
     def _must_wait(self, missing: Counter[Offer]) -> bool:
         """Whether these have no room yet, because others are still going."""
@@ -238,14 +256,26 @@ class RunPolicy(Books):
             return []
         return [self._launch(offer) for offer in affordable]
 
-    def _launch(self, offer: Offer) -> Command:
-        intent = self.fleet.request(offer, self.now).intent
-        kind = offer.instance_type.name
-        return Launch(intent, kind, offer.market, offer.zone, offer.usd_per_hour)
+    def _begin_afresh(self) -> None:
+        """Forget what went wrong with the last stage's launches, but what is refused for good."""
+        self.troubles = {
+            offer: Trouble(for_good=True) for offer, t in self.troubles.items() if t.for_good
+        }
+        self.disturbed = False
 
-    def _release(self, rented: Rented) -> Command:
-        rented.released, rented.released_at = True, self.now
-        return Release(rented.intent)
+    def _give_up_if_hopeless(self) -> None:
+        """End the run if nothing trains, and no offer of the stage is worth asking for again."""
+        offers = [group.offer for group in self.stage_plan.groups]
+        found = [self._trouble(offer) for offer in offers]
+        if self._can_train() or not all(t.used_up(self.brakes.refusals) for t in found):
+            return
+        # The cloud was willing where instances came and failed, but not where it takes them back.
+        failed = all(
+            trouble.for_good
+            or (trouble.no_shows >= self.brakes.refusals and offer.market == "on-demand")
+            for offer, trouble in zip(offers, found, strict=True)
+        )
+        self._end(EndReason.FAILED if failed else EndReason.NO_CAPACITY)
 
     # ---- the slots -----------------------------------------------------------------------
 
@@ -288,22 +318,3 @@ class RunPolicy(Books):
             start_epoch=trial.epoch,
             until_epoch=self.stage_plan.stage.end_epoch,
         )
-
-    # ---- the end -------------------------------------------------------------------------
-
-    def _wind_down(self) -> Iterable[Command]:
-        """Stop every session and give every instance back, then end; repeat until confirmed."""
-        commands: list[Command] = [
-            self._stop(trial, "parked")
-            for trial in self.trials.values()
-            if trial.live and trial.status != "stopping"
-        ]
-        commands += [self._release(r) for r in self.fleet.alive() if not r.released]
-        if not self.fleet.alive() or self.cleanups > self.brakes.patience:
-            self.ended = True
-            assert self.ending is not None
-            commands.append(EndRun(self.ending))
-        elif not self.winding_down:
-            commands.append(SetTimer("cleanup", self.now + self.brakes.cleanup))
-        self.winding_down = True
-        return commands
