@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudtune.scaling import ScalingProfile
-    from cloudtune.strategies.base import Strategy
+    from cloudtune.strategies.base import StagedStrategy
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def trials(experiment: Experiment) -> tuple[Trial, ...]:
     return tuple(Trial(f"t{n:0{digits}d}", config) for n, config in enumerate(configs))
 
 
-def strategy(experiment: Experiment) -> Strategy:
+def strategy(experiment: Experiment) -> StagedStrategy:
     """Return the strategy that an experiment names."""
     return SuccessiveHalving(
         trials=len(trials(experiment)),

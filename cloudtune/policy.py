@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.plan import Group, Limits, Plan, StagePlan
     from cloudtune.progress import Status, TrialProgress
-    from cloudtune.strategies.base import Strategy
+    from cloudtune.strategies.base import StagedStrategy
     from cloudtune.trial import Slice, Trial, TrialId
 
 __all__ = ["Brakes", "Metric", "Policy", "RunPolicy"]
@@ -52,7 +52,7 @@ class RunPolicy(Renter):
         self,
         *,
         trials: Sequence[Trial],
-        strategy: Strategy,
+        strategy: StagedStrategy,
         plan: Plan,
         metric: Metric,
         limits: Limits,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cloudtune.scaling import Measurement, ScalingProfile
 
     Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
+    Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
 
 
 @dataclass
@@ -82,15 +83,22 @@ class SimWorld:
     seeded with `seed`; with no spread they are the profile's means exactly. Where a profile may be
     wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
     drawn once. Lives of instances are exponential by their offer's interruptions. Metrics come
-    from `metric_of(config, epoch)`.
+    from `metric_of(config, epoch)`, and an epoch takes `pace_of(config, epoch)` times what the
+    profile says, where that is given.
     """
 
     def __init__(
-        self, rentables: Sequence[Rentable], metric_name: str, metric_of: Curve, seed: int = 0
+        self,
+        rentables: Sequence[Rentable],
+        metric_name: str,
+        metric_of: Curve,
+        seed: int = 0,
+        pace_of: Pace | None = None,
     ) -> None:
         self.now = 0.0
         self._metric_name = metric_name
         self._metric_of = metric_of
+        self._pace_of = pace_of
         self._random = random.Random(seed)  # noqa: S311  not for secrets
         self._heap: list[tuple[float, int, Event]] = []
         self._order = itertools.count()
@@ -178,6 +186,8 @@ class SimWorld:
         session.busy = True
         command, epoch = session.command, session.epoch + 1
         seconds = self._draw(session.profile.epoch[command.width])
+        if self._pace_of is not None:
+            seconds *= self._pace_of(command.config, epoch)
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
         at = self.now + seconds

@@ -19,10 +19,11 @@ Mode: TypeAlias = Literal["min", "max"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration in training."""
+    """One configuration in training; it ends at epoch `epochs` at the latest, where that is set."""
 
     id: TrialId
     config: Mapping[str, object]
+    epochs: int | None = None
 
 
 @dataclass(frozen=True)

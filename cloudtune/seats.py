@@ -1,0 +1,87 @@
+"""Which GPUs are free on the instances that take trials, kept up to date slice by slice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from cloudtune.placement import place
+from cloudtune.trial import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cloudtune.catalog import Offer
+    from cloudtune.trial import Width
+
+    Seat: TypeAlias = tuple[Offer, tuple[Slice, ...]]
+
+
+class Seats:
+    """The free GPUs of every instance, by offer; slices of instances that have gone are ignored."""
+
+    def __init__(self) -> None:
+        self.free: dict[Offer, dict[str, float]] = {}
+        self.offers: dict[str, Offer] = {}  # by instance
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return sum(offer.gpus for offer in self.offers.values())
+
+    @property
+    def free_gpus(self) -> float:
+        """Those on which nothing sits."""
+        return sum(sum(free.values()) for free in self.free.values())
+
+    def follow(self, usable: Mapping[str, Offer], taken: Iterable[Slice]) -> None:
+        """Take note of which instances there are now, and what is taken on new ones."""
+        if usable == self.offers:
+            return
+        pieces = tuple(taken)
+        for instance in self.offers.keys() - usable.keys():
+            del self.free[self.offers[instance]][instance]
+        for instance, offer in usable.items():
+            if instance not in self.offers:
+                sat = sum(piece.gpus for piece in pieces if piece.instance == instance)
+                self.free.setdefault(offer, {})[instance] = offer.gpus - sat
+        self.offers = dict(usable)
+
+    def give(self, pieces: Iterable[Slice]) -> None:
+        """Make slices free."""
+        self._change(pieces, 1.0)
+
+    def take(self, pieces: Iterable[Slice]) -> None:
+        """Have something sit on slices."""
+        self._change(pieces, -1.0)
+
+    def _change(self, pieces: Iterable[Slice], sign: float) -> None:
+        for piece in pieces:
+            if piece.instance in self.offers:
+                self.free[self.offers[piece.instance]][piece.instance] += sign * piece.gpus
+
+    def find(self, width: Width, first: Offer | None = None) -> Seat | None:
+        """Return a seat of that width, on instances of `first` if there is one; it stays free."""
+        offers = self.free if first is None else (first, *(o for o in self.free if o != first))
+        for offer in offers:
+            found = place(width, offer.gpus, self.free.get(offer, {}))
+            if found is not None:
+                return offer, found
+        return None
+
+    def move(
+        self, width: Width, offer: Offer, placed: tuple[Slice, ...]
+    ) -> tuple[Seat, tuple[Slice, ...]] | None:
+        """Return a seat of another width for what sits at `placed`, and what it needs besides.
+
+        Its own slices count as free for it. What it needs besides is taken on return.
+        """
+        self.give(placed)
+        seat = self.find(width, offer)
+        self.take(placed)
+        if seat is None:
+            return None
+        own = {piece.instance: piece.gpus for piece in placed}
+        more = ((p.instance, p.gpus - own.get(p.instance, 0.0)) for p in seat[1])
+        needed = tuple(Slice(instance, gpus) for instance, gpus in more if gpus > 0)
+        self.take(needed)
+        return seat, needed
