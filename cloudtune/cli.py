@@ -15,10 +15,12 @@ import click
 
 from cloudtune import home, planning
 from cloudtune.cli_catalog import catalog
+from cloudtune.cli_elastic import refuse_plan_options, screen_of, show_elastic
 from cloudtune.cli_options import (
     OUTPUT,
     PACE,
     PROFILE,
+    STRATEGY,
     experiment_options,
     limits_of,
     load_experiment,
@@ -26,8 +28,10 @@ from cloudtune.cli_options import (
     wish_of,
 )
 from cloudtune.cli_plan import load_problem, plan, show_infeasible, show_planned
+from cloudtune.cli_simulate import Simulate
+from cloudtune.elastic_planning import elastic_job
 from cloudtune.errors import CleanupError, CloudtuneError, InfeasibleError, UsageError
-from cloudtune.plan import Limits
+from cloudtune.plan import Limits, Plan
 from cloudtune.plan_files import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.screen import console, show_profile
 from cloudtune.screen_plan import show_stages
@@ -39,9 +43,8 @@ if TYPE_CHECKING:
     from cloudtune.cleanup import Found
     from cloudtune.driving import Ended, Watch
     from cloudtune.experiment import Experiment
-    from cloudtune.job import Job
-    from cloudtune.planning import Problem
-    from cloudtune.policy import RunPolicy
+    from cloudtune.job import Job, JobPolicy
+    from cloudtune.planning import Problem, Wish
     from cloudtune.scaling import ScalingProfile
 
 INTERRUPTED = 130
@@ -83,6 +86,7 @@ cli.add_command(catalog)
 @cli.command()
 @click.argument("experiment", metavar="EXPERIMENT|PLAN", type=click.Path(path_type=Path))
 @experiment_options
+@STRATEGY
 @planning_options
 @PROFILE
 @PACE
@@ -115,10 +119,15 @@ def run(
         refuse_moved_prices(experiment, saved, price_tolerance)
         return _run_planned(saved, began, pace=pace, force=force, yes=yes)
     wanted, wish = load_experiment(experiment, given), wish_of(given)
+    if not wanted.strategy.staged:
+        refuse_plan_options(wanted, given)
     problem, spent = _measured(wanted, profile, began, pace=pace, yes=yes)
     _refuse_published([each.profile for each in problem.rentables], force=force)
     limits = _left(limits_of(wanted), spent)
     elapsed = time.time() - began
+    paced = pace and wanted.cloud.provider == "emulated"
+    if not wanted.strategy.staged:
+        return _run_elastic(problem, limits, began, elapsed, paced=paced, force=force, yes=yes)
     try:
         planned = planning.make_plan(problem, limits, wish, elapsed)
     except InfeasibleError as error:
@@ -127,8 +136,26 @@ def run(
         planned = planning.forced_plan(problem, limits, wish, elapsed)
         console().print("No plan meets the limits; runs until one of them ends it.")
     show_planned(planned, limits)
-    paced = pace and wanted.cloud.provider == "emulated"
     return _run_job(job_of(planned, limits, began, paced=paced), yes=yes)
+
+
+def _run_elastic(
+    problem: Problem,
+    limits: Limits,
+    began: float,
+    elapsed: float,
+    *,
+    paced: bool,
+    force: bool,
+    yes: bool,
+) -> int:
+    """Carry out an experiment that decides as it goes: there is a forecast instead of a plan."""
+    try:
+        job = elastic_job(problem, limits, began, elapsed=elapsed, paced=paced, force=force)
+    except InfeasibleError as error:
+        return show_infeasible(error, "table")
+    show_elastic(problem, job)
+    return _run_job(job, yes=yes)
 
 
 def _measured(
@@ -180,6 +207,7 @@ def _run_planned(saved: Job, began: float, *, pace: bool, force: bool, yes: bool
     driving.check_script(saved.experiment)
     paced = pace and saved.experiment.cloud.provider == "emulated"
     job = dataclasses.replace(saved, began=began, paced=paced)
+    assert isinstance(job.plan, Plan)
     show_stages(console(), job.plan)
     return _run_job(job, yes=yes)
 
@@ -223,7 +251,6 @@ def _cap(limits: Limits) -> str:
 
 def _run_job(job: Job, *, yes: bool) -> int:
     from cloudtune import driving
-    from cloudtune.screen import RunScreen
 
     asked_at = time.time()
     _confirm(job.experiment, job, yes=yes)
@@ -234,20 +261,22 @@ def _run_job(job: Job, *, yes: bool) -> int:
         out.print("Emulated cloud: training is paced by the instance type's speed curve.")
     with contextlib.ExitStack() as shown:
 
-        def watching(run: str, policy: RunPolicy) -> Watch:
+        def watching(run: str, policy: JobPolicy) -> Watch:
             out.print(f"Run {run}")
-            return shown.enter_context(RunScreen(out, policy)).watch
+            return shown.enter_context(screen_of(job, policy)).watch
 
         ended = driving.run_job(job, watching)
     return _conclude(ended)
 
 
 def _conclude(ended: Ended) -> int:
+    from cloudtune import driving
     from cloudtune.reporting import load
     from cloudtune.screen import show_report
 
-    out = console()
-    show_report(out, load(ended.folder))
+    out, found = console(), load(ended.folder)
+    show_report(out, found)
+    driving.remember(found)
     out.print(
         f"0 instances left (checked {time.strftime('%H:%M:%S', time.localtime(ended.checked_at))})"
     )
@@ -315,7 +344,7 @@ def _measure_watch() -> Callable[[Any, Any], None]:
 # ---- simulate ------------------------------------------------------------------------------
 
 
-@cli.command()
+@click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
 @planning_options
@@ -329,20 +358,23 @@ def simulate(
     output: str,
     **given: Any,
 ) -> int:
-    """Play the run in virtual time: the same policy, made-up learning curves, no cloud."""
+    """Play the run in virtual time: the same policy, made-up learning curves, no cloud.
+
+    With --curves FILE instead, compare strategies on recorded learning curves: options of its own,
+    that `cloudtune simulate --curves FILE --help` shows.
+    """
     from cloudtune import reporting
     from cloudtune.screen import show_report
     from cloudtune.simulating import simulate as simulate_job
 
     wanted, wish = load_experiment(experiment, given), wish_of(given)
     limits, problem = limits_of(wanted), load_problem(wanted, profile)
+    if not wanted.strategy.staged:
+        refuse_plan_options(wanted, given)
     try:
-        planned = planning.make_plan(problem, limits, wish)
+        played = simulate_job(_job_to_play(problem, limits, wish, force=force))
     except InfeasibleError as error:
-        if not force:
-            return show_infeasible(error, output)
-        planned = planning.forced_plan(problem, limits, wish)
-    played = simulate_job(job_of(planned, limits, 0.0, paced=False))
+        return show_infeasible(error, output)
     if output == "json":
         click.echo(json.dumps(reporting.to_json(played), indent=1))
     else:
@@ -352,6 +384,21 @@ def simulate(
         show_report(console(), played)
     ending = played.policy.ending
     return ending.exit_code if ending else 1
+
+
+def _job_to_play(problem: Problem, limits: Limits, wish: Wish, *, force: bool) -> Job:
+    if not problem.experiment.strategy.staged:
+        return elastic_job(problem, limits, 0.0, force=force)
+    try:
+        planned = planning.make_plan(problem, limits, wish)
+    except InfeasibleError:
+        if not force:
+            raise
+        planned = planning.forced_plan(problem, limits, wish)
+    return job_of(planned, limits, 0.0, paced=False)
+
+
+cli.add_command(Simulate(simulate))
 
 
 # ---- looking back --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import click
 
 from cloudtune.experiment import Experiment
 from cloudtune.infra.pricing import instance_types
+from cloudtune.job import choices
 from cloudtune.plan import Limits
 from cloudtune.planning import PLANNERS, Wish
 
@@ -71,6 +72,7 @@ def wish_of(given: Mapping[str, Any]) -> Wish:
     )
 
 
+STRATEGY = click.option("--strategy", metavar="NAME", help="Take this one, as in sha or asha.")
 PROFILE = click.option(
     "--profile",
     "profile",
@@ -96,6 +98,7 @@ _OVERRIDES = {
     "deadline": "limits.deadline",
     "budget": "limits.budget",
     "trials": "trials",
+    "strategy": "strategy",
     "max_instances": "cloud.max_instances",
     "provider": "cloud.provider",
     "instances": "cloud.instances",
@@ -119,7 +122,7 @@ def load_experiment(path: Path, given: Mapping[str, Any]) -> Experiment:
     if "cloud.instances" in overrides:
         names = str(overrides["cloud.instances"]).split(",")
         overrides["cloud.instances"] = [name.strip() for name in names]
-    experiment = Experiment.load(path, overrides, known_instances=instance_types())
+    experiment = Experiment.load(path, overrides, instance_types(), choices())
     experiment.check_train()
     return experiment
 

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune import planning
+from cloudtune.cli_elastic import refuse_plan_options, show_elastic, told_elastic
 from cloudtune.cli_options import (
     OUTPUT_YAML,
     PROFILE,
+    STRATEGY,
     experiment_options,
     limits_of,
     load_experiment,
     planning_options,
     wish_of,
 )
+from cloudtune.elastic_planning import elastic_job
 from cloudtune.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
+@STRATEGY
 @planning_options
 @PROFILE
 @click.option("--compare", is_flag=True, help="Show what every planner comes to.")
@@ -50,6 +54,9 @@ def plan(
     wanted = load_experiment(experiment, given)
     limits = limits_of(wanted)
     problem = load_problem(wanted, profile)
+    if not wanted.strategy.staged:
+        refuse_plan_options(wanted, {**given, "compare": compare, "plot": plot, "save": save})
+        return _plan_elastic(problem, limits, output)
     try:
         planned = planning.make_plan(problem, limits, wish_of(given))
     except InfeasibleError as error:
@@ -59,6 +66,18 @@ def plan(
 
         save_plan(save, planned, limits)
     show_planned(planned, limits, output, compare=compare, plot=plot)
+    return 0
+
+
+def _plan_elastic(problem: Problem, limits: Limits, output: str) -> int:
+    try:
+        job = elastic_job(problem, limits, 0.0)
+    except InfeasibleError as error:
+        return show_infeasible(error, output)
+    if output == "table":
+        show_elastic(problem, job)
+    else:
+        _dump({"feasible": True, **told_elastic(problem, job)}, output)
     return 0
 
 

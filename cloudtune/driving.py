@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune import home
+from cloudtune.elastic_plan import ElasticPlan
 from cloudtune.engine import run
 from cloudtune.errors import CleanupError, UsageError
 from cloudtune.infra import cloud as clouds
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.infra.cloud import Cloud
-    from cloudtune.job import Job
-    from cloudtune.policy import Policy, RunPolicy
+    from cloudtune.job import Job, JobPolicy
+    from cloudtune.policy import Policy
+    from cloudtune.reporting import Report
     from cloudtune.scaling import ScalingProfile
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
@@ -263,11 +265,11 @@ class Ended:
     """A run that is over; at `checked_at` (Unix time) EC2 confirmed that nothing of it is left."""
 
     folder: Path
-    policy: RunPolicy
+    policy: JobPolicy
     checked_at: float
 
 
-def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
+def run_job(job: Job, watching: Callable[[str, JobPolicy], Watch]) -> Ended:
     """Carry a job out, from its first request to the confirmed end of its last instance.
 
     `watching(run, policy)` gives what is told of each event and its commands.
@@ -277,14 +279,15 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
     limits = bounded(job)
     job = replace(job, run=folder.name, limits=limits)
     policy = job.policy()
+    lives = longest(job.plan, limits)
     drive = Drive(
         folder=folder,
         experiment=job.experiment,
         offers=job.plan.offers,
         cloud=cloud,
         began=job.began,
-        lease_seconds=longest(job.plan) + LEASE_GRACE_SECONDS,
-        lease_end=job.began + (limits.deadline or 0.0) + LEASE_GRACE_SECONDS,
+        lease_seconds=lives + LEASE_GRACE_SECONDS,
+        lease_end=job.began + (limits.deadline or lives) + LEASE_GRACE_SECONDS,
         last_epoch=job.experiment.epochs.max,
     )
     checked_at = drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(job.run, policy))
@@ -292,12 +295,14 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
 
 
 def bounded(job: Job) -> Limits:
-    """Return the job's limits with a deadline in any case: nothing of ours runs for ever.
+    """Return the job's limits with an end in any case: nothing of ours runs for ever.
 
-    Where none is given it is an hour more than three times what is planned.
+    Where no deadline is given it is an hour more than three times what is planned; but a run that
+    decides as it goes would pace itself by that, and so goes by its budget alone, if it has one.
     """
     deadline = job.limits.deadline
-    if deadline is None:
+    paces_itself = isinstance(job.plan, ElasticPlan) and job.limits.budget is not None
+    if deadline is None and not paces_itself:
         deadline = longest(job.plan)
     return Limits(deadline, job.limits.budget)
 
@@ -354,6 +359,19 @@ def measure(
 def replace_trials(experiment: Experiment, count: int) -> Experiment:
     """Return the experiment with at least so many trials, for measuring."""
     return experiment.model_copy(update={"trials": max(count, experiment.trials)})
+
+
+def remember(report: Report) -> None:
+    """Keep what a run tells of the script's configurations, for later runs of the same script.
+
+    A run is no worse for it that this can't be written down.
+    """
+    from cloudtune import knowledge  # noqa: PLC0415  numpy takes a while to load
+
+    with contextlib.suppress(OSError):
+        hashed = store.script_hash(report.job.experiment.train_file)
+        path = knowledge.path_of(home.home() / "knowledge", hashed)
+        knowledge.append(path, knowledge.rows(report))
 
 
 def keep_profile(profile: ScalingProfile) -> Path:

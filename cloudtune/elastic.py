@@ -125,11 +125,13 @@ class ElasticPolicy(ElasticBooks):
     def _resize(self, trial: TrialProgress) -> Command | None:
         """Begin to move a trial to the width that it should have, if there is room for it now.
 
+        One whose instance is to go moves as it is.
         Its own GPUs are its own until it has stopped; what it grows by is kept for it.
         """
-        width = self.allocator.resized(self, trial)
+        width = self.allocator.resized(self, trial) or trial.width
         assert trial.offer is not None
-        if width in {0, trial.width}:
+        stays = all(piece.instance in self._seats.offers for piece in trial.placement)
+        if width == trial.width and stays:
             return None
         found = self._seats.move(width, trial.offer, trial.placement)
         if found is None:
@@ -149,9 +151,9 @@ class ElasticPolicy(ElasticBooks):
         commands += [c for task in tasks if (c := self._let_on(task)) is not None]
         starting, waiting = self._seated_tasks(tasks)
         commands += starting
-        commands += self._make_room(sum(waiting))
-        busy = sum(trial.width for trial in self._live.values())
-        needed = busy + sum(waiting) + sum(t.width or least for t in self._again.values())
+        missing = sum(waiting) + sum(t.width or least for t in self._again.values())
+        commands += self._make_room(missing)
+        needed = sum(trial.width for trial in self._live.values()) + missing
         return [*commands, *self._fit_fleet(needed)]
 
     def _seated_again(self) -> Iterable[tuple[Task, Seat, Width]]:
@@ -165,18 +167,24 @@ class ElasticPolicy(ElasticBooks):
                 widths = self.allocator.widths(self, [task])
             first = None if move is None else move.offer
             for width in widths:
-                seat = self._seats.find(width, first) if width else None
+                seat = self._seats.find(width, first) if width and not self._full else None
                 if seat is not None:
                     del self._again[trial.id]
                     yield task, seat, width
                     break
+
+    @property
+    def _full(self) -> bool:
+        """Whether as many trials hold GPUs as may; some of them may only wait at a rung."""
+        return self.most_concurrent is not None and len(self._live) >= self.most_concurrent
 
     def _wanted(self, least: Width) -> list[Task]:
         """Return what the strategy wants to begin, no more than there is or might be room for."""
         busy = sum(t.width for t in self._live.values() if t.status != "at rung")
         room = math.floor((self.fleet_rule.most_gpus(self) - busy) / least + 1e-6)
         if self.most_concurrent is not None:
-            room = min(room, self.most_concurrent - len(self._live))
+            idle = sum(t.status == "at rung" for t in self._live.values())
+            room = min(room, self.most_concurrent - len(self._live) + idle)
         room -= len(self._again)
         groups = self.strategy.requests(self, room) if room > 0 else ()
         return [task for group in groups for task in group.tasks]
@@ -200,7 +208,7 @@ class ElasticPolicy(ElasticBooks):
         commands: list[Command] = []
         waiting: list[Width] = []
         for task, width in zip(ready, self.allocator.widths(self, ready), strict=True):
-            seat = self._seats.find(width) if width else None
+            seat = self._seats.find(width) if width and not self._full else None
             if seat is None:
                 waiting.append(width)
             else:
@@ -214,6 +222,7 @@ class ElasticPolicy(ElasticBooks):
         elif trial.status == "parked":
             trial.rewind()
         self._until[trial.id], self._live[trial.id] = task.until, trial
+        self._asked[trial.id] = self.now
         trial.sessions += 1
         trial.status, trial.width = "starting", width
         trial.offer, trial.placement = seat
@@ -252,7 +261,10 @@ class ElasticPolicy(ElasticBooks):
     def _fit_fleet(self, needed: float) -> Iterable[Command]:
         """Give back what is empty and too much; request what is missing, as far as limits allow."""
         target = Counter(dict(self.fleet_rule.target(self, needed)))
-        commands = list(self._shrink(self.fleet.held() - target))
+        extra = self.fleet.held() - target
+        commands = list(self._shrink(extra))
+        if self.fleet_rule.repacks:
+            self._drain(extra)
         missing = target - self.fleet.held()
         askable = Counter({offer: n for offer, n in missing.items() if self._may_ask(offer)})
         alive = Counter(rented.offer for rented in self.fleet.alive())
@@ -275,6 +287,23 @@ class ElasticPolicy(ElasticBooks):
                 rented.surplus = True
             if rented.surplus:
                 yield self._release(rented)
+        self._follow_fleet()
+
+    def _drain(self, extra: Counter[Offer]) -> None:
+        """Have the emptiest instances go once their trials have moved to free GPUs of others.
+
+        They move when their next epoch is done (`_resize`); until then the instance stays.
+        """
+        for offer in [offer for offer, count in extra.items() if count > 0]:
+            free = self._seats.free.get(offer, {})
+            elsewhere = sum(free.values())
+            for instance in sorted(free, key=lambda name: (-free[name], name))[: extra[offer]]:
+                elsewhere -= free[instance]
+                load = offer.gpus - free[instance]
+                if load > elsewhere:
+                    break
+                elsewhere -= load
+                self.fleet.of(instance).surplus = True
         self._follow_fleet()
 
     def _give_up_if_hopeless(self, target: Counter[Offer]) -> None:

@@ -85,11 +85,13 @@ class ElasticBooks(Renter):
         self.resizes = 0
         self._heartbeat, self._checked = heartbeat, checked
         self._by_offer = {each.offer: each for each in reversed(self.rentables)}
-        self._seats = Seats()
+        self._seats = Seats({o: each.profile.epoch for o, each in self._by_offer.items()})
         self._live: dict[TrialId, TrialProgress] = {}
         self._until: dict[TrialId, int] = {}
         self._again: dict[TrialId, TrialProgress] = {}  # to go on, whatever else is wanted
         self._moves: dict[TrialId, Move] = {}
+        self.setups: list[float] = []
+        self._asked: dict[TrialId, float] = {}
         self._reported: TrialProgress | None = None
         self._changed = True
         self._brake_at = 0.0
@@ -135,6 +137,11 @@ class ElasticBooks(Renter):
         """GPUs of these on which nothing runs."""
         return self._seats.free_gpus
 
+    def refused(self, offer: Offer) -> bool:
+        """Whether asking for such an instance is pointless: it was refused again and again."""
+        trouble = self.troubles.get(offer)
+        return trouble is not None and trouble.used_up(self.brakes.refusals)
+
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured."""
         pace = self._paces.get(trial, self._paces[None])
@@ -175,6 +182,9 @@ class ElasticBooks(Renter):
 
     # ---- events --------------------------------------------------------------------------
 
+    def _taken(self) -> Iterable[Slice]:
+        return [piece for trial in self._live.values() for piece in trial.placement]
+
     def _note(self, event: Event) -> Iterable[Command]:
         self._reported = None
         commands = list(super()._note(event))
@@ -182,6 +192,14 @@ class ElasticBooks(Renter):
             self._changed = True
             self._follow_fleet()
         return commands
+
+    def _note_started(self, session: str) -> None:
+        trial = self._session(session)
+        if trial is not None and trial.status == "starting":
+            setup = self.now - self._asked[trial.id]
+            self.setups.append(setup)
+            trial.seconds += setup
+        super()._note_started(session)
 
     def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
         trial = self._session(event.session)

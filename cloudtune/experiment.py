@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,9 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    Strict,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
@@ -44,6 +47,7 @@ from cloudtune.train_source import check_function
 from cloudtune.wording import allowed_names, nearest, shown
 from cloudtune.yaml_lines import YamlDocument, read_yaml
 
+_SIZE = re.compile(r":\d+$")
 _QUOTA = re.compile(r"(on-demand|spot) [a-z]+")
 # Few enough names to read; otherwise only the nearest is given.
 _LISTED_INSTANCES = 12
@@ -66,6 +70,9 @@ def _different(values: tuple[str, ...]) -> tuple[str, ...]:
             raise refuse(f"{shown(value)} is listed twice; keep one", index)
     return values
 
+
+STAGED = frozenset({"sha"})
+"""Strategies whose stages are planned beforehand; all others decide as results come in."""
 
 Vcpus = Annotated[Whole, Field(ge=0)]
 
@@ -144,6 +151,50 @@ class Cloud(_Section):
         return self
 
 
+class Strategy(_Section):
+    """Which configurations are tried, how far each trains, on how many GPUs and instances.
+
+    `sampler` draws the configurations, `allocator` says how wide a trial is, `fleet` how many
+    instances there are; None is what suits the strategy. At most `max_concurrent` trials run at
+    once; a `target` metric ends the run.
+    Whether a name exists is for who knows them all to say (`Experiment.load`, `tactics`).
+    """
+
+    name: Text = Field(default="sha", examples=["asha"])
+    sampler: Text | None = Field(default=None, examples=["tpe"])
+    allocator: Text | None = Field(default=None, examples=["same"])
+    fleet: Text | None = Field(default=None, examples=["naive:4"])
+    max_concurrent: Whole | None = Field(default=None, ge=1, examples=["8"])
+    target: Annotated[float, Strict()] | None = Field(
+        default=None, allow_inf_nan=False, examples=["0.95"]
+    )
+
+    @model_validator(mode="after")
+    def _for_those_that_decide_as_they_go(self) -> Strategy:
+        given = sorted(self.model_fields_set - {"name"})
+        if self.staged and given:
+            raise refuse(
+                f"{self.name} is planned beforehand, and takes no {given[0]}; leave it out, or "
+                "name a strategy that decides as results come in, such as asha",
+                given[0],
+            )
+        return self
+
+    @model_serializer
+    def _briefly(self) -> str | dict[str, Any]:
+        options = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
+        return {"name": self.name, **options} if options else self.name
+
+    @property
+    def staged(self) -> bool:
+        """Whether its stages are known, and planned, before it begins."""
+        return self.name in STAGED
+
+
+def _named_strategy(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
 class Experiment(_Section):
     """What the user asks for; a valid one by construction.
 
@@ -162,7 +213,9 @@ class Experiment(_Section):
     trials: Whole = Field(ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
     eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
-    strategy: Literal["sha"] = "sha"
+    strategy: Annotated[Strategy, BeforeValidator(_named_strategy)] = Field(
+        default=Strategy(), examples=["asha"]
+    )
     limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
     charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
@@ -205,12 +258,14 @@ class Experiment(_Section):
         path: str | Path,
         overrides: Mapping[str, object] | None = None,
         known_instances: Collection[str] | None = None,
+        known_choices: Mapping[str, Collection[str]] | None = None,
     ) -> Experiment:
         """Return the experiment in a YAML file.
 
         `overrides` are options that go before the file, by dotted field name, such as
         "limits.deadline": "5m"; None stands for an option that was not given. `known_instances`
-        are the types that exist, where the caller knows them.
+        are the types that exist, and `known_choices` the names that each field of `strategy` may
+        have, where the caller knows them.
 
         Raises:
             ExperimentError: all the mistakes, each with its line or its option.
@@ -225,6 +280,7 @@ class Experiment(_Section):
         for field, value in options.items():
             fields = _overridden(fields, field, value)
         mistakes = list(_file_mistakes(fields, known_instances))
+        mistakes += _strategy_mistakes(fields.get("strategy"), known_choices or {})
         try:
             experiment = cls(**{**fields, "directory": Path(path).absolute().parent})
         except ExperimentMistakesError as error:
@@ -280,6 +336,19 @@ def _file_mistakes(
     return mistakes
 
 
+def _strategy_mistakes(given: object, known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+    """Yield the choices that do not exist; a size may follow a name, as in naive:4."""
+    section = _named_strategy(given)
+    if not isinstance(section, Mapping):
+        return
+    for field, names in known.items():
+        name = section.get(field)
+        if isinstance(name, str) and _SIZE.sub("", name) not in names:
+            message = f"{shown(name)} is not known; {allowed_names(name, names)}"
+            below = ("strategy",) if section is not given else ("strategy", field)
+            yield Mistake(below, message)
+
+
 def _known(instance: str, known: Collection[str]) -> bool:
     return instance in known or any(fnmatchcase(name, instance) for name in known)
 
@@ -306,4 +375,4 @@ def _option(path: FieldPath) -> str:
     return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")
 
 
-__all__ = ["Charges", "Cloud", "Epochs", "Experiment", "Limits", "Metric"]
+__all__ = ["Charges", "Cloud", "Epochs", "Experiment", "Limits", "Metric", "Strategy"]

@@ -101,6 +101,17 @@ class FleetBook:
         self.rented[rented.intent] = rented
         return rented
 
+    def of(self, instance: str) -> Rented:
+        """Return what is known of an instance.
+
+        Raises:
+            KeyError: it is none of this run's.
+        """
+        for rented in self:
+            if rented.instance == instance:
+                return rented
+        raise KeyError(instance)
+
     def alive(self) -> list[Rented]:
         """Return what exists or may exist, and bills."""
         return [r for r in self if not r.over]

@@ -7,21 +7,37 @@ as the recorded one did: that is how a run is reported, checked and one day resu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloudtune.codec import decode, encode
-from cloudtune.experiment import Experiment
-from cloudtune.plan import Limits, Plan, Rentable
+from cloudtune.elastic import ElasticPolicy
+from cloudtune.elastic_plan import ElasticPlan
+from cloudtune.experiment import STAGED, Experiment
+from cloudtune.plan import Charges, Limits, Plan, Rentable
 from cloudtune.policy import Brakes, Metric, RunPolicy
+from cloudtune.samplers import SAMPLERS, SpaceSampler
 from cloudtune.search import sample
 from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.tactics import (
+    ALLOCATORS,
+    FLEETS,
+    STRATEGIES,
+    Setup,
+    Tactic,
+    elastic_policy,
+    sampler_for,
+    tactic,
+)
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.scaling import ScalingProfile
-    from cloudtune.strategies.base import StagedStrategy
+    from cloudtune.strategies.base import Sampler, StagedStrategy
+
+JobPolicy: TypeAlias = RunPolicy | ElasticPolicy
+"""What carries a job out: by a plan of stages, or deciding as results come in."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +49,17 @@ class Job:
 
     run: str
     experiment: Experiment
-    plan: Plan
+    plan: Plan | ElasticPlan
     rentables: tuple[Rentable, ...]
     limits: Limits
     began: float
     paced: bool
     price_source: str
 
-    def policy(self) -> RunPolicy:
+    def policy(self) -> JobPolicy:
         """Return a fresh policy for the job; equal jobs give policies that decide equally."""
+        if isinstance(self.plan, ElasticPlan):
+            return elastic(self.experiment, self.rentables, self.limits)
         metric = self.experiment.metric
         return RunPolicy(
             trials=trials(self.experiment),
@@ -49,7 +67,7 @@ class Job:
             plan=self.plan,
             metric=Metric(metric.name, metric.mode),
             limits=self.limits,
-            brakes=Brakes(drain=drain_seconds(*(each.profile for each in self.rentables))),
+            brakes=brakes(self.rentables),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -68,16 +86,28 @@ class Job:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Return the job that `to_json` was given."""
+        experiment = Experiment.from_json(data["experiment"])
+        staged, plan = experiment.strategy.staged, data["plan"]
         return cls(
             run=data["run"],
-            experiment=Experiment.from_json(data["experiment"]),
-            plan=decode(Plan, data["plan"]),
+            experiment=experiment,
+            plan=decode(Plan, plan) if staged else decode(ElasticPlan, plan),
             rentables=tuple(decode(Rentable, each) for each in data["rentables"]),
             limits=decode(Limits, data["limits"]),
             began=data["began"],
             paced=data["paced"],
             price_source=data["price_source"],
         )
+
+
+def choices() -> dict[str, tuple[str, ...]]:
+    """Return the names that the fields of an experiment's strategy may have."""
+    return {
+        "name": tuple(dict.fromkeys((*sorted(STAGED), *STRATEGIES))),
+        "sampler": tuple(SAMPLERS),
+        "allocator": tuple(ALLOCATORS),
+        "fleet": tuple(FLEETS),
+    }
 
 
 def trials(experiment: Experiment) -> tuple[Trial, ...]:
@@ -87,8 +117,11 @@ def trials(experiment: Experiment) -> tuple[Trial, ...]:
     return tuple(Trial(f"t{n:0{digits}d}", config) for n, config in enumerate(configs))
 
 
+# ---- planned beforehand --------------------------------------------------------------------------
+
+
 def strategy(experiment: Experiment) -> StagedStrategy:
-    """Return the strategy that an experiment names."""
+    """Return the strategy that an experiment names, whose stages are planned beforehand."""
     return SuccessiveHalving(
         trials=len(trials(experiment)),
         min_epochs=experiment.epochs.min,
@@ -96,6 +129,121 @@ def strategy(experiment: Experiment) -> StagedStrategy:
         eta=experiment.eta,
         mode=experiment.metric.mode,
     )
+
+
+# ---- decided as results come in ------------------------------------------------------------------
+
+
+def elastic(
+    experiment: Experiment,
+    rentables: Sequence[Rentable],
+    limits: Limits,
+    *,
+    heartbeat: bool = True,
+    checked: bool = True,
+) -> ElasticPolicy:
+    """Return a fresh policy for an experiment whose strategy decides as results come in.
+
+    Raises:
+        UsageError: no strategy, sampler, allocator or fleet rule of such a name.
+    """
+    setup, metric = setup_of(experiment, rentables, limits), experiment.metric
+    chosen = experiment.strategy
+    return elastic_policy(
+        setup,
+        tactic_of(experiment, setup),
+        Metric(metric.name, metric.mode),
+        brakes(rentables),
+        charges=charges_of(experiment),
+        vcpu_quotas=experiment.cloud.vcpu_quotas,
+        most_concurrent=chosen.max_concurrent,
+        target=chosen.target,
+        heartbeat=heartbeat,
+        checked=checked,
+    )
+
+
+def setup_of(experiment: Experiment, rentables: Sequence[Rentable], limits: Limits) -> Setup:
+    """Return what the strategy, the allocator and the fleet rule of an experiment are made from."""
+    return Setup(
+        rentables=tuple(rentables),
+        max_instances=experiment.cloud.max_instances,
+        limits=limits,
+        mode=experiment.metric.mode,
+        min_epochs=experiment.epochs.min,
+        max_epochs=experiment.epochs.max,
+        eta=experiment.eta,
+        trials=experiment.trials,
+        seed=experiment.seed,
+    )
+
+
+def tactic_of(experiment: Experiment, setup: Setup) -> Tactic:
+    """Return the three choices of an experiment, made anew.
+
+    Raises:
+        UsageError: there is no choice of such a name.
+    """
+    chosen = experiment.strategy
+    sampler = sampler_of(experiment)
+    return tactic(setup, sampler, chosen.name, chosen.allocator or "", chosen.fleet or "")
+
+
+def sampler_of(experiment: Experiment) -> Sampler:
+    """Return what gives an experiment's trials, one after the other; at most as many as it says.
+
+    Raises:
+        UsageError: there is none of such a name, or its strategy can do nothing with it.
+    """
+    kind, random_fraction = _sampler(experiment)
+    if kind == "random":
+        return Drawn(experiment)
+    return SpaceSampler(
+        experiment.space,
+        kind,
+        mode=experiment.metric.mode,
+        seed=experiment.seed,
+        most=experiment.trials,
+        random_fraction=random_fraction,
+    )
+
+
+def sampler_name(experiment: Experiment) -> str:
+    """Return the name of the sampler that an experiment asks for, or that suits its strategy.
+
+    Raises:
+        UsageError: there is none of such a name, or its strategy can do nothing with it.
+    """
+    return _sampler(experiment)[0]
+
+
+def _sampler(experiment: Experiment) -> tuple[str, float]:
+    return sampler_for(experiment.strategy.name, experiment.strategy.sampler or "")
+
+
+class Drawn(SpaceSampler):
+    """The configurations that a run planned beforehand would try as well: the random sampler."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        space, most, seed = experiment.space, experiment.trials, experiment.seed
+        super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
+        self._drawn_before = iter(sample(space, most, seed))
+
+    def ask(self) -> Trial | None:
+        """Return the next one; None after the last."""
+        config = None if self._given >= self._most else next(self._drawn_before, None)
+        return None if config is None else self._begun(config)
+
+
+def charges_of(experiment: Experiment) -> Charges:
+    """Return what an experiment's run costs besides its instances."""
+    charges = experiment.charges
+    return Charges(charges.per_launch or 0.0, (charges.per_hour or 0.0) / 3600.0)
+
+
+def brakes(rentables: Sequence[Rentable]) -> Brakes:
+    """Return how a job on these keeps its limits."""
+    return Brakes(drain=drain_seconds(*(each.profile for each in rentables)))
 
 
 def drain_seconds(*profiles: ScalingProfile) -> float:

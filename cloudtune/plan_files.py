@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cloudtune import planning
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.job import Job, strategy
+from cloudtune.plan import Plan
 from cloudtune.profiles import store
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.catalog import Catalog, Market
-    from cloudtune.plan import Limits, Plan
+    from cloudtune.elastic_plan import ElasticPlan
+    from cloudtune.plan import Limits
     from cloudtune.planning import Planned
 
 VERSION = 2
@@ -85,10 +87,11 @@ def load_plan(path: Path) -> Job | None:
 def _damage(job: Job) -> str:
     """Return what makes a plan impossible to carry out, "" where nothing does."""
     forecast = strategy(job.experiment).stages()
-    if tuple(stage.stage for stage in job.plan.stages) != forecast:
+    stages = job.plan.stages if isinstance(job.plan, Plan) else ()
+    if tuple(stage.stage for stage in stages) != forecast:
         return "its stages aren't those of its experiment"
     known = {each.offer for each in job.rentables}
-    for stage in job.plan.stages:
+    for stage in stages:
         if sum(group.trials for group in stage.groups) != stage.stage.trials:
             return "a stage's groups don't have its trials"
         if any(g.instances < 1 or g.width <= 0 or g.waves < 1 for g in stage.groups):
@@ -117,7 +120,7 @@ def refuse_moved_prices(path: Path, job: Job, tolerance: float) -> None:
         )
 
 
-def _moved(plan: Plan, today: Catalog, tolerance: float) -> Iterator[str]:
+def _moved(plan: Plan | ElasticPlan, today: Catalog, tolerance: float) -> Iterator[str]:
     for offer in plan.offers:
         name = f"{offer.instance_type.name} {offer.market}"
         zone = offer.zone or None

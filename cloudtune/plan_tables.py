@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudtune.plan import Estimate, Group, Limits, Outlook, Plan, Spread, StagePlan
-    from cloudtune.proposal import Comparison, ProfileNote, Proposal
+    from cloudtune.proposal import Comparison, PriceNote, ProfileNote, Proposal
 
 STALE_DAYS = 30
 """Prices older than that are told with a warning."""
@@ -62,10 +62,8 @@ class Sheet:
 
 def header(proposal: Proposal) -> list[Fact]:
     """Return what was asked, and what the answer rests on."""
-    stages, prices = proposal.plan.stages, proposal.prices
+    stages = proposal.plan.stages
     asked = _ASKED.get(proposal.objective, proposal.objective)
-    stale = prices.age_days > STALE_DAYS
-    age = age_text(prices.age_days) + (": they may have changed" if stale else "")
     return [
         Fact(
             "job",
@@ -78,9 +76,18 @@ def header(proposal: Proposal) -> list[Fact]:
             "considered",
         ),
         Fact("limits", _limits(proposal)),
+        *price_facts(proposal.prices),
+        *speed_facts(proposal.profiles),
+    ]
+
+
+def price_facts(prices: PriceNote) -> list[Fact]:
+    """Return where the prices come from."""
+    stale = prices.age_days > STALE_DAYS
+    age = age_text(prices.age_days) + (": they may have changed" if stale else "")
+    return [
         Fact("prices", f"{prices.source}, {prices.as_of} ({age})", stale),
         *(Fact("", warning, warning=True) for warning in prices.warnings),
-        *_profiles(proposal.profiles),
     ]
 
 
@@ -100,7 +107,8 @@ def limits_text(limits: Limits) -> str:
     return ", ".join(parts) or "none"
 
 
-def _profiles(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
+def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
+    """Yield where what is known of the script's speed comes from."""
     for number, note in enumerate(notes):
         age = "" if note.age_days is None else f" ({age_text(note.age_days)})"
         text = f"{note.instance_type}: {note.source}, {note.measured_at}{age}"

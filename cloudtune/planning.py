@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from cloudtune import home
+from cloudtune.elastic_plan import ElasticPlan
 from cloudtune.errors import InfeasibleError, UsageError
 from cloudtune.infra import pricing
-from cloudtune.job import drain_seconds, strategy, trials
-from cloudtune.plan import Charges, Limits, Outlook, PlanRequest, Rentable
+from cloudtune.job import charges_of, drain_seconds, strategy, trials
+from cloudtune.plan import Limits, Outlook, PlanRequest, Rentable
 from cloudtune.planners.choose import measures
 from cloudtune.planners.estimate import outlook, quantile_plan
 from cloudtune.planners.exact import ExactPlanner
@@ -216,7 +217,7 @@ def planning_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: floa
 def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> PlanRequest:
     """Return what a planner is asked, for limits that are the plan's own."""
     experiment, rentables = problem.experiment, problem.rentables
-    cloud, charges = experiment.cloud, experiment.charges
+    cloud = experiment.cloud
     ways = sum(len(each.profile.widths) for each in rentables) * cloud.max_instances
     small = strategy(experiment).stages()[0].trials * ways**2 <= _MIXED_WAYS
     return PlanRequest(
@@ -224,7 +225,7 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
         rentables=rentables,
         limits=limits,
         max_instances=cloud.max_instances,
-        charges=Charges(charges.per_launch or 0.0, (charges.per_hour or 0.0) / 3600.0),
+        charges=charges_of(experiment),
         objective="cost" if objective == "trials" else objective,
         vcpu_quotas=cloud.vcpu_quotas,
         mix=2 if small else 1,
@@ -390,9 +391,17 @@ def no_profile(experiment: Experiment) -> UsageError:
     )
 
 
-def longest(plan: Plan) -> float:
-    """Return the seconds after which a run of a plan, or an instance of it, is given up."""
-    return 3 * plan.estimate.seconds + 3600.0
+def longest(plan: Plan | ElasticPlan, limits: Limits | None = None) -> float:
+    """Return the seconds after which a run of a plan, or an instance of it, is given up.
+
+    A run that decides as it goes may make the most of a budget with its cheapest instance alone.
+    """
+    seconds = 3 * plan.estimate.seconds + 3600.0
+    budget = None if limits is None else limits.budget
+    if not isinstance(plan, ElasticPlan) or budget is None:
+        return seconds
+    rate = min(offer.usd_per_second for offer in plan.offers)
+    return max(seconds, budget / rate + 3600.0) if rate > 0 else seconds
 
 
 def known_planners() -> Mapping[str, str]:

@@ -13,11 +13,12 @@ One event goes in, commands come out:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.bookkeeping import Brakes, Metric
-from cloudtune.commands import Command, ExtendTrial, StartTrial
+from cloudtune.commands import Command, ExtendTrial, Launch, SetTimer, StartTrial
 from cloudtune.fleet import Trouble
 from cloudtune.placement import can_train, enough, free_gpus, open_groups, place
 from cloudtune.progress import OVER
@@ -25,10 +26,10 @@ from cloudtune.renting import Renter
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.events import Event
+    from cloudtune.events import Event, TimerFired
     from cloudtune.plan import Group, Limits, Plan, StagePlan
     from cloudtune.progress import Status, TrialProgress
     from cloudtune.strategies.base import StagedStrategy
@@ -46,7 +47,11 @@ class Policy(Protocol):
 
 
 class RunPolicy(Renter):
-    """Runs the stages of a strategy on the fleets of a plan."""
+    """Runs the stages of a strategy on the fleets of a plan.
+
+    With `heartbeat` it looks at the clock every tick, otherwise only when something is due; large
+    simulations leave that out, and the check of the state at every event (`checked`).
+    """
 
     def __init__(
         self,
@@ -57,6 +62,8 @@ class RunPolicy(Renter):
         metric: Metric,
         limits: Limits,
         brakes: Brakes | None = None,
+        heartbeat: bool = True,
+        checked: bool = True,
     ) -> None:
         super().__init__(
             trials=trials, metric=metric, limits=limits, brakes=brakes, charges=plan.charges
@@ -67,6 +74,8 @@ class RunPolicy(Renter):
         self.stage_began: list[float] = []
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.held_back: Counter[Offer] = Counter()  # launches that wait for others to be gone
+        self._heartbeat, self._checked = heartbeat, checked
+        self._ticking, self._brake_at = False, 0.0
 
     @property
     def stage_plan(self) -> StagePlan:
@@ -85,8 +94,10 @@ class RunPolicy(Renter):
     def _admits(self, alive: Counter[Offer]) -> bool:
         return self.plan.admits(alive)
 
-    def _rung_of(self, trial: TrialProgress) -> int:  # noqa: ARG002  all have the same
-        return self.stage_plan.stage.end_epoch
+    def _rung_of(self, trial: TrialProgress) -> int:
+        """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
+        rung, last = self.stage_plan.stage.end_epoch, trial.trial.epochs
+        return rung if last is None else min(rung, last)
 
     def _note_begin(self) -> list[Command]:
         self.stage_began.append(self.now)
@@ -103,36 +114,78 @@ class RunPolicy(Renter):
             commands += self._fill_slots()
         if self.ending is not None:
             commands += self._wind_down()
+        if not (self._heartbeat or self.ended):
+            commands += self._set_timers(commands)
         return commands
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        if self._checked:
+            super().check_invariants()
+
+    # ---- time ----------------------------------------------------------------------------
+
+    def _note_timer(self, event: TimerFired) -> Iterable[Command]:
+        if event.name == "brake":
+            return []
+        self._ticking = self._ticking and event.name != "tick"
+        return super()._note_timer(event)
+
+    def _next_tick(self) -> list[Command]:
+        return super()._next_tick() if self._heartbeat else []
+
+    def _set_timers(self, commands: Sequence[Command]) -> list[Command]:
+        """Be woken when a limit comes near, and every tick while something may be overdue."""
+        timers: list[Command] = []
+        if self.now >= self._brake_at or any(isinstance(c, Launch) for c in commands):
+            self._brake_at = self._next_brake()
+            if math.isfinite(self._brake_at):
+                timers.append(SetTimer("brake", self._brake_at))
+        if self._restless() and not self._ticking:
+            self._ticking = True
+            timers.append(SetTimer("tick", self.now + self.brakes.tick))
+        return timers
 
     # ---- the stage -----------------------------------------------------------------------
 
     def _close_stage(self) -> Iterable[Command]:
         """At the rung: choose who goes on; at the last one, end the run."""
         members = [self.trials[name] for name in self.members]
-        rung = self.stage_plan.stage.end_epoch
-        if any(trial.status not in OVER and not self._at_rung(trial, rung) for trial in members):
+        left = [trial for trial in members if trial.status not in OVER]
+        if not all(map(self._at_rung, left)):
             return []
-        results = {t.id: t.history.get(rung) for t in members if t.status not in OVER}
-        chosen = self.strategy.promote(self.stage, results)
+        results = {t.id: t.history.get(self._rung_of(t)) for t in left}
+        chosen = self._promote({t.id: results[t.id] for t in left if not self._complete(t)})
+        if self.ending is not None:
+            return []
         if not chosen:
             return self._finish(results)
         self.stage += 1
         self.stage_began.append(self.now)
         self._begin_afresh()
         self.members = chosen
-        cut = [self.trials[name] for name in results if name not in chosen]
-        retired = [self._retire(trial, "cut") for trial in cut]
+        out = [trial for trial in left if trial.id not in chosen]
+        retired = [self._retire(t, "finished" if self._complete(t) else "cut") for t in out]
         self._choose_surplus()
         return [*(c for c in retired if c), *self._carry_on()]
 
+    def _promote(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
+        """Return the trials of the next stage, of those that can train on; none ends the run."""
+        return self.strategy.promote(self.stage, results)
+
+    def _at_rung(self, trial: TrialProgress) -> bool:
+        return trial.epoch >= self._rung_of(trial) and trial.status in {"at rung", "parked"}
+
     @staticmethod
-    def _at_rung(trial: TrialProgress, rung: int) -> bool:
-        return trial.epoch >= rung and trial.status in {"at rung", "parked"}
+    def _complete(trial: TrialProgress) -> bool:
+        """Whether a trial has trained to a last epoch of its own."""
+        last = trial.trial.epochs
+        return last is not None and trial.epoch >= last
 
     def _finish(self, results: Iterable[TrialId]) -> Iterable[Command]:
         """End the run; it has failed if no trial reached the last rung that there was."""
-        self._end(EndReason.DONE if results else EndReason.FAILED)
+        finished = any(trial.status == "finished" for trial in self.trials.values())
+        self._end(EndReason.DONE if results or finished else EndReason.FAILED)
         stops = [self._retire(self.trials[name], "finished") for name in results]
         return [stop for stop in stops if stop]
 
@@ -179,7 +232,7 @@ class RunPolicy(Renter):
             elif stays and self._fits(trial) and trial.offer and room[trial.offer] > 0:
                 room[trial.offer] -= 1
                 trial.status = "training"
-                commands.append(ExtendTrial(trial.session, self.stage_plan.stage.end_epoch))
+                commands.append(ExtendTrial(trial.session, self._rung_of(trial)))
             else:
                 commands.append(self._stop(trial, "waiting"))
         return commands
@@ -316,5 +369,5 @@ class RunPolicy(Renter):
             placement=placement,
             checkpoint=trial.checkpoint,
             start_epoch=trial.epoch,
-            until_epoch=self.stage_plan.stage.end_epoch,
+            until_epoch=self._rung_of(trial),
         )

@@ -42,6 +42,7 @@ class TrialProgress:
     """One trial; a session is one start of its workers, named `<trial>.<number>`.
 
     `offer` names the group of the stage that it has a seat in: None while it waits for one.
+    `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
     """
 
     trial: Trial
@@ -60,6 +61,8 @@ class TrialProgress:
     error: str = ""
     traceback: str = ""
     history: dict[int, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
 
     @property
     def id(self) -> TrialId:
@@ -86,6 +89,8 @@ class TrialProgress:
         """Take note of an epoch."""
         self.epoch, self.metric, self.losses = event.epoch, metric, 0
         self.taken = 0
+        self.epoch_seconds = event.seconds
+        self.seconds += event.seconds
         self.history[event.epoch] = metric
         if event.checkpoint is not None:
             self.checkpoint, self.checkpoint_epoch = event.checkpoint, event.epoch

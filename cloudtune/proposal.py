@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.codec import encode
 
 if TYPE_CHECKING:
+    from cloudtune.elastic_plan import ElasticPlan
     from cloudtune.plan import Alternative, Limits, Outlook, Plan
 
 
@@ -109,6 +110,38 @@ def _exceeded(limits: Limits, plan: Plan) -> tuple[str, ...]:
     return tuple(
         name for name, (taken, limit) in pairs.items() if limit is not None and taken > limit
     )
+
+
+@dataclass(frozen=True)
+class ElasticProposal:
+    """What a run that decides as results come in may rent and cost, and its forecast.
+
+    `trials` is how many are started at most. `worst_dollars` and `worst_why` as in `Proposal`.
+    """
+
+    name: str
+    trials: int
+    epochs: tuple[int, int]
+    eta: int
+    sampler: str
+    max_concurrent: int | None
+    target: float | None
+    metric: str
+    limits: Limits
+    plan: ElasticPlan
+    prices: PriceNote
+    profiles: tuple[ProfileNote, ...]
+    worst_dollars: float
+    worst_why: str
+    storage: str
+    assumptions: tuple[str, ...] = ()
+
+
+def elastic_to_json(proposal: ElasticProposal) -> dict[str, Any]:
+    """Return such a proposal as strict JSON: a number that isn't finite becomes null."""
+    data = {**encode(proposal), "experiment": proposal.name, "strategy": proposal.plan.strategy}
+    del data["name"]
+    return _strict(data)
 
 
 def to_json(proposal: Proposal) -> dict[str, Any]:

@@ -34,10 +34,11 @@ def propose(planned: Planned, limits: Limits, *, compare: bool = False) -> Propo
     catalog = planned.problem.catalog
     today = time.strftime("%Y-%m-%d")
     worst, why = _worst(plan, limits)
+    notes = (profile_note(each.profile, today) for each in planned.rentables)
     return Proposal(
         name=experiment.name,
         trials=planned.request.work[0].trials,
-        strategy=experiment.strategy,
+        strategy=experiment.strategy.name,
         eta=experiment.eta,
         objective=wish.objective,
         confidence=wish.confidence,
@@ -49,7 +50,7 @@ def propose(planned: Planned, limits: Limits, *, compare: bool = False) -> Propo
         alternatives=tuple(_alternatives(planned)),
         front=tuple(planning.EXACT.front(_free(planned.request), _POINTS)),
         prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
-        profiles=tuple(dict.fromkeys(_note(each.profile, today) for each in planned.rentables)),
+        profiles=tuple(dict.fromkeys(notes)),
         considered=len(planned.request.rentables),
         worst_dollars=worst,
         worst_why=why,
@@ -63,7 +64,8 @@ def _free(request: PlanRequest) -> PlanRequest:
     return replace(request, limits=Limits())
 
 
-def _note(profile: ScalingProfile, today: str) -> ProfileNote:
+def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
+    """Return what is told of a profile; `today` is a date, as in 2026-11-21."""
     return ProfileNote(
         profile.instance_type,
         profile.source,

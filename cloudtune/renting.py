@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cloudtune.bookkeeping import Books
@@ -45,6 +46,27 @@ class Renter(Books):
             self._end(EndReason.DEADLINE)
         elif self.limits.budget is not None and self.spent(self._ahead) > self.limits.budget:
             self._end(EndReason.BUDGET)
+
+    def _next_brake(self) -> float:
+        """Return a time before which neither limit can come near with the fleet as it is.
+
+        Not sooner than the next tick: to be one late is what the brakes reckon with.
+        """
+        at, limits, tick = math.inf, self.limits, self.brakes.tick
+        if limits.deadline is not None:
+            at = limits.deadline - tick - self.brakes.drain
+        if limits.budget is not None:
+            alive = self.fleet.alive()
+            rate = sum(r.offer.usd_per_second for r in alive) + self.charges.usd_per_second
+            grains = sum(r.offer.usd_per_second * r.offer.granularity_seconds for r in alive)
+            left = limits.budget - self.spent(self._ahead) - grains
+            at = min(at, self.now + left / rate) if rate > 0 else at
+        return max(at, self.now + tick)
+
+    def _restless(self) -> bool:
+        """Whether something is due that no event would tell: a node, a return, another request."""
+        pending = any(not r.joined or r.released for r in self.fleet.alive())
+        return pending or any(self.now < t.relaunch_at for t in self.troubles.values())
 
     def _affordable(self, wanted: Iterable[Offer]) -> list[Offer]:
         """Return what of it could be rented, and all given back, on the budget."""

@@ -8,16 +8,23 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.codec import encode
 from cloudtune.commands import StartTrial
+from cloudtune.elastic import ElasticPolicy
+from cloudtune.elastic_figures import RungReport, figures, rung_reports
+from cloudtune.elastic_plan import ElasticPlan
 from cloudtune.events import EpochDone, InstanceGone, InstanceLaunched
 from cloudtune.job import Job
 from cloudtune.ledger import read_entries, read_header
+from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from cloudtune.elastic_plan import Figures, Forecast
     from cloudtune.fleet import Rented
+    from cloudtune.job import JobPolicy
     from cloudtune.ledger import Entry
     from cloudtune.plan import Group, StagePlan
     from cloudtune.policy import RunPolicy
@@ -46,16 +53,27 @@ class WidthChange:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that can be told of a run from its ledger."""
+    """Everything that can be told of a run from its ledger.
+
+    One whose strategy decided as results came in has no stages, but rungs and `figures`, to be
+    held against its forecast.
+    """
 
     job: Job
-    policy: RunPolicy
+    policy: JobPolicy
     entries: tuple[Entry, ...]
     stages: tuple[StageReport, ...]
     fleet: tuple[tuple[float, int], ...]
     width_changes: tuple[WidthChange, ...]
     seconds: float
     dollars: float
+    rungs: tuple[RungReport, ...] = ()
+    figures: Figures | None = None
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What simulations of the policy said before the run; None where there was a plan."""
+        return self.job.plan.forecast if isinstance(self.job.plan, ElasticPlan) else None
 
     @property
     def planned_seconds(self) -> float:
@@ -90,6 +108,8 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     policy = job.policy()
     for entry in entries:
         policy.handle(entry.event)
+    if isinstance(policy, ElasticPolicy):
+        return _elastic(job, policy, entries)
     end = policy.over_at
     return Report(
         job=job,
@@ -100,6 +120,23 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
         width_changes=tuple(_width_changes(entries)),
         seconds=end - policy.stage_began[0] if policy.stage_began else 0.0,
         dollars=policy.spent(end),
+    )
+
+
+def _elastic(job: Job, policy: ElasticPolicy, entries: tuple[Entry, ...]) -> Report:
+    found, experiment = figures(policy), job.experiment
+    rungs = rung_epochs(experiment.epochs.min, experiment.epochs.max, experiment.eta)
+    return Report(
+        job=job,
+        policy=policy,
+        entries=entries,
+        stages=(),
+        fleet=tuple(_fleet_sizes(entries)),
+        width_changes=tuple(_width_changes(entries)),
+        seconds=found.seconds,
+        dollars=found.dollars,
+        rungs=rung_reports(policy, entries, rungs),
+        figures=found,
     )
 
 
@@ -178,6 +215,7 @@ def to_json(report: Report) -> dict[str, Any]:
     data = {
         "run": job.run,
         "experiment": job.experiment.name,
+        "strategy": job.experiment.strategy.name,
         "ended": policy.ending.value if policy.ended and policy.ending else None,
         "exit_code": policy.ending.exit_code if policy.ended and policy.ending else None,
         "paced": job.paced,
@@ -194,6 +232,9 @@ def to_json(report: Report) -> dict[str, Any]:
             "checkpoint": best.checkpoint,
         },
         "stages": [_stage_json(stage) for stage in report.stages],
+        "forecast": encode(report.forecast),
+        "figures": encode(report.figures),
+        "rungs": encode(report.rungs),
         "fleet": [{"at": at, "instances": size} for at, size in report.fleet],
         "width_changes": [vars(change) for change in report.width_changes],
         "parameters_equal": {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from cloudtune import elastic_tables
 from cloudtune.commands import Launch, Release, StartTrial
 from cloudtune.events import (
     InstanceGone,
@@ -30,20 +31,31 @@ from cloudtune.phrases import (
     stage_text,
     width_text,
 )
+from cloudtune.screen_sheets import print_sheet
 from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from cloudtune.bookkeeping import Books
     from cloudtune.cleanup import Found
     from cloudtune.commands import Command
     from cloudtune.events import Event
     from cloudtune.policy import RunPolicy
-    from cloudtune.reporting import Report, StageReport
+    from cloudtune.reporting import Report, StageReport, WidthChange
     from cloudtune.scaling import ScalingProfile
 
 _PROGRESS_SECONDS = 15.0
 _WIDTH = 100
+_MOST_LINES = 24
+"""More lines of one kind than that are left to the JSON."""
+_ENDINGS = {
+    "done": "all trials are done; giving everything back",
+    "budget": "stops for the budget; the best checkpoint is saved, giving everything back",
+    "deadline": "stops for the deadline; the best checkpoint is saved, giving everything back",
+    "failed": "stops: no trial is left; giving everything back",
+    "no capacity": "stops: the cloud has no such instance now",
+}
 
 
 def console() -> Console:
@@ -75,24 +87,24 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     out.print(table)
 
 
-class RunScreen:
+class Screen:
     """Tells a run as it goes: a line for each thing that changes, and one of progress.
 
     On a terminal the line of progress stays at the bottom and is renewed every second; use the
     screen as a context, so that it goes in the end.
     """
 
-    def __init__(self, out: Console, policy: RunPolicy) -> None:
+    endings: ClassVar[Mapping[str, str]] = _ENDINGS
+
+    def __init__(self, out: Console, policy: Books) -> None:
         self._out = out
-        self._policy = policy
-        self._stage = 0
+        self._books = policy
         self._shown_at = 0.0
-        self._alive = set(policy.trials)
         self._widths: dict[str, float] = {}
         self._ending = False
         self._bottom = Status("begins", console=out, spinner="dots") if out.is_terminal else None
 
-    def __enter__(self) -> RunScreen:
+    def __enter__(self) -> Self:
         if self._bottom is not None:
             self._bottom.start()
         return self
@@ -106,15 +118,15 @@ class RunScreen:
         self._tell_event(event)
         self._tell_stage(event.at)
         self._tell_commands(event.at, commands)
-        if self._policy.ending is not None and not self._ending:
+        if self._books.ending is not None and not self._ending:
             self._ending = True
-            self._say(event.at, _ENDINGS.get(self._policy.ending.value, "stops"))
+            self._say(event.at, self.endings.get(self._books.ending.value, "stops"))
 
     def _say(self, at: float, text: str) -> None:
         self._out.print(f"{format_clock(at):>5}  {text}", markup=False)
 
     def _tell_event(self, event: Event) -> None:
-        fleet = self._policy.fleet
+        fleet = self._books.fleet
         match event:
             case InstanceLaunched():
                 self._say(event.at, f"{event.instance} launched; {self._instances()}")
@@ -145,23 +157,84 @@ class RunScreen:
             self._say(at, self._progress(at))
 
     def _instances(self) -> str:
-        count = len([r for r in self._policy.fleet.alive() if r.launched_at is not None])
+        count = len([r for r in self._books.fleet.alive() if r.launched_at is not None])
         return f"{counted(count, 'instance')} rented"
+
+    def _limits(self, at: float, forecast: str = "") -> list[str]:
+        """Return money, time and instances against what is allowed, for the line of progress."""
+        limits = self._books.limits
+        spent = format_dollars(self._books.spent(at))
+        return [
+            spent + _of(limits.budget, format_dollars) + forecast,
+            format_clock(at) + _of(limits.deadline, format_clock),
+            self._instances(),
+        ]
+
+    def _best(self) -> str:
+        best, name = self._books.best, self._books.metric.name
+        return f"best {name} {best.metric:.4f} ({best.trial})" if best else "no result"
+
+    def _progress(self, at: float) -> str:
+        """Return the line of progress."""
+        raise NotImplementedError
+
+    def _tell_stage(self, at: float) -> None:
+        """Tell of a new stage, where there are stages."""
+
+    def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
+        launches = Counter(
+            machine_text(c.instance_type, c.market, c.zone)
+            for c in commands
+            if isinstance(c, Launch)
+        )
+        if launches:
+            asked = ", ".join(f"{count} x {machine}" for machine, count in launches.items())
+            self._say(at, f"asks for {asked}")
+        self._tell_trials(at, commands)
+        for command in commands:
+            if isinstance(command, Release):
+                self._say(at, f"gives {self._name(command.intent)} back")
+
+    def _tell_trials(self, at: float, commands: Sequence[Command]) -> None:
+        """Tell which trials start, and where others go on."""
+        fresh: dict[float, list[str]] = {}
+        for command in commands:
+            if isinstance(command, StartTrial):
+                before = self._widths.get(command.trial)
+                self._widths[command.trial] = command.width
+                if before is None and command.start_epoch == 0:
+                    fresh.setdefault(command.width, []).append(command.trial)
+                else:
+                    self._say(at, self._restart(command, before))
+        for width, names in fresh.items():
+            self._say(at, f"starts {', '.join(names)} on {gpus_text(width)} each")
+
+    def _restart(self, command: StartTrial, before: float | None) -> str:
+        """Return how a trial goes on that trained before, `before` GPUs wide."""
+        return restart_text(command, command.width if before is None else before)
+
+    def _name(self, intent: str) -> str:
+        return self._books.fleet[intent].instance or f"request {intent}"
+
+
+class RunScreen(Screen):
+    """Tells a run by a plan: its stages, and who is cut between them."""
+
+    def __init__(self, out: Console, policy: RunPolicy) -> None:
+        super().__init__(out, policy)
+        self._policy = policy
+        self._stage = 0
+        self._alive = set(policy.trials)
 
     def _progress(self, at: float) -> str:
         policy = self._policy
         training = [t for t in policy.trials.values() if t.status in {"training", "at rung"}]
         epochs = sum(t.epoch for t in policy.trials.values())
-        best = policy.best
         parts = [
             f"stage {policy.stage + 1}/{len(policy.plan.stages)}",
             f"{len(training)} of {len(policy.trials)} trials training, {epochs} epochs done",
-            f"best {policy.metric.name} {best.metric:.4f} ({best.trial})" if best else "no result",
-            format_dollars(policy.spent(at))
-            + _of(policy.limits.budget, format_dollars)
-            + f" (forecast {format_dollars(policy.forecast(at))})",
-            format_clock(at) + _of(policy.limits.deadline, format_clock),
-            self._instances(),
+            self._best(),
+            *self._limits(at, f" (forecast {format_dollars(policy.forecast(at))})"),
         ]
         return " | ".join(parts)
 
@@ -181,51 +254,17 @@ class RunScreen:
             f"{stage_text(plan)}; cut: {', '.join(cut) or 'none'}",
         )
 
-    def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
-        launches = Counter(
-            machine_text(c.instance_type, c.market, c.zone)
-            for c in commands
-            if isinstance(c, Launch)
-        )
-        if launches:
-            asked = ", ".join(f"{count} x {machine}" for machine, count in launches.items())
-            self._say(at, f"asks for {asked}")
-        fresh: dict[float, list[str]] = {}
-        for command in commands:
-            if isinstance(command, StartTrial):
-                before = self._widths.get(command.trial)
-                self._widths[command.trial] = command.width
-                if before is None:
-                    fresh.setdefault(command.width, []).append(command.trial)
-                else:
-                    self._say(at, _restart(command, before))
-            elif isinstance(command, Release):
-                self._say(at, f"gives {self._name(command.intent)} back")
-        for width, names in fresh.items():
-            self._say(at, f"starts {', '.join(names)} on {gpus_text(width)} each")
-
-    def _name(self, intent: str) -> str:
-        return self._policy.fleet[intent].instance or f"request {intent}"
-
 
 def _trial(session: str) -> str:
     return session.rpartition(".")[0]
-
-
-_ENDINGS = {
-    "done": "all trials are done; giving everything back",
-    "budget": "stops for the budget; the best checkpoint is saved, giving everything back",
-    "deadline": "stops for the deadline; the best checkpoint is saved, giving everything back",
-    "failed": "stops: no trial is left; giving everything back",
-    "no capacity": "stops: the cloud has no such instance now",
-}
 
 
 def _of(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
 
 
-def _restart(command: StartTrial, before: float) -> str:
+def restart_text(command: StartTrial, before: float) -> str:
+    """Return how a trial goes on that was `before` GPUs wide."""
     how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
     widths = (
         f"from {width_text(before)} to {gpus_text(command.width)}"
@@ -236,9 +275,18 @@ def _restart(command: StartTrial, before: float) -> str:
 
 
 def show_report(out: Console, report: Report) -> None:
-    """Print what a run did, against what was planned."""
-    policy = report.policy
+    """Print what a run did, against what was planned or forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
+    if report.forecast is not None and report.figures is not None:
+        print_sheet(out, elastic_tables.against(run, report.forecast, report.figures))
+        print_sheet(out, elastic_tables.rungs(report.rungs, report.policy.metric.name))
+    else:
+        _show_stages(out, run, report)
+    _show_facts(out, report)
+    _show_best(out, report.policy)
+
+
+def _show_stages(out: Console, run: str, report: Report) -> None:
     table = Table(title=f"{run}: planned / actual", title_justify="left")
     for name in ("stage", "trials", "GPUs each", "instances", "time", "cost"):
         table.add_column(name, justify="right")
@@ -253,8 +301,6 @@ def show_report(out: Console, report: Report) -> None:
         f"{format_dollars(planned.dollars)} / {format_dollars(report.dollars)}",
     )
     out.print(table)
-    _show_facts(out, report)
-    _show_best(out, policy)
 
 
 def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
@@ -282,18 +328,15 @@ def _show_facts(out: Console, report: Report) -> None:
             "This run goes on, or its controller died: time and cost are those known at its last "
             "record. `cloudtune status` shows what is alive."
         )
-    sizes = " -> ".join(str(size) for size in (0, *(size for _, size in report.fleet)))
-    out.print(f"Fleet over time: {sizes}")
-    for change in report.width_changes:
-        out.print(
-            f"{change.trial} went from {width_text(change.before)} to {gpus_text(change.after)}: "
-            f"epoch {change.last_epoch}, then epoch {change.next_epoch}"
-        )
-    for trial, (equal, checked) in report.synced().items():
-        out.print(f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs")
-    for failed in report.policy.trials.values():
-        if failed.error:
-            out.print(f"{failed.id} failed at epoch {failed.epoch}: {failed.error}", markup=False)
+    sizes = [str(size) for size in (0, *(size for _, size in report.fleet))]
+    if len(sizes) > _MOST_LINES:
+        sizes = [*sizes[: _MOST_LINES // 2], "…", *sizes[-_MOST_LINES // 2 :]]
+    out.print(f"Fleet over time: {' -> '.join(sizes)}")
+    _print_some(out, [_change_text(change) for change in report.width_changes])
+    synced = report.synced().items()
+    _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
+    failed = [each for each in report.policy.trials.values() if each.error]
+    _print_some(out, [f"{it.id} failed at epoch {it.epoch}: {it.error}" for it in failed])
     if report.job.paced:
         out.print(
             "Emulated cloud: learning is real; seconds follow the instance type's speed curve "
@@ -301,7 +344,26 @@ def _show_facts(out: Console, report: Report) -> None:
         )
 
 
-def _show_best(out: Console, policy: RunPolicy) -> None:
+def _print_some(out: Console, lines: Sequence[str]) -> None:
+    """Print the lines, but of very many the first ones."""
+    for line in lines[:_MOST_LINES]:
+        out.print(line, markup=False)
+    if len(lines) > _MOST_LINES:
+        out.print(f"… and {len(lines) - _MOST_LINES} more like that: `cloudtune report -o json`")
+
+
+def _change_text(change: WidthChange) -> str:
+    return (
+        f"{change.trial} went from {width_text(change.before)} to {gpus_text(change.after)}: "
+        f"epoch {change.last_epoch}, then epoch {change.next_epoch}"
+    )
+
+
+def _synced_text(trial: str, equal: int, checked: int) -> str:
+    return f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
+
+
+def _show_best(out: Console, policy: Books) -> None:
     best = policy.best
     if best is None:
         out.print("No trial reported a result.")

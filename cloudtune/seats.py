@@ -8,7 +8,7 @@ from cloudtune.placement import place
 from cloudtune.trial import Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from cloudtune.catalog import Offer
     from cloudtune.trial import Width
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class Seats:
     """The free GPUs of every instance, by offer; slices of instances that have gone are ignored."""
 
-    def __init__(self) -> None:
+    def __init__(self, widths: Mapping[Offer, Container[Width]] | None = None) -> None:
+        """`widths` are those that can be had on an offer; any, where it isn't given."""
+        self._widths = widths
         self.free: dict[Offer, dict[str, float]] = {}
         self.offers: dict[str, Offer] = {}  # by instance
 
@@ -63,6 +65,8 @@ class Seats:
         """Return a seat of that width, on instances of `first` if there is one; it stays free."""
         offers = self.free if first is None else (first, *(o for o in self.free if o != first))
         for offer in offers:
+            if self._widths is not None and width not in self._widths[offer]:
+                continue
             found = place(width, offer.gpus, self.free.get(offer, {}))
             if found is not None:
                 return offer, found

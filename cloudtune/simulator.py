@@ -84,7 +84,7 @@ class SimWorld:
     wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
     drawn once. Lives of instances are exponential by their offer's interruptions. Metrics come
     from `metric_of(config, epoch)`, and an epoch takes `pace_of(config, epoch)` times what the
-    profile says, where that is given.
+    profile says, where that is given. The run begins at `begin`.
     """
 
     def __init__(
@@ -94,8 +94,10 @@ class SimWorld:
         metric_of: Curve,
         seed: int = 0,
         pace_of: Pace | None = None,
+        *,
+        begin: float = 0.0,
     ) -> None:
-        self.now = 0.0
+        self.now = begin
         self._metric_name = metric_name
         self._metric_of = metric_of
         self._pace_of = pace_of
@@ -115,7 +117,7 @@ class SimWorld:
             )
             for each in rentables
         }
-        self.schedule(RunStarted(0.0))
+        self.schedule(RunStarted(begin))
 
     def _factor(self, error: float) -> float:
         return max(_LEAST_FACTOR, self._random.gauss(1.0, error)) if error > 0 else 1.0

@@ -107,6 +107,10 @@ class Session:
     restore: str | None = None
     seed: int = 0
     born: float | None = None
+    share: float = 1.0
+    """The part of a GPU that each worker has."""
+    known: int | None = None
+    """The last epoch that who runs the session has taken note of; None where it never says."""
 
     epoch: int = field(init=False)
     """The last epoch that was reported, or that the trial was restored at."""
@@ -125,6 +129,10 @@ class Session:
         with self._changed:
             self._granted = max(self._granted, until_epoch)
             self._changed.notify_all()
+
+    def acknowledge(self, epoch: int) -> None:
+        """Let the checkpoints of epochs before this one go: nobody will ask for them any more."""
+        self.known = epoch
 
     def stop(self) -> None:
         """Unwind the script at the end of its epoch, or at once where it waits for a grant."""
@@ -208,7 +216,7 @@ class Session:
             self._hook(
                 trial=self.trial_id,
                 epoch=epoch,
-                width=float(self.world_size),
+                width=self.world_size * self.share,
                 nodes=self.nodes,
                 elapsed=time.monotonic() - since,
             )
@@ -219,9 +227,11 @@ class Session:
         if checkpoint is None or self.store is None:
             return None
         # Before the save, not after it, and never the last that was reported: the controller may
-        # not know of the new one yet when this node is lost, and would go on from that one.
-        known = (self.epoch,)
-        self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=known)
+        # not know of the new one yet when this node is lost, and would go on from that one. It
+        # may be several epochs behind: a trial that it stops trains on until the stop arrives.
+        known = self.epoch if self.known is None else min(self.known, self.epoch)
+        spare = range(known, self.epoch + 1)
+        self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
         with checkpoint.as_directory() as folder:
             return self.store.save(self.trial_id, epoch, metrics, folder)
 

@@ -29,7 +29,15 @@ from cloudtune.commands import (
     StopTrial,
 )
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import Interrupted, RunStarted, TimerFired
+from cloudtune.events import (
+    EpochDone,
+    Interrupted,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStopped,
+)
 from cloudtune.infra.trial_session import TrialSession
 from cloudtune.infra.watcher import Watcher
 
@@ -67,6 +75,8 @@ class CloudWorld:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
+        self._loading: dict[str, StartTrial] = {}  # by session: it has yet to load its checkpoint
+        self._told: Event | None = None
         self._emitting = threading.Lock()
         self._last = 0.0
         self._ended = False
@@ -133,6 +143,7 @@ class CloudWorld:
         Raises:
             CloudtuneError: the cluster itself is gone, so that nothing more will happen.
         """
+        self._acknowledge()
         while not self._ended:
             self._check_alive()
             event: Event | None
@@ -143,8 +154,29 @@ class CloudWorld:
             if event is not None:
                 # Two threads may have been overtaken between clock and queue by a hair.
                 self._last = max(self._last, event.at)
-                return dataclasses.replace(event, at=self._last)
+                self._told = dataclasses.replace(event, at=self._last)
+                return self._told
         return None
+
+    def _acknowledge(self) -> None:
+        """Let a worker drop old checkpoints, now that the policy has dealt with the last event."""
+        told, self._told = self._told, None
+        if isinstance(told, EpochDone | TrialStopped | TrialFailed | TrialLost):
+            self._loading.pop(told.session, None)  # its script has loaded it, or never will
+        if isinstance(told, EpochDone) and told.checkpoint is not None:
+            oldest = self._oldest_wanted(told.checkpoint, told.epoch)
+            self._sessions[told.session].acknowledge(oldest)
+
+    def _oldest_wanted(self, checkpoint: str | None, epoch: int) -> int:
+        """Return from which epoch on a trial's checkpoints are to stay; `checkpoint` is one of it.
+
+        Those that a session is about to load stay as well: its own, or those of its clone.
+        """
+        if checkpoint is None:
+            return 0
+        folder = _folder(checkpoint)
+        loading = [each for each in self._loading.values() if _folder(each.checkpoint) == folder]
+        return min([epoch, *(each.start_epoch for each in loading)])
 
     def _check_alive(self) -> None:
         if self._watcher.failure is not None or not self._head.alive():
@@ -176,7 +208,9 @@ class CloudWorld:
                 self._head.give_back(command.intent)
                 self._watcher.release(command.intent)
             case StartTrial():
-                session = TrialSession(command, self._training, self.emit)
+                known = self._oldest_wanted(command.checkpoint, command.start_epoch)
+                self._loading[command.session] = command
+                session = TrialSession(command, self._training, self.emit, known)
                 self._sessions[command.session] = session
                 session.start()
             case ExtendTrial():
@@ -189,6 +223,11 @@ class CloudWorld:
                 self._ended = True
             case _:
                 assert_never(command)
+
+
+def _folder(checkpoint: str | None) -> str:
+    """Return where the checkpoints of its trial are."""
+    return "" if checkpoint is None else checkpoint.rpartition("/")[0]
 
 
 def _end_at_once() -> None:

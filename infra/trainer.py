@@ -35,23 +35,31 @@ class Training:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one worker sits: rank among the workers, local rank among those of its instance."""
+    """Where one worker sits: rank among the workers, local rank among those of its instance.
+
+    `share` is its part of a GPU: 1 but for packed trials.
+    """
 
     rank: int
     local_rank: int
     world_size: int
     nodes: int
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One trial for one worker: from which checkpoint and epoch, until which."""
+    """One trial for one worker: from which checkpoint and epoch, until which.
+
+    What it saved itself from epoch `known` on stays.
+    """
 
     trial: str
     config: Mapping[str, object]
     checkpoint: str | None
     start_epoch: int
     until_epoch: int
+    known: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,8 @@ class Worker:
         self._training = training
         self._seat = seat
         self._session: Session | None = None
+        self._granted = 0
+        self._opening = threading.Lock()
         self._news: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def address(self) -> str:
@@ -90,9 +100,16 @@ class Worker:
         return self._news.get()
 
     def grant(self, until_epoch: int) -> None:
-        """Let training go on to that epoch."""
-        assert self._session is not None, "granted before it began"
-        self._session.grant(until_epoch)
+        """Let training go on to that epoch; may come before this worker is set up."""
+        with self._opening:
+            self._granted = max(self._granted, until_epoch)
+            if self._session is not None:
+                self._session.grant(self._granted)
+
+    def acknowledge(self, epoch: int) -> None:
+        """Take note that the controller knows of an epoch, and will go on from no earlier one."""
+        if self._session is not None:
+            self._session.acknowledge(epoch)
 
     def _train(self, assignment: Assignment, meeting: str) -> None:
         try:
@@ -118,10 +135,12 @@ class Worker:
                 world_size=self._seat.world_size,
                 device_id=torch.device(device) if device.startswith("cuda") else None,
             )
-        self._session = self._open(assignment, device)
-        self._session.grant(assignment.until_epoch)
+        session = self._open(assignment, device)
+        with self._opening:
+            self._session = session
+            session.grant(max(self._granted, assignment.until_epoch))
         self._news.put({"ready": True})
-        self._session.run(function, assignment.config)
+        session.run(function, assignment.config)
 
     def _device(self, cuda: bool) -> str:
         """Return this worker's device: Ray shows it its own GPUs only, so it is the first."""
@@ -144,6 +163,8 @@ class Worker:
             restore=assignment.checkpoint,
             seed=self._training.seed,
             born=_born(),
+            share=self._seat.share,
+            known=assignment.known,
         )
 
 

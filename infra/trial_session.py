@@ -55,17 +55,22 @@ def bundles(command: StartTrial) -> list[_Bundle]:
 
 
 class TrialSession:
-    """A session from `start` until one of TrialStopped, TrialFailed or TrialLost was emitted."""
+    """A session from `start` until one of TrialStopped, TrialFailed or TrialLost was emitted.
+
+    The trial's checkpoints from epoch `known` on stay, until more is acknowledged.
+    """
 
     def __init__(
         self,
         command: StartTrial,
         training: Training,
         emit: Callable[[Callable[[float], Event]], None],
+        known: int,
     ) -> None:
         self.command = command
         self._training = training
         self._emit = emit
+        self._known = known
         self._stopping = threading.Event()
         self._group: Any = None
         self._workers: list[Any] = []
@@ -79,6 +84,14 @@ class TrialSession:
         """Let the waiting workers go on; returns at once."""
         for worker in self._workers:
             worker.grant.remote(until_epoch)
+
+    def acknowledge(self, epoch: int) -> None:
+        """Tell the worker that saves that the controller knows of an epoch; returns at once.
+
+        Not once the session is to stop: what it still reports is taken no note of.
+        """
+        if self._workers and not self._stopping.is_set():
+            self._workers[0].acknowledge.remote(epoch)
 
     def stop(self) -> None:
         """End the workers wherever they are; returns at once, TrialStopped follows."""
@@ -150,7 +163,7 @@ class TrialSession:
         for rank, bundle in enumerate(wanted):
             place = PlacementGroupSchedulingStrategy(self._group, rank)
             options = {"num_gpus": bundle.gpus, "scheduling_strategy": place}
-            seat = Seat(rank, bundle.local_rank, len(wanted), nodes)
+            seat = Seat(rank, bundle.local_rank, len(wanted), nodes, bundle.gpus)
             self._workers.append(_WorkerActor.options(**options).remote(self._training, seat))
         meeting = self._meeting() if len(wanted) > 1 else ""
         command = self.command
@@ -160,6 +173,7 @@ class TrialSession:
             command.checkpoint,
             command.start_epoch,
             command.until_epoch,
+            self._known,
         )
         for worker in self._workers:
             worker.begin.remote(assignment, meeting)

@@ -20,6 +20,7 @@ class ConstantFleet:
     offer: Offer
     instances: int
     name: str = "constant"
+    repacks: bool = False
 
     def most_gpus(self, view: View) -> int:
         """Return all GPUs of the fleet."""
@@ -37,6 +38,7 @@ class NaiveFleet:
     offer: Offer
     instances: int
     name: str = "naive"
+    repacks: bool = False
 
     def most_gpus(self, view: View) -> int:
         """Return all GPUs that the fleet may grow to."""

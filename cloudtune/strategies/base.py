@@ -149,6 +149,15 @@ class View(Protocol):
         """GPUs of these on which nothing runs."""
         ...
 
+    @property
+    def setups(self) -> Sequence[float]:
+        """The seconds that each session took to be set up, in order; more are added at the end."""
+        ...
+
+    def refused(self, offer: Offer) -> bool:
+        """Whether asking for such an instance is pointless: it was refused again and again."""
+        ...
+
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured.
 
@@ -226,6 +235,11 @@ class FleetRule(Protocol):
     @property
     def name(self) -> str:
         """What it is called on the command line."""
+        ...
+
+    @property
+    def repacks(self) -> bool:
+        """Whether trials are to move together so that instances become empty, and can go."""
         ...
 
     def most_gpus(self, view: View) -> int:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from cloudtune.strategies.base import Sampler, View
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import Sampler, Verdict, View
     from cloudtune.trial import Mode, Trial, TrialId
 
 
@@ -24,12 +25,21 @@ def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
     return (*found, max_epochs)
 
 
+def capped(trial: Trial, epoch: int) -> int:
+    """Return the epoch, or the trial's own last one where that comes before it."""
+    return epoch if trial.epochs is None else min(epoch, trial.epochs)
+
+
 class Rung:
-    """The results at one rung, the best first; ties go by who came first."""
+    """The results at one rung, the best first; ties go by who came first.
+
+    Those that rest there are the ones that may still be promoted.
+    """
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._sorted: list[tuple[tuple[int, float], int, TrialId]] = []
+        self._resting: list[tuple[tuple[int, float], int, TrialId]] = []
         self._keys: dict[TrialId, tuple[tuple[int, float], int, TrialId]] = {}
 
     def __len__(self) -> int:
@@ -60,6 +70,25 @@ class Rung:
         """Return so many of the best."""
         return [trial for _, _, trial in self._sorted[:count]]
 
+    def rest(self, trial: TrialId) -> None:
+        """Let a trial with a result here wait for its promotion."""
+        bisect.insort(self._resting, self._keys[trial])
+
+    def leave(self, trial: TrialId) -> None:
+        """Take a trial off that may rest here: it was promoted, or won't ever be."""
+        at = bisect.bisect_left(self._resting, self._keys[trial])
+        if at < len(self._resting) and self._resting[at][2] == trial:
+            del self._resting[at]
+
+    def promotable(self, count: int) -> list[TrialId]:
+        """Return those that rest and are among so many of the best, the best first."""
+        found: list[TrialId] = []
+        for key in self._resting:
+            if bisect.bisect_left(self._sorted, key) >= count:
+                break
+            found.append(key[2])
+        return found
+
 
 class NewTrials:
     """Trials that a sampler gave and that haven't begun; they are asked for as they are needed."""
@@ -68,11 +97,12 @@ class NewTrials:
         self._sampler = sampler
         self._waiting: deque[Trial] = deque()
         self._dry = False
+        self._told: dict[TrialId, int] = {}
 
     def peek(self, view: View, count: int) -> list[Trial]:
         """Return the next `count` trials, or as many as there are."""
-        while self._waiting and self._waiting[0].id in view.trials:
-            self._waiting.popleft()
+        if any(trial.id in view.trials for trial in self._waiting):
+            self._waiting = deque(t for t in self._waiting if t.id not in view.trials)
         while len(self._waiting) < count and not self._dry:
             trial = self._sampler.ask()
             if trial is None:
@@ -81,6 +111,38 @@ class NewTrials:
                 self._waiting.append(trial)
         return [self._waiting[n] for n in range(min(count, len(self._waiting)))]
 
+    def take(self, view: View) -> Trial | None:
+        """Return the next trial, which is the caller's from then on; None if there is none."""
+        found = self.peek(view, 1)
+        return self._waiting.popleft() if found else None
+
     def dry(self, view: View) -> bool:
         """Whether there will never be another one."""
         return not self.peek(view, 1)
+
+    def learn(self, trial: TrialProgress) -> None:
+        """Tell the sampler of an epoch, but not again of one that is trained a second time."""
+        if trial.epoch > self._told.get(trial.id, 0):
+            self._told[trial.id] = trial.epoch
+            self._sampler.tell(trial.trial, trial.epoch, trial.metric)
+
+    def learn_failure(self, trial: TrialProgress) -> None:
+        """Tell the sampler that a trial failed."""
+        self._sampler.tell(trial.trial, trial.epoch, None)
+
+
+class Judging:
+    """A strategy that decides at results alone: it takes nothing back and sets no alarm."""
+
+    def retract(self, view: View) -> Mapping[TrialId, Verdict]:
+        """Return none."""
+        return {}
+
+    def wake_at(self, view: View) -> float | None:
+        """Return None: it decides at results alone."""
+        return None
+
+
+def at_rest(view: View) -> bool:
+    """Whether no trial runs, and none is to go on from where it was lost."""
+    return not view.running and all(t.status != "waiting" for t in view.trials.values())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from cloudtune.errors import ExperimentError
-from cloudtune.experiment import Cloud, Epochs, Experiment, Limits, Metric
+from cloudtune.experiment import Cloud, Epochs, Experiment, Limits, Metric, Strategy
 from cloudtune.search import Grid, LogUniform, sample
 
 DIGITS = """\
@@ -72,7 +72,45 @@ def test_a_file_is_read(file: Path) -> None:
     assert (experiment.limits.deadline, experiment.limits.budget) == (7200.0, 40.0)
     assert experiment.cloud == Cloud()
     assert experiment.storage == "~/cloudtune"
-    assert (experiment.trials, experiment.eta, experiment.strategy) == (12, 3, "sha")
+    assert (experiment.trials, experiment.eta, experiment.strategy.name) == (12, 3, "sha")
+
+
+def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
+    text = file.read_text()
+    file.write_text(text.replace("strategy: sha", "strategy: asha"))
+    assert Experiment.load(file).strategy == Strategy(name="asha")
+    options = "{name: hypersched, fleet: 'constant:4', max_concurrent: 8, target: 0.95}"
+    file.write_text(text.replace("strategy: sha", f"strategy: {options}"))
+    chosen = Experiment.load(file).strategy
+    assert (chosen.name, chosen.staged, chosen.fleet) == ("hypersched", False, "constant:4")
+    assert (chosen.sampler, chosen.max_concurrent, chosen.target) == (None, 8, 0.95)
+    assert Experiment.load(file, {"strategy": "sha"}).strategy.staged
+
+
+def test_a_strategy_is_written_as_briefly_as_it_was_read(file: Path) -> None:
+    assert Experiment.load(file).to_json()["strategy"] == "sha"
+    chosen = Experiment.load(file, {"strategy": {"name": "asha", "target": 0.9}})
+    assert chosen.to_json()["strategy"] == {"name": "asha", "target": 0.9}
+    assert Experiment.from_json(chosen.to_json()) == chosen
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("ashaa", "strategy: 'ashaa' is not known; allowed: sha, asha. Did you mean 'asha'?"),
+        ("{name: asha, fleet: 'niave:4'}", "strategy.fleet: 'niave:4' is not known; allowed: "),
+        ("{name: asha, fleet: 'naive:four'}", "strategy.fleet: 'naive:four' is not known"),
+    ],
+)
+def test_choices_that_do_not_exist_are_named_with_their_line(
+    file: Path, given: str, line: str
+) -> None:
+    known = {"name": ["sha", "asha"], "fleet": ["constant", "naive"]}
+    file.write_text(file.read_text().replace("strategy: sha", f"strategy: {given}"))
+    [message] = refused(file, known_choices=known)
+    assert message.startswith(f"experiment.yaml:11: {line}")
+    file.write_text(file.read_text().replace(given, "{name: asha, fleet: 'naive:4'}"))
+    assert Experiment.load(file, known_choices=known).strategy.fleet == "naive:4"
 
 
 def test_the_space_keeps_the_order_of_the_file_and_1e_4_is_a_number(file: Path) -> None:
@@ -228,7 +266,19 @@ BAD_FIELDS = [
         "9: epochs: 27 is not a mapping; write for",
     ),
     ("eta: 3", "eta: 1", "10: eta: 1 is too small: the least is 2; write for example 3"),
-    ("strategy: sha", "strategy: asha", "11: strategy: 'asha' is not known; allowed: sha. Did you"),
+    ("strategy: sha", "strategy: [sha]", "11: strategy: ['sha'] is not a mapping; write for"),
+    (
+        "strategy: sha",
+        "strategy: {sampler: tpe}",
+        "11: strategy.sampler: sha is planned",
+    ),
+    ("strategy: sha", "strategy: {nam: asha}", "11: strategy.nam: unknown field; allowed: name,"),
+    ("strategy: sha", "strategy: {name: asha, target: high}", "11: strategy.target: 'high': "),
+    (
+        "strategy: sha",
+        "strategy: {name: asha, max_concurrent: 0}",
+        "11: strategy.max_concurrent: 0 is too small: the least is 1; write for example 8",
+    ),
     ("2h", "90", "12: limits.deadline: '90' has no unit (seconds, minutes or hours?); write 90s,"),
     ("2h", "2 fortnights", "12: limits.deadline: '2 fortnights' is not a duration; write a"),
     ("2h", "[2h]", "12: limits.deadline: ['2h'] is not a duration; write one such as 30m or 2h"),

@@ -323,6 +323,23 @@ def test_the_one_before_the_last_is_kept_until_the_last_is_known(tmp_path: Path)
     assert kept == ["epoch-00001", "epoch-00004", "epoch-00005"]  # best, last known, latest
 
 
+def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(tmp_path: Path) -> None:
+    """It may have told the trial to stop at epoch 2: until that arrives, the trial trains on."""
+    store = CheckpointStore(str(tmp_path / "store"))
+    (tmp_path / "work").mkdir()
+
+    def deliver(report: Report) -> None:
+        if report.epoch <= 2 or report.epoch == 6:
+            session.acknowledge(report.epoch)
+
+    session = make_session(deliver, store=store, max_epoch=8, known=0)
+    session.grant(9)
+    session.run(saving, {"folder": tmp_path / "work"})
+    kept = sorted(int(path.name[-5:]) for path in (tmp_path / "store" / "t1").iterdir())
+    assert kept == [1, 6, 7, 8]  # the best, and all since the last that is known
+    assert session.known == 6
+
+
 def test_only_rank_0_saves_and_delivers(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path / "store"))
     (tmp_path / "work").mkdir()

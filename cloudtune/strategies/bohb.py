@@ -1,0 +1,55 @@
+"""BOHB: Hyperband whose configurations come from a model of the results so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.strategies.hyperband import Hyperband
+from cloudtune.strategies.rungs import at_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.strategies.base import Sampler, View
+    from cloudtune.strategies.halving import Bracket
+    from cloudtune.trial import Mode
+
+
+class Bohb(Hyperband):
+    """Hyperband with a sampler that learns: brackets begin as there is room.
+
+    Source: Falkner et al., "BOHB" (ICML 2018). The sampler is to be model-based, with a part of
+    its asks left to chance; what it learns from at which epoch, it decides itself
+    (`cloudtune.sampling_levels`).
+    """
+
+    def __init__(
+        self, sampler: Sampler, *, min_epochs: int, max_epochs: int, eta: int, mode: Mode
+    ) -> None:
+        super().__init__(sampler, min_epochs=min_epochs, max_epochs=max_epochs, eta=eta, mode=mode)
+        self.name = "bohb"
+
+
+class SyncBohb(Bohb):
+    """BOHB one bracket at a time: the next begins when no trial runs any more.
+
+    So the model knows the whole of a bracket before the next one is sampled.
+    """
+
+    def __init__(
+        self, sampler: Sampler, *, min_epochs: int, max_epochs: int, eta: int, mode: Mode
+    ) -> None:
+        super().__init__(sampler, min_epochs=min_epochs, max_epochs=max_epochs, eta=eta, mode=mode)
+        self.name = "sync-bohb"
+        self._quiet = True
+
+    def _in_turn(self, view: View) -> Iterator[Bracket]:
+        self._quiet = not view.running
+        yield from super()._in_turn(view)
+
+    def _next(self) -> Bracket | None:
+        return super()._next() if self._quiet and not self._playing else None
+
+    def done(self, view: View) -> bool:
+        """Whether every bracket is over and there are no trials for another."""
+        return not self._playing and at_rest(view) and self._new.dry(view)

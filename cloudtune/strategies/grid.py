@@ -1,0 +1,62 @@
+"""Grid search, and groups of trials one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.progress import OVER
+from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.strategies.random_search import RandomSearch
+from cloudtune.strategies.rungs import capped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.strategies.base import Sampler, View
+    from cloudtune.trial import Trial
+
+
+class GridSearch(RandomSearch):
+    """The points of a grid in one group, each trained to its end.
+
+    A grid that is cut short hasn't answered what it was asked, so it isn't anytime.
+    """
+
+    anytime = False
+
+    def __init__(self, sampler: Sampler, *, max_epochs: int) -> None:
+        super().__init__(sampler, max_epochs=max_epochs)
+        self.name = "grid"
+
+
+class Sequential(RandomSearch):
+    """Ordered groups of `size` trials: the next is sampled once the one before is over.
+
+    So a sampler that learns knows all of one group when it is asked for the next.
+    """
+
+    def __init__(self, sampler: Sampler, *, max_epochs: int, size: int = 1) -> None:
+        super().__init__(sampler, max_epochs=max_epochs)
+        self.name = "sequential"
+        self._size = size
+        self._group: list[Trial] = []
+        self._groups = 0
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        """Return what of the current group hasn't begun."""
+        if all(self._over(view, trial) for trial in self._group):
+            taken = (self._new.take(view) for _ in range(self._size))
+            self._group = [trial for trial in taken if trial is not None]
+            self._groups += 1
+        new = [trial for trial in self._group if trial.id not in view.trials][:room]
+        if not new:
+            return ()
+        tasks = tuple(Task(trial, capped(trial, self._max_epochs)) for trial in new)
+        return (TrialGroup(f"group {self._groups}", tasks),)
+
+    def _over(self, view: View, trial: Trial) -> bool:
+        return trial.id in view.trials and view.trials[trial.id].status in OVER
+
+    def done(self, view: View) -> bool:
+        """Whether the last group is over and there is no other."""
+        return all(self._over(view, trial) for trial in self._group) and super().done(view)

@@ -1,0 +1,192 @@
+"""HyperSched's rules: where its rungs cut off, when nothing new may start, what a start costs.
+
+Source: Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a
+Deadline" (SoCC 2019), by notes on its published code; docs/strategies.md says where we differ.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import View
+    from cloudtune.trial import TrialId, Width
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Rules that can be changed one by one, to see what each is worth.
+
+    `no_speculation`: a trial is judged once a rung, when it arrives, as in ASHA (the best
+    floor(n / eta) go on). `ignore_overhead`: set-ups are taken to cost nothing. `no_job_limit`:
+    something new may always start. `fixed_exploration`: it may until `exploration_ratio` of the
+    deadline. `assume_linear`: k GPUs are taken to be k times as fast.
+    """
+
+    no_speculation: bool = False
+    ignore_overhead: bool = False
+    no_job_limit: bool = False
+    fixed_exploration: bool = False
+    exploration_ratio: float = 1.0
+    assume_linear: bool = False
+
+
+AS_PUBLISHED = Switches()
+
+
+def open_rungs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
+    """Return the epochs of the rungs: min_epochs * eta**k, up to the first past max_epochs."""
+    found = [min_epochs]
+    while found[-1] <= max_epochs:
+        found.append(found[-1] * eta)
+    return tuple(found)
+
+
+def quantile(ordered: Sequence[float], part: int, of: int) -> float:
+    """Return the part/of quantile of ascending numbers, interpolated as numpy.percentile does."""
+    below, rest = divmod((len(ordered) - 1) * part, of)
+    low = ordered[below]
+    high = ordered[below + 1] if rest else low
+    return low if low == high else low + (high - low) * rest / of
+
+
+class Cutoff:
+    """The records at one rung, of scores of which more is better, and what has to be reached.
+
+    That is their 100 (1 - 1/eta) percentile, as it is at the moment; nothing is with one record.
+    With `ranked` it is to be among the best floor(n / eta) of them. Those that rest here are
+    paused, and got no further.
+    """
+
+    def __init__(self, epoch: int, eta: int, *, ranked: bool = False) -> None:
+        self.epoch = epoch
+        self._eta = eta
+        self._ranked = ranked
+        self._ordered: list[float] = []
+        self._records: dict[TrialId, tuple[float, int]] = {}
+        self._resting: list[tuple[float, int, TrialId]] = []
+
+    def __contains__(self, trial: object) -> bool:
+        return trial in self._records
+
+    def record(self, trial: TrialId, score: float) -> None:
+        """Take note of the score of a trial that arrives."""
+        self._records[trial] = (-score, len(self._records))
+        bisect.insort(self._ordered, score)
+
+    @property
+    def value(self) -> float | None:
+        """What has to be reached; None with fewer than two records."""
+        if len(self._ordered) < 2:
+            return None
+        return quantile(self._ordered, self._eta - 1, self._eta)
+
+    def passes(self, trial: TrialId) -> bool:
+        """Whether the record of a trial is good enough now."""
+        score = -self._records[trial][0]
+        if self._ranked:
+            better = len(self._ordered) - bisect.bisect_right(self._ordered, score)
+            return better < len(self._ordered) // self._eta
+        value = self.value
+        return value is None or score >= value
+
+    def rest(self, trial: TrialId) -> None:
+        """Let a trial wait here."""
+        bisect.insort(self._resting, (*self._records[trial], trial))
+
+    def leave(self, trial: TrialId) -> None:
+        """Take a trial off that may wait here."""
+        key = (*self._records[trial], trial)
+        at = bisect.bisect_left(self._resting, key)
+        if at < len(self._resting) and self._resting[at] == key:
+            del self._resting[at]
+
+    def resting(self) -> Iterator[TrialId]:
+        """Yield those that wait here, the best first; nobody may come or leave meanwhile."""
+        return (trial for _, _, trial in self._resting)
+
+
+class Median:
+    """The median of numbers that come one by one."""
+
+    def __init__(self) -> None:
+        self._low: list[float] = []  # negated: the greatest first
+        self._high: list[float] = []
+
+    def add(self, number: float) -> None:
+        """Take note of a number."""
+        heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
+        if len(self._high) > len(self._low):
+            heapq.heappush(self._low, -heapq.heappop(self._high))
+
+    @property
+    def value(self) -> float | None:
+        """The median; None of no number."""
+        if not self._low:
+            return None
+        low = -self._low[0]
+        return low if len(self._low) > len(self._high) else (low + self._high[0]) / 2
+
+
+class Overhead:
+    """What it costs to start a trial anew: the 90th percentile of the set-ups so far."""
+
+    def __init__(self, *, ignored: bool = False) -> None:
+        self._ignored = ignored
+        self._ordered: list[float] = []
+        self._seen = 0
+
+    def seconds(self, view: View) -> float:
+        """Return the estimate; 0 before the first set-up, and where it is to be ignored."""
+        if self._ignored:
+            return 0.0
+        setups = view.setups
+        for at in range(self._seen, len(setups)):
+            bisect.insort(self._ordered, setups[at])
+        self._seen = len(setups)
+        return quantile(self._ordered, 9, 10) if self._ordered else 0.0
+
+
+class Admission:
+    """Whether something that doesn't run may start now: if it could still become a winner.
+
+    The time left has to be at least what the trial that trained longest has taken (`L`, without
+    its set-up, s), times eta; or what all `max_epochs` take on one atom (t1, the median epoch), if
+    that is less: time_left >= min((L - s) * eta, max_epochs * t1).
+    """
+
+    def __init__(self, *, max_epochs: int, eta: int, atom: Width, switches: Switches) -> None:
+        self._max_epochs = max_epochs
+        self._eta = eta
+        self._atom = atom
+        self._switches = switches
+        self._overhead = Overhead(ignored=switches.ignore_overhead)
+        self._longest = 0.0
+        self._epoch = Median()
+
+    def note(self, trial: TrialProgress) -> None:
+        """Take note of an epoch."""
+        self._longest = max(self._longest, trial.seconds)
+        if trial.width == self._atom:
+            self._epoch.add(trial.epoch_seconds)
+
+    def admits(self, view: View) -> bool:
+        """Whether something may start now."""
+        if self._switches.no_job_limit:
+            return True
+        return view.seconds_left >= self._least(view)
+
+    def _least(self, view: View) -> float:
+        """Return how much time has to be left."""
+        if self._switches.fixed_exploration:
+            return (view.limits.deadline or 0.0) * (1 - self._switches.exploration_ratio)
+        longest = (self._longest - self._overhead.seconds(view)) * self._eta
+        epoch = self._epoch.value
+        return min(longest, math.inf if epoch is None else self._max_epochs * epoch)

@@ -1,0 +1,50 @@
+"""Random search: every trial is trained to its end, in the order in which a sampler gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import Decision, Sampler, View
+
+
+class RandomSearch(Judging):
+    """All trials in one group, each trained to `max_epochs` or its own last epoch.
+
+    What is random about it is the sampler.
+    """
+
+    anytime = True
+
+    def __init__(self, sampler: Sampler, *, max_epochs: int) -> None:
+        self.name = "random"
+        self._new = NewTrials(sampler)
+        self._max_epochs = max_epochs
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        """Return the next trials."""
+        new = self._new.peek(view, room)
+        if not new:
+            return ()
+        tasks = tuple(Task(trial, capped(trial, self._max_epochs)) for trial in new)
+        return (TrialGroup(self.name, tasks),)
+
+    def judge(self, view: View, trial: TrialProgress) -> Decision:
+        """Let a trial train to its end."""
+        self._new.learn(trial)
+        last = capped(trial.trial, self._max_epochs)
+        return Go(last) if trial.epoch < last else Verdict.FINISH
+
+    def ended(self, view: View, trial: TrialProgress) -> None:
+        """Learn that a trial failed."""
+        self._new.learn_failure(trial)
+
+    def done(self, view: View) -> bool:
+        """Whether nothing runs and nothing new is left."""
+        return not view.running and self._new.dry(view) and at_rest(view)

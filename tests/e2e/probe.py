@@ -1,0 +1,122 @@
+"""A run whose strategy asks for everything that a world must be able to do with sessions."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune import home, planning
+from cloudtune.bookkeeping import Metric
+from cloudtune.driving import Drive, open_cloud
+from cloudtune.elastic import ElasticPolicy
+from cloudtune.experiment import Experiment
+from cloudtune.job import brakes
+from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.fleets import ConstantFleet
+from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.rungs import Judging
+from cloudtune.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import Decision, View
+    from cloudtune.trial import Width
+
+FIRST, CLONE = Trial("t00", {"lr": 0.01, "n": 1}), Trial("c00", {"lr": 0.02, "n": 2})
+FAR = 100_000
+
+
+class Probe(Judging):
+    """One trial that is stopped in mid-training and goes on wider, and a clone of it."""
+
+    name = "probe"
+    anytime = False
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        """Return what comes next: the trial, the trial again, its clone."""
+        first = view.trials.get(FIRST.id)
+        if first is None or first.status == "parked":
+            return [TrialGroup("first", (Task(FIRST, FAR),))]
+        if first.sessions == 2 and first.epoch >= 10 and CLONE.id not in view.trials:
+            return [TrialGroup("clone", (Task(CLONE, first.epoch + 2, clone_of=FIRST.id),))]
+        return []
+
+    def judge(self, view: View, trial: TrialProgress) -> Decision:
+        """Stop the first at epoch 3, though far more is granted; extend the clone each epoch."""
+        if trial.id == CLONE.id:
+            return Verdict.FINISH if len(trial.history) == 10 else Go(trial.epoch + 2)
+        if trial.sessions == 1 and trial.epoch == 3:
+            return Verdict.PAUSE
+        clone = view.trials.get(CLONE.id)
+        return Verdict.FINISH if clone is not None and clone.status == "finished" else Go(FAR)
+
+    def ended(self, view: View, trial: TrialProgress) -> None:
+        """Nobody is to fail here."""
+
+    def done(self, view: View) -> bool:
+        """Whether both have finished, or one has failed."""
+        states = [trial.status for trial in view.trials.values()]
+        return "failed" in states or states == ["finished", "finished"]
+
+
+@dataclass(frozen=True)
+class Widths:
+    """One GPU, then two, and half of one for the clone."""
+
+    name: str = "probe"
+
+    def least(self, view: View) -> Width:
+        """Return half a GPU."""
+        return 0.5
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return the width by what the task is."""
+        again = FIRST.id in view.trials
+        return [0.5 if task.trial.id == CLONE.id else 2.0 if again else 1.0 for task in tasks]
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the width that it has."""
+        return trial.width
+
+
+def rentable(experiment: Experiment) -> Rentable:
+    """Return the instances of the experiment, with a speed for half a GPU."""
+    [found] = planning.problem_of(experiment, planning.stored_profiles(experiment)).rentables
+    epoch = {0.5: found.profile.epoch[1.0], **found.profile.epoch}
+    return replace(found, profile=replace(found.profile, epoch=epoch))
+
+
+def main(path: str) -> None:
+    """Run it on the emulated cloud, unpaced: epochs of a few milliseconds."""
+    experiment = Experiment.load(path)
+    rented = rentable(experiment)
+    policy = ElasticPolicy(
+        strategy=Probe(),
+        allocator=Widths(),
+        fleet_rule=ConstantFleet(rented.offer, 2),
+        rentables=(rented,),
+        max_instances=2,
+        metric=Metric("loss", "min"),
+        limits=Limits(90.0, None),
+        brakes=brakes((rented,)),
+    )
+    folder, began = home.new_run(experiment.name), time.time()
+    drive = Drive(
+        folder=folder,
+        experiment=experiment,
+        offers=(rented.offer,),
+        cloud=open_cloud(experiment, pace=False),
+        began=began,
+        lease_seconds=600.0,
+        lease_end=began + 600.0,
+        last_epoch=FAR,
+    )
+    drive.go(policy, folder / "ledger.jsonl", {"probe": True}, lambda *_: None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
