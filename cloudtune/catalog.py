@@ -7,6 +7,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cloudtune.errors import UsageError
@@ -55,6 +56,18 @@ class Offer:
     granularity_seconds: float = 0.0
     zone: str = ""
     interruptions_per_hour: float = 0.0
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Offers are keys of all that is counted at every event, so each is hashed once.
+        return hash((self.instance_type, self.market, self.region, self.zone, self.usd_per_hour))
+
+    def __getstate__(self) -> dict[str, object]:
+        # Another process hashes strings otherwise.
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @property
     def gpus(self) -> int:

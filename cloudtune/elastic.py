@@ -248,6 +248,8 @@ class ElasticPolicy(ElasticBooks):
 
     def _make_room(self, waiting: float) -> Iterable[Command]:
         """Stop some of what only waits at a rung, where others wait for its GPUs."""
+        if waiting <= 0:
+            return []
         waiting -= sum(t.width for t in self._live.values() if t.status == "stopping")
         idle = [trial for trial in self._live.values() if trial.status == "at rung"]
         commands = []
@@ -261,6 +263,8 @@ class ElasticPolicy(ElasticBooks):
     def _fit_fleet(self, needed: float) -> Iterable[Command]:
         """Give back what is empty and too much; request what is missing, as far as limits allow."""
         target = Counter(dict(self.fleet_rule.target(self, needed)))
+        if target.items() == self.fleet.held().items() and not self.fleet.returning():
+            return []
         extra = self.fleet.held() - target
         commands = list(self._shrink(extra))
         if self.fleet_rule.repacks:
@@ -346,8 +350,7 @@ class ElasticPolicy(ElasticBooks):
 
     def _restless(self) -> bool:
         """Whether something is due that no event would tell: a node, a return, another request."""
-        pending = any(not r.joined or r.released for r in self.fleet.alive())
-        return pending or any(self.now < t.relaunch_at for t in self.troubles.values())
+        return self.fleet.unsettled() or any(self.now < t.relaunch_at for t in self.troubles.values())
 
     def _next_brake(self) -> float:
         """Return a time before which neither limit can come near with the fleet as it is."""

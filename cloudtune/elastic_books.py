@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.commands import Command
     from cloudtune.events import Event
+    from cloudtune.fleet import Rented
     from cloudtune.plan import Charges, Limits, Rentable
     from cloudtune.progress import Status, TrialProgress
     from cloudtune.strategies.base import Allocator, FleetRule, Strategy
@@ -86,6 +87,7 @@ class ElasticBooks(Renter):
         self._heartbeat, self._checked = heartbeat, checked
         self._by_offer = {each.offer: each for each in reversed(self.rentables)}
         self._seats = Seats({o: each.profile.epoch for o, each in self._by_offer.items()})
+        self._followed: list[Rented] = []
         self._live: dict[TrialId, TrialProgress] = {}
         self._until: dict[TrialId, int] = {}
         self._again: dict[TrialId, TrialProgress] = {}  # to go on, whatever else is wanted
@@ -215,7 +217,11 @@ class ElasticBooks(Renter):
         return commands
 
     def _follow_fleet(self) -> None:
-        usable = {r.instance: r.offer for r in self.fleet.usable() if r.instance is not None}
+        found = self.fleet.usable()
+        if found is self._followed:
+            return
+        self._followed = found
+        usable = {r.instance: r.offer for r in found if r.instance is not None}
         self._seats.follow(usable, self._taken())
 
     def _leave(self, trial: TrialProgress, status: Status) -> None:

@@ -26,6 +26,12 @@ class Rented:
     released: bool = False
     released_at: float = 0.0
     gone_at: float | None = None
+    book: FleetBook | None = field(default=None, repr=False, compare=False)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if self.book is not None:
+            self.book.forget()
 
     @property
     def over(self) -> bool:
@@ -83,11 +89,27 @@ class Trouble:
         return self.for_good or max(self.refusals, self.no_shows) >= rounds
 
 
-@dataclass
 class FleetBook:
-    """Every intent of a run, in the order of the requests."""
+    """Every intent of a run, in the order of the requests.
 
-    rented: dict[str, Rented] = field(default_factory=dict)
+    What it is asked at every event, it answers with the same object until an instance changes:
+    it is to be read only.
+    """
+
+    def __init__(self) -> None:
+        self.rented: dict[str, Rented] = {}
+        self._going_on: list[Rented] = []  # all that isn't over, and some that is
+        self._alive: list[Rented] | None = None
+        self._wanted: list[Rented] | None = None
+        self._usable: list[Rented] | None = None
+        self._held: Counter[Offer] | None = None
+        self._returning: bool | None = None
+        self._unsettled: bool | None = None
+
+    def forget(self) -> None:
+        """Work everything out anew when it is asked for next: an instance has changed."""
+        self._alive = self._wanted = self._usable = self._held = None
+        self._returning = self._unsettled = None
 
     def __iter__(self) -> Iterator[Rented]:
         return iter(self.rented.values())
@@ -97,8 +119,10 @@ class FleetBook:
 
     def request(self, offer: Offer, at: float) -> Rented:
         """Return a new intent, with an id of its own."""
-        rented = Rented(f"i{len(self.rented):03d}", offer, at)
+        rented = Rented(f"i{len(self.rented):03d}", offer, at, book=self)
         self.rented[rented.intent] = rented
+        self._going_on = [*self._going_on, rented]
+        self.forget()
         return rented
 
     def of(self, instance: str) -> Rented:
@@ -114,19 +138,41 @@ class FleetBook:
 
     def alive(self) -> list[Rented]:
         """Return what exists or may exist, and bills."""
-        return [r for r in self if not r.over]
+        if self._alive is None:
+            # What is over stays so: a long run isn't slower for all that it has given back.
+            self._going_on = [r for r in self._going_on if not r.over]
+            self._alive = self._going_on
+        return self._alive
 
     def wanted(self) -> list[Rented]:
         """Return what is alive and is to stay."""
-        return [r for r in self if not (r.over or r.surplus or r.released)]
+        if self._wanted is None:
+            self._wanted = [r for r in self.alive() if not (r.surplus or r.released)]
+        return self._wanted
 
     def held(self) -> Counter[Offer]:
         """Return how many are to stay, by offer."""
-        return Counter(r.offer for r in self.wanted())
+        if self._held is None:
+            self._held = Counter(r.offer for r in self.wanted())
+        return self._held
 
     def usable(self) -> list[Rented]:
         """Return what trials may be started on."""
-        return [r for r in self if r.usable]
+        if self._usable is None:
+            self._usable = [r for r in self.alive() if r.usable]
+        return self._usable
+
+    def returning(self) -> bool:
+        """Whether any of them is to go, and hasn't been given back yet."""
+        if self._returning is None:
+            self._returning = any(r.surplus and not r.released for r in self.alive())
+        return self._returning
+
+    def unsettled(self) -> bool:
+        """Whether any of them has yet to join, or has been given back and isn't gone."""
+        if self._unsettled is None:
+            self._unsettled = any(not r.joined or r.released for r in self.alive())
+        return self._unsettled
 
     @property
     def launches(self) -> int:

@@ -12,6 +12,7 @@ from cloudtune.elastic import ElasticPolicy
 from cloudtune.errors import UsageError
 from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
 from cloudtune.planners.hypersched import POLICIES, HyperSchedAllocator
+from cloudtune.planners.seer_elastic import SeerAllocator, SeerFleet
 from cloudtune.planners.widths import SameWidth
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.bohb import Bohb, SyncBohb
@@ -154,7 +155,6 @@ def _seer(setup: Setup, sampler: Sampler, *, constant: bool = False) -> Strategy
         rentables=sorted(setup.rentables, key=_epoch_dollars),
         max_instances=setup.max_instances,
         limits=setup.limits,
-        seed=setup.seed,
         constant=constant,
     )
 
@@ -205,7 +205,7 @@ FLEETS: dict[str, Callable[[Offer, int], FleetRule]] = {
 }
 
 OWN = "own"
-"""The allocator and the fleet of a strategy that decides widths and instances itself."""
+"""The allocator and the fleet that belong to a strategy, and see what it sees."""
 SUITED: dict[str, tuple[str, str]] = {
     "hypersched": ("hypersched", "constant"),
     "seer": (OWN, OWN),
@@ -288,8 +288,10 @@ def tactic(
     suited = SUITED.get(strategy, ("same", "naive"))
     allocator, fleet = allocator or suited[0], fleet or suited[1]
     if isinstance(made, Seer):
-        widths = made if allocator == OWN else ALLOCATORS[_allocator(allocator)](setup)
-        return Tactic(made, widths, made if fleet == OWN else fleet_rule(setup, fleet))
+        own = SeerAllocator(made)
+        widths = own if allocator == OWN else ALLOCATORS[_allocator(allocator)](setup)
+        rule = SeerFleet(made, own) if fleet == OWN else fleet_rule(setup, fleet)
+        return Tactic(made, widths, rule)
     return Tactic(made, ALLOCATORS[_allocator(allocator)](setup), fleet_rule(setup, fleet))
 
 

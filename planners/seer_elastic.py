@@ -1,0 +1,84 @@
+"""How wide SEER trains its trials, and on how many instances (cloudtune/strategies/seer.py)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.planners.hypersched import HyperSchedAllocator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Rentable
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import View
+    from cloudtune.strategies.seer import Seer
+    from cloudtune.trial import Width
+
+
+class SeerAllocator(HyperSchedAllocator):
+    """Shares the GPUs out as HyperSched does, anew after each result.
+
+    What trains since an earlier season keeps what it has: the GPUs that it leaves are for the rest.
+    """
+
+    name = "seer"
+
+    def __init__(self, strategy: Seer) -> None:
+        super().__init__(atom=strategy.atom, recharge=1)
+        self._strategy = strategy
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the trial's share, if a resize pays; else the width that it has."""
+        width = super().resized(view, trial)
+        return width if self._strategy.is_new(trial.id) else max(width, trial.width)
+
+    def usable(self, view: View) -> float:
+        """Return the GPUs that the trials could ever use: each the most from which it still gains.
+
+        Shares come and go as trials end, so what idles now may be wanted at the next result.
+        """
+        rentable = self._strategy.rentable(view)
+        return sum(self._most(view, trial, rentable) for trial in self._live(view))
+
+    def _most(self, view: View, trial: TrialProgress, rentable: Rentable) -> Width:
+        if trial.width not in rentable.profile.epoch:
+            return trial.width
+        wider = (width for width in rentable.profile.widths if width > trial.width)
+        gain = self._least_gain
+        useful = (w for w in wider if self.gain(view, rentable, trial.width, w) > gain)
+        return max(useful, default=trial.width)
+
+
+class SeerFleet:
+    """As many instances as the budget pays for until the deadline.
+
+    Those that are empty go back when nothing will start any more. On the most wanted offer that can
+    be had; what is rented already counts. A constant fleet stays to the end.
+    """
+
+    name = "seer"
+    repacks = False
+
+    def __init__(self, strategy: Seer, allocator: SeerAllocator) -> None:
+        self._strategy = strategy
+        self._allocator = allocator
+
+    def most_gpus(self, view: View) -> int:
+        """Return the GPUs of the whole fleet."""
+        return self._strategy.instances(view) * self._strategy.rentable(view).gpus
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the whole fleet; at the end what of it is needed."""
+        rentable, count = self._strategy.rentable(view), self._strategy.instances(view)
+        if not self._strategy.constant and self._strategy.closing(view):
+            wanted_gpus = max(needed, self._allocator.usable(view))
+            count = min(count, math.ceil(wanted_gpus / rentable.gpus - 1e-6))
+        wanted: dict[Offer, int] = {}
+        for offer, held in view.held.items():
+            if offer != rentable.offer:
+                wanted[offer] = min(held, count)
+                count -= wanted[offer]
+        return {**wanted, rentable.offer: count}
