@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cloudtune.checkpoint import Checkpoint
     from cloudtune.errors import CloudtuneError
     from cloudtune.experiment import Experiment
+    from cloudtune.strategies.batches import batch_and_lr
     from cloudtune.training import (
         StopTraining,
         epochs,
@@ -28,6 +29,7 @@ __all__ = [
     "CloudtuneError",
     "Experiment",
     "StopTraining",
+    "batch_and_lr",
     "epochs",
     "get_checkpoint",
     "get_context",
@@ -40,6 +42,7 @@ _HOMES = {
     "Checkpoint": "cloudtune.checkpoint",
     "CloudtuneError": "cloudtune.errors",
     "Experiment": "cloudtune.experiment",
+    "batch_and_lr": "cloudtune.strategies.batches",
 }
 
 

@@ -298,8 +298,8 @@ class Books:
 
     def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
         trial = self._session(event.session)
-        if trial is None or trial.status == "stopping":
-            return []
+        if trial is None or trial.status == "stopping" or event.epoch <= trial.epoch:
+            return []  # of a session that is over, or told a second time
         metric = event.metrics.get(self.metric.name, math.nan)
         trial.record(event, metric)
         if math.isnan(metric):

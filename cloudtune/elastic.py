@@ -36,10 +36,7 @@ _AFTER: dict[Verdict, Status] = {
     Verdict.CUT: "cut",
     Verdict.FINISH: "finished",
 }
-
-
-_MOMENT = 1e-3
-"""The least seconds between two looks at the limits."""
+_LIMITS = frozenset({EndReason.DEADLINE, EndReason.BUDGET})
 
 
 class ElasticPolicy(ElasticBooks):
@@ -69,16 +66,14 @@ class ElasticPolicy(ElasticBooks):
         return [*commands, *self._set_timers()]
 
     def _brake(self) -> None:
-        """End the run while what it holds can still be given back within both limits.
+        """End the run while what it holds can still be given back within both limits."""
+        if self.now >= self._brake_at:
+            super()._brake()
 
-        For a strategy that uses all it is given, that is the normal end.
-        """
-        if self.now < self._brake_at:
-            return
-        super()._brake()
-        limits = {EndReason.DEADLINE, EndReason.BUDGET}
-        if self.ending in limits and self.strategy.anytime and self.best is not None:
-            self.ending = EndReason.DONE
+    def _end(self, reason: EndReason) -> None:
+        """Note why the run ends; for a strategy that uses all it is given a limit is its aim."""
+        reached = reason in _LIMITS and self.strategy.anytime and self.best is not None
+        super()._end(EndReason.DONE if reached else reason)
 
     def _judge(self, trial: TrialProgress) -> Iterable[Command]:
         best = self.best
@@ -125,9 +120,12 @@ class ElasticPolicy(ElasticBooks):
     def _resize(self, trial: TrialProgress) -> Command | None:
         """Begin to move a trial to the width that it should have, if there is room for it now.
 
-        One whose instance is to go moves as it is.
-        Its own GPUs are its own until it has stopped; what it grows by is kept for it.
+        One whose instance is to go moves as it is. None moves whose last epoch wasn't saved: it
+        would train it again, and again after each move. Its own GPUs are its own until it has
+        stopped; what it grows by is kept for it.
         """
+        if trial.checkpoint_epoch < trial.epoch:
+            return None
         width = self.allocator.resized(self, trial) or trial.width
         assert trial.offer is not None
         stays = all(piece.instance in self._seats.offers for piece in trial.placement)
@@ -153,8 +151,44 @@ class ElasticPolicy(ElasticBooks):
         commands += starting
         missing = sum(waiting) + sum(t.width or least for t in self._again.values())
         commands += self._make_room(missing)
-        needed = sum(trial.width for trial in self._live.values()) + missing
-        return [*commands, *self._fit_fleet(needed)]
+        needed = sum([trial.width for trial in self._live.values()]) + missing
+        commands += self._fit_fleet(needed)
+        if self.ending is None and not self._live and self._settled:
+            commands += self._unstick(tasks)
+        return commands
+
+    @property
+    def _settled(self) -> bool:
+        """Whether no instance comes or goes, nor will: what is refused again and again won't."""
+        paused = (o for o, trouble in self.troubles.items() if self.now < trouble.relaunch_at)
+        return not self.fleet.unsettled() and all(self.refused(offer) for offer in paused)
+
+    def _unstick(self, tasks: Sequence[Task]) -> list[Command]:
+        """Where nothing trains or would ever: start what waits at any width, or end the run.
+
+        What it pays for would stand idle to the end of the budget.
+        """
+        again = [Task(trial.trial, self._until[trial.id]) for trial in self._again.values()]
+        commands: list[Command] = []
+        for task in (*again, *tasks):
+            found = self._any_seat(self.allocator.widths(self, [task])[0])
+            if found is not None and not self._full:
+                self._again.pop(task.trial.id, None)
+                commands.append(self._start(task, *found))
+        if not commands and (again or tasks or self.strategy.wake_at(self) is None):
+            refused = any(self.refused(offer) for offer in self.troubles)
+            self.trouble = self.trouble or "nothing of what is left to train fits on what is rented"
+            self._end(EndReason.NO_CAPACITY if refused else EndReason.FAILED)
+        return commands
+
+    def _any_seat(self, asked: Width) -> tuple[Seat, Width] | None:
+        """Return a free seat of the width asked for, of a narrower one, or else of a wider one."""
+        known = {width for each in self.rentables for width in each.profile.widths}
+        for width in sorted(known, key=lambda width: (width > asked, abs(width - asked))):
+            seat = self._seats.find(width)
+            if seat is not None:
+                return seat, width
+        return None
 
     def _seated_again(self) -> Iterable[tuple[Task, Seat, Width]]:
         """Yield what was moved or lost, with its new seat: before anything new is started."""
@@ -180,12 +214,13 @@ class ElasticPolicy(ElasticBooks):
 
     def _wanted(self, least: Width) -> list[Task]:
         """Return what the strategy wants to begin, no more than there is or might be room for."""
-        busy = sum(t.width for t in self._live.values() if t.status != "at rung")
+        busy = sum([t.width for t in self._live.values() if t.status != "at rung"])
         room = math.floor((self.fleet_rule.most_gpus(self) - busy) / least + 1e-6)
         if self.most_concurrent is not None:
             idle = sum(t.status == "at rung" for t in self._live.values())
             room = min(room, self.most_concurrent - len(self._live) + idle)
-        room -= len(self._again)
+        # Where nothing runs, one is asked for, however wide: it may have to do with less.
+        room = max(room, 0 if self._live else 1) - len(self._again)
         groups = self.strategy.requests(self, room) if room > 0 else ()
         return [task for group in groups for task in group.tasks]
 
@@ -262,7 +297,7 @@ class ElasticPolicy(ElasticBooks):
 
     def _fit_fleet(self, needed: float) -> Iterable[Command]:
         """Give back what is empty and too much; request what is missing, as far as limits allow."""
-        target = Counter(dict(self.fleet_rule.target(self, needed)))
+        target = +Counter(dict(self.fleet_rule.target(self, needed)))
         if target.items() == self.fleet.held().items() and not self.fleet.returning():
             return []
         extra = self.fleet.held() - target
@@ -320,7 +355,20 @@ class ElasticPolicy(ElasticBooks):
             failed = all(t.for_good or t.no_shows >= self.brakes.refusals for t in troubles)
             self._end(EndReason.FAILED if failed else EndReason.NO_CAPACITY)
         elif all(self.now >= trouble.relaunch_at for trouble in troubles):
-            self._end(EndReason.BUDGET)  # none was asked for, so none could be paid
+            late = not any(self._would_join(offer) for offer in target)
+            self._end(EndReason.DEADLINE if late else EndReason.BUDGET)  # none was asked for
+
+    def _may_ask(self, offer: Offer) -> bool:
+        """Whether to ask for one now: not for what is paid for, and won't come to train."""
+        absent = self._trouble(offer).no_shows >= self.brakes.refusals
+        boot = offer.charge(self._by_offer[offer].profile.boot.mean)
+        paid = boot + self.charges.usd_per_launch <= self.dollars_left
+        return super()._may_ask(offer) and not absent and paid and self._would_join(offer)
+
+    def _would_join(self, offer: Offer) -> bool:
+        """Whether one that is asked for now would join before the run must begin to give back."""
+        profile = self._by_offer[offer].profile
+        return profile.launch.mean + profile.boot.mean < self.seconds_left
 
     # ---- time ----------------------------------------------------------------------------
 
@@ -337,30 +385,17 @@ class ElasticPolicy(ElasticBooks):
         """Be woken when a limit comes near, when the strategy asks for it, or for housekeeping."""
         if self.now >= self._brake_at:
             self._brake_at = self._next_brake()
+        timers = self._timer("brake", self._brake_at)
         wake = self.strategy.wake_at(self)
-        times = {"brake": self._brake_at}
         if wake is not None and wake > self.now:
-            times["wake"] = wake
-        if self._heartbeat or self._restless():
-            times["tick"] = self._timers.get("tick", self.now + self.brakes.tick)
-        for name, at in times.items():
-            if at < math.inf and self._timers.get(name) != at:
-                self._timers[name] = at
-                yield SetTimer(name, at)
+            timers += self._timer("wake", wake)
+        if "tick" not in self._timers and (self._heartbeat or self._restless()):
+            timers += self._timer("tick", self.now + self.brakes.tick)
+        return timers
 
-    def _restless(self) -> bool:
-        """Whether something is due that no event would tell: a node, a return, another request."""
-        return self.fleet.unsettled() or any(self.now < t.relaunch_at for t in self.troubles.values())
-
-    def _next_brake(self) -> float:
-        """Return a time before which neither limit can come near with the fleet as it is."""
-        at = math.inf
-        if self.limits.deadline is not None:
-            at = self.limits.deadline - self.brakes.tick - self.brakes.drain
-        if self.limits.budget is not None:
-            alive = self.fleet.alive()
-            rate = sum(r.offer.usd_per_second for r in alive) + self.charges.usd_per_second
-            grains = sum(r.offer.usd_per_second * r.offer.granularity_seconds for r in alive)
-            left = self.limits.budget - self.spent(self._ahead) - grains
-            at = min(at, self.now + left / rate) if rate > 0 else at
-        return max(at, self.now + _MOMENT)
+    def _timer(self, name: str, at: float) -> list[Command]:
+        """Return what sets a timer, if it isn't set to that time already."""
+        if at == math.inf or self._timers.get(name) == at:
+            return []
+        self._timers[name] = at
+        return [SetTimer(name, at)]

@@ -205,11 +205,13 @@ class ElasticBooks(Renter):
 
     def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
         trial = self._session(event.session)
-        if trial is None or trial.status == "stopping":
+        if trial is None or trial.status == "stopping" or event.epoch <= trial.epoch:
             return []
         assert trial.offer is not None
         expected = self._by_offer[trial.offer].epoch_seconds(trial.width)
-        for pace in (self._paces[None], self._paces.setdefault(trial.id, _Pace())):
+        if trial.id not in self._paces:
+            self._paces[trial.id] = _Pace()
+        for pace in (self._paces[None], self._paces[trial.id]):
             pace.note(event.seconds, expected)
         commands = list(super()._note_epoch(event))
         if not trial.error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VERSION = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a long run in memory has very many
 class Entry:
     """One event and the commands that it led to."""
 

@@ -65,8 +65,9 @@ class Renter(Books):
 
     def _restless(self) -> bool:
         """Whether something is due that no event would tell: a node, a return, another request."""
-        pending = any(not r.joined or r.released for r in self.fleet.alive())
-        return pending or any(self.now < t.relaunch_at for t in self.troubles.values())
+        return self.fleet.unsettled() or any(
+            self.now < t.relaunch_at for t in self.troubles.values()
+        )
 
     def _affordable(self, wanted: Iterable[Offer]) -> list[Offer]:
         """Return what of it could be rented, and all given back, on the budget."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from cloudtune.planners.hypersched import HyperSchedAllocator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.plan import Rentable
     from cloudtune.progress import TrialProgress
-    from cloudtune.strategies.base import View
+    from cloudtune.strategies.base import Task, View
     from cloudtune.strategies.seer import Seer
     from cloudtune.trial import Width
 
@@ -27,11 +27,21 @@ class SeerAllocator(HyperSchedAllocator):
     name = "seer"
 
     def __init__(self, strategy: Seer) -> None:
-        super().__init__(atom=strategy.atom, recharge=1)
+        super().__init__(recharge=1)
         self._strategy = strategy
+
+    def least(self, view: View) -> Width:
+        """Return one atom of what is rented now."""
+        self._atom = self._strategy.atom(view)
+        return self._atom
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return one atom for each."""
+        return [self.least(view)] * len(tasks)
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         """Return the trial's share, if a resize pays; else the width that it has."""
+        self.least(view)
         width = super().resized(view, trial)
         return width if self._strategy.is_new(trial.id) else max(width, trial.width)
 
@@ -48,8 +58,22 @@ class SeerAllocator(HyperSchedAllocator):
             return trial.width
         wider = (width for width in rentable.profile.widths if width > trial.width)
         gain = self._least_gain
-        useful = (w for w in wider if self.gain(view, rentable, trial.width, w) > gain)
-        return max(useful, default=trial.width)
+        useful = [w for w in wider if self.gain(view, rentable, trial.width, w) > gain]
+        return _fastest(useful, rentable) or trial.width
+
+    def _rounded(self, atoms: int, rentable: Rentable) -> Width:
+        """Return the fastest width for so many atoms or fewer; 0 where there is none.
+
+        The widest may be slower, at a node's edge.
+        """
+        widths = rentable.profile.widths
+        return _fastest([w for w in widths if self._is_share(w, atoms)], rentable)
+
+
+def _fastest(widths: Sequence[Width], rentable: Rentable) -> Width:
+    """Return the width with the shortest epochs, the narrowest of equals; 0 of none."""
+    seconds = rentable.profile.epoch_seconds
+    return min(widths, key=lambda width: (seconds(width), width), default=0.0)
 
 
 class SeerFleet:

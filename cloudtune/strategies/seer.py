@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 
 from cloudtune.strategies.base import Verdict
 from cloudtune.strategies.hypersched import HyperSched
-from cloudtune.strategies.hypersched_rules import Median, Overhead
-from cloudtune.strategies.rungs import at_rest
+from cloudtune.strategies.hypersched_rules import (
+    Cutoff,
+    Median,
+    Overhead,
+    open_rungs,
+    quantile,
+)
+from cloudtune.strategies.rungs import at_rest, capped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +31,26 @@ if TYPE_CHECKING:
     from cloudtune.strategies.base import Decision, Sampler, TrialGroup, View
     from cloudtune.trial import Mode, TrialId, Width
 
-KEPT = 2
-"""A rung holds back those below its median: gentler than usual, as those held back may return."""
+APART = 3
+"""A rung is so many times as many epochs as the one below."""
+HELD_BACK = (3, 5)
+"""The part of a rung that is held back: gentler than eta 3 has it, as they may come back."""
 CATCH_UP = 3.0
 """Something new may start while there is so many times as long left as the furthest has trained."""
 _MOMENT = 2.0
 """Another season needs the time of so many epochs, and of so many restarts."""
+
+
+class _Cutoff(Cutoff):
+    """A rung that asks for more than `HELD_BACK` of its records reached."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch, APART)
+
+    @property
+    def value(self) -> float | None:
+        """What has to be reached; None with fewer than two records."""
+        return quantile(self._ordered, *HELD_BACK) if len(self._ordered) > 1 else None
 
 
 class Seer(HyperSched):
@@ -57,15 +77,14 @@ class Seer(HyperSched):
     ) -> None:
         self.rentables = tuple(rentables)
         self.constant = constant
-        self.atom = cheapest_width(self.rentables[0])
         super().__init__(
             sampler,
             min_epochs=min_epochs,
             max_epochs=max_epochs,
-            eta=KEPT,
+            eta=APART,
             mode=mode,
-            atom=self.atom,
         )
+        self._rungs = [_Cutoff(epoch) for epoch in open_rungs(min_epochs, max_epochs, APART)]
         self.name = "seer-constant" if constant else "seer"
         self._limits = limits
         self._max_instances = max_instances
@@ -81,6 +100,10 @@ class Seer(HyperSched):
     def rentable(self, view: View) -> Rentable:
         """Return the first of the rentables that can be had."""
         return next((r for r in self.rentables if not view.refused(r.offer)), self.rentables[0])
+
+    def atom(self, view: View) -> Width:
+        """Return the width at which trials start: what is rented may not have that of another."""
+        return cheapest_width(self.rentable(view))
 
     def instances(self, view: View) -> int:
         """Return as many instances as the budget pays for until the deadline, rounded up."""
@@ -108,11 +131,10 @@ class Seer(HyperSched):
 
     def _fastest(self, view: View) -> float:
         """Return an epoch's time on the GPUs of one instance, as a share of that on one atom."""
-        rentable = self.rentable(view)
+        rentable, atom = self.rentable(view), self.atom(view)
         epochs = rentable.profile.epoch
-        inside = [w for w in epochs if self.atom <= w <= rentable.gpus] or list(epochs)
-        fastest = min(epochs[width].mean for width in inside)
-        return fastest / epochs[self.atom].mean if self.atom in epochs else 1.0
+        inside = [w for w in epochs if atom <= w <= rentable.gpus] or list(epochs)
+        return min(epochs[width].mean for width in inside) / epochs[atom].mean
 
     def _another(self, view: View) -> float:
         """Return how much time has to be left for another season."""
@@ -124,12 +146,11 @@ class Seer(HyperSched):
     def _open(self, view: View) -> bool:
         """Whether something may start; a season that is closed stays so until all have ended."""
         left = self.time_left(view)
+        self._closed = self._closed or left < self._least(view)
         if self._closed and not view.running and left > self._another(view):
             self._closed, self._longest = False, 0.0
             self.season += 1
             self._before = {trial.id: trial.seconds for trial in view.trials.values()}
-            return True
-        self._closed = self._closed or left < self._least(view)
         return not self._closed
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
@@ -142,7 +163,7 @@ class Seer(HyperSched):
 
     def judge(self, view: View, trial: TrialProgress) -> Decision:
         """Pause a trial that a rung which it has passed would hold back now."""
-        if trial.width == self.atom:
+        if trial.width == self.atom(view):
             self._epoch.add(trial.epoch_seconds)
         if self.is_new(trial.id):
             trained = trial.seconds - self._before.get(trial.id, 0.0)
@@ -158,17 +179,23 @@ class Seer(HyperSched):
         return self._season_of.get(trial, 0) == self.season
 
     def closing(self, view: View) -> bool:
-        """Whether nothing will start any more but what trains now."""
-        return self._closed and self.time_left(view) <= self._another(view) + self._to_train(view)
+        """Whether nothing will start any more: too little would be left when all have ended."""
+        return self._closed and self.time_left(view) <= self._another(view) + self._busy(view)
 
-    def _to_train(self, view: View) -> float:
-        """Return the seconds until the first of those that train comes to its end."""
-        ends = (
-            (self._last - trial.epoch) * view.epoch_seconds(trial.id, trial.offer, trial.width)
-            for trial in view.running
-            if trial.offer is not None
-        )
-        return max(ends, default=0.0)
+    def _busy(self, view: View) -> float:
+        """Return the seconds for which some trial will train: the one that is done first, at best.
+
+        The others may be held back at their next result, so they say nothing.
+        """
+        ends = [self._soonest(view, trial) for trial in view.running if trial.offer is not None]
+        return min(ends, default=0.0)
+
+    def _soonest(self, view: View, trial: TrialProgress) -> float:
+        """Return the seconds that a trial takes to its end at its fastest width."""
+        rentable = next(each for each in self.rentables if each.offer == trial.offer)
+        fastest = min(rentable.profile.epoch, key=rentable.profile.epoch_seconds)
+        left = capped(trial.trial, self._last) - trial.epoch
+        return left * view.epoch_seconds(trial.id, rentable.offer, fastest)
 
     def done(self, view: View) -> bool:
         """Whether all that there is has trained to its end, or what is left is worth no season."""
