@@ -35,8 +35,6 @@ from cloudtune.events import (
     RunStarted,
     TimerFired,
     TrialFailed,
-    TrialLost,
-    TrialStopped,
 )
 from cloudtune.infra.trial_session import TrialSession
 from cloudtune.infra.watcher import Watcher
@@ -75,7 +73,7 @@ class CloudWorld:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
-        self._loading: dict[str, StartTrial] = {}  # by session: it has yet to load its checkpoint
+        self._loading: dict[str, StartTrial] = {}  # by trial: it may have to load that once more
         self._told: Event | None = None
         self._emitting = threading.Lock()
         self._last = 0.0
@@ -161,16 +159,18 @@ class CloudWorld:
     def _acknowledge(self) -> None:
         """Let a worker drop old checkpoints, now that the policy has dealt with the last event."""
         told, self._told = self._told, None
-        if isinstance(told, EpochDone | TrialStopped | TrialFailed | TrialLost):
-            self._loading.pop(told.session, None)  # its script has loaded it, or never will
+        # Not when it is stopped or lost: what has no checkpoint of its own goes on from that one.
+        if isinstance(told, TrialFailed):
+            self._loading.pop(told.session.rpartition(".")[0], None)
         if isinstance(told, EpochDone) and told.checkpoint is not None:
+            self._loading.pop(told.session.rpartition(".")[0], None)
             oldest = self._oldest_wanted(told.checkpoint, told.epoch)
             self._sessions[told.session].acknowledge(oldest)
 
     def _oldest_wanted(self, checkpoint: str | None, epoch: int) -> int:
         """Return from which epoch on a trial's checkpoints are to stay; `checkpoint` is one of it.
 
-        Those that a session is about to load stay as well: its own, or those of its clone.
+        Those that a session may have to load stay as well: its own, or those of its clone.
         """
         if checkpoint is None:
             return 0
@@ -209,7 +209,7 @@ class CloudWorld:
                 self._watcher.release(command.intent)
             case StartTrial():
                 known = self._oldest_wanted(command.checkpoint, command.start_epoch)
-                self._loading[command.session] = command
+                self._loading[command.trial] = command
                 session = TrialSession(command, self._training, self.emit, known)
                 self._sessions[command.session] = session
                 session.start()

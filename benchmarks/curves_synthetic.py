@@ -1,0 +1,60 @@
+"""Made-up learning curves that look like real ones, the same for a seed: for whoever has no data.
+
+    value(e) = floor + (start - floor) e^-pace + N(0, noise)      a loss; the accuracy is 1 - value
+
+Power laws, as losses of networks are (Hestness et al. 2017). The floor is lowest at some learning
+rate and weight decay, so that a sampler has something to learn; a high learning rate starts fast,
+ends worse, and diverges the more often the higher it is. How long an epoch takes depends on the
+batch size, and differs a little from one configuration to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloudtune.curves import Curve, Curves
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+BATCHES = (32, 64, 128, 256)
+_NOISE = 0.004
+_START = 0.9
+_FEWEST = 0.6
+"""The share of the epochs that the shortest schedule of a configuration has."""
+
+
+def synthetic(
+    count: int = 256,
+    epochs: int = 64,
+    seed: int = 0,
+    *,
+    diverging: float = 0.15,
+    epoch_seconds: float = 120.0,
+) -> Curves:
+    """Return so many curves of an accuracy; about that share of them diverge."""
+    rng = np.random.default_rng(seed)
+    curves = tuple(_curve(n, epochs, rng, diverging, epoch_seconds) for n in range(count))
+    return Curves("accuracy", "max", curves)
+
+
+def _curve(
+    number: int, epochs: int, rng: Generator, diverging: float, epoch_seconds: float
+) -> Curve:
+    log_lr, log_decay = rng.uniform(-4.0, 0.0), rng.uniform(-6.0, -2.0)
+    batch = BATCHES[rng.integers(len(BATCHES))]
+    last = int(rng.integers(max(1, math.ceil(_FEWEST * epochs)), epochs + 1))
+    floor = 0.06 + 0.05 * (log_lr + 1.8) ** 2 + 0.01 * (log_decay + 4.0) ** 2
+    floor = min(0.85, floor + float(rng.exponential(0.03)))
+    pace = 0.35 + 0.15 * (log_lr + 4.0) * float(rng.uniform(0.5, 1.5))
+    at = np.arange(1, last + 1)
+    loss = floor + (_START - floor) * at**-pace + rng.normal(0.0, _NOISE, last)
+    values = tuple(float(value) for value in 1.0 - loss)
+    if rng.random() < diverging * 2 * (log_lr + 4.0) / 4.0:
+        values = (*values[: int(rng.integers(0, last))], math.nan)
+    usual = epoch_seconds * (64.0 / batch) ** 0.3 * float(rng.uniform(0.9, 1.1))
+    config = {"lr": 10.0**log_lr, "weight_decay": 10.0**log_decay, "batch_size": batch}
+    return Curve(f"s{number:03d}", values, last, config, (usual,) * len(values))

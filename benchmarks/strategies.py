@@ -1,0 +1,185 @@
+"""Which strategy finds the best model within a deadline and a budget: on recorded curves.
+
+    python -m benchmarks.strategies /work/shared/data --out DIR [--quick] [--seeds 20]
+        [--grounds alexnet,cifar10_3c3d,…] [--profiles near-linear,…] [--etas 2,3,4]
+        [--fleets constant,naive] [--processes 2] [--again seer,…]
+
+What is tried is in strategies_cells.py (curves, profiles, limits) and strategies_methods.py (who,
+in which variants); how it is judged, in strategies_verdict.py. Runs are kept in DIR/runs.jsonl as
+they are done, seed by seed, so an interrupted comparison goes on where it was; `--again` names
+methods whose code has changed since. Without the data folder (-) it is on made-up curves alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.strategies_cells import (
+    EPOCH_SECONDS,
+    GRID,
+    GROUNDS,
+    PROFILES,
+    QUICK_GRID,
+    Cell,
+    scale_of,
+)
+from benchmarks.strategies_methods import OURS, PEERS, Choices
+from benchmarks.strategies_plots import draw
+from benchmarks.strategies_runs import Contest, Kept, do_all
+from benchmarks.strategies_verdict import Book, Verdict, cells_table, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.strategies_cells import Ground
+    from benchmarks.strategies_runs import Done, Job
+
+QUICK_GROUNDS = ("alexnet", "cifar10_3c3d", "synthetic")
+QUICK_PROFILES = ("near-linear", "sublinear", "non-monotone")
+QUICK = Choices(etas=(3,), fleets=("constant",))
+SUBJECTS = (*OURS, "rubberband")
+_EVERY_SECONDS = 60.0
+_FEWEST_SEEDS = 4
+"""Each half of the seeds needs two."""
+_SHOWN = 20
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("data", type=Path, help="the data folder; - for made-up curves alone")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="6 seeds, 3 tables, 8 cells, eta 3")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--grounds", type=_names)
+    parser.add_argument("--profiles", type=_names)
+    parser.add_argument("--methods", type=_names, default=(*PEERS, *OURS))
+    parser.add_argument("--etas", type=_numbers)
+    parser.add_argument("--fleets", type=_names)
+    parser.add_argument("--epoch-seconds", type=float, default=EPOCH_SECONDS)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--again", type=_names, default=())
+    parser.add_argument("--plots", action="store_true", help="plots as well, as SVG")
+    parser.add_argument("--tables-only", action="store_true", help="of what has been run")
+    return parser.parse_args()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(","))
+
+
+def _grounds(given: argparse.Namespace) -> list[Ground]:
+    usual = QUICK_GROUNDS if given.quick else tuple(GROUNDS)
+    names = ("synthetic",) if str(given.data) == "-" else given.grounds or usual
+    return [GROUNDS[name](given.data, given.epoch_seconds) for name in names]
+
+
+def _choices(given: argparse.Namespace) -> Choices:
+    usual = QUICK if given.quick else Choices()
+    return Choices(given.etas or usual.etas, given.fleets or usual.fleets)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known so far, into files of a folder."""
+
+    contest: Contest
+    kept: Kept
+    out: Path
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs, done or not."""
+        return list(self.contest.jobs())
+
+    def complete_seeds(self) -> list[int]:
+        """Return the seeds of which every job is done."""
+        left = {job.seed for job in self.jobs if self.kept.left(job) is not None}
+        return [seed for seed in range(self.contest.seeds) if seed not in left]
+
+    def write(self) -> list[Verdict]:
+        """Print and write the tables of the seeds that are complete."""
+        seeds = self.complete_seeds()
+        if len(seeds) < _FEWEST_SEEDS:
+            print(f"{len(seeds)} seeds are complete: no table yet", flush=True)
+            return []
+        done = [self.kept.done[job.key] for job in self.jobs if job.seed in seeds]
+        verdicts = self._verdicts(done, seeds)
+        lines = [f"{len(seeds)} seeds", *table(verdicts), "", *audited(done)]
+        print("\n".join(lines), flush=True)
+        self._write("table.txt", lines)
+        self._write("cells.txt", [li for name in SUBJECTS for li in cells_table(verdicts, name)])
+        _write_csv(self.out / "cells.csv", verdicts)
+        return verdicts
+
+    def _verdicts(self, done: Sequence[Done], seeds: Sequence[int]) -> list[Verdict]:
+        book = Book({each.name: scale_of(each.curves).floor for each in self.contest.grounds})
+        wanted = set(self.contest.cells)
+        for each in done:
+            book.add(row for row in each.rows if Cell(row.deadline, row.budget) in wanted)
+        return book.verdicts(self.contest.profiles, SUBJECTS, PEERS, seeds)
+
+    def _write(self, name: str, lines: Sequence[str]) -> None:
+        (self.out / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def audited(done: Sequence[Done]) -> list[str]:
+    """Return how many runs were played, and which of them passed a limit."""
+    plays = sum(each.plays for each in done)
+    passed = [violation for each in done for violation in each.violations]
+    shown = [f"  {violation}" for violation in passed[:_SHOWN]]
+    return [f"{plays} runs were played; {len(passed)} passed a limit, by their ledgers", *shown]
+
+
+def _write_csv(path: Path, verdicts: Sequence[Verdict]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        names = [name for name in Verdict._fields if name != "cell"]
+        writer.writerow(["deadline", "budget", *names])
+        for each in verdicts:
+            writer.writerow([*each.cell, *(getattr(each, name) for name in names)])
+
+
+def _run(given: argparse.Namespace, report: Report) -> None:
+    left = [report.kept.left(job) for job in report.jobs]
+    todo = [job for job in left if job is not None]
+    print(f"{len(left)} jobs, {len(todo)} to do", flush=True)
+    began = said = time.perf_counter()
+    for count, done in enumerate(do_all(todo, given.data, given.epoch_seconds, given.processes), 1):
+        report.kept.keep(done)
+        if time.perf_counter() - said > _EVERY_SECONDS:
+            said = time.perf_counter()
+            print(f"{count} of {len(todo)} jobs in {said - began:.0f} s", flush=True)
+            report.write()
+
+
+def main() -> None:
+    """Run the comparison and print its tables."""
+    given = _options()
+    given.out.mkdir(parents=True, exist_ok=True)
+    contest = Contest(
+        grounds=_grounds(given),
+        profiles=given.profiles or (QUICK_PROFILES if given.quick else tuple(PROFILES)),
+        methods=given.methods,
+        choices=_choices(given),
+        cells=QUICK_GRID if given.quick else GRID,
+        seeds=given.seeds or (6 if given.quick else 20),
+    )
+    report = Report(contest, Kept(given.out / "runs.jsonl", given.again), given.out)
+    if not given.tables_only:
+        _run(given, report)
+    verdicts = report.write()
+    if verdicts and given.plots:
+        draw(contest, verdicts, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""The runs of the comparison: in several processes, each kept as soon as it is done."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.strategies_cells import GROUNDS, OFFER, PROFILES, Cell, scale_of
+from benchmarks.strategies_methods import HEEDING, Variant
+from benchmarks.strategies_reading import track_of
+from cloudtune.trying import Try, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from benchmarks.strategies_cells import Ground, Scale
+    from benchmarks.strategies_methods import Choices
+    from cloudtune.plan import Limits
+    from cloudtune.study import Study
+
+ANY = ""
+"""The profile of what trains on one GPU alone."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The runs of one variant with one seed, in each of the cells."""
+
+    seed: int
+    ground: str
+    profile: str
+    variant: Variant
+    cells: tuple[Cell, ...]
+
+    @property
+    def key(self) -> str:
+        """What it is kept as."""
+        return f"{self.ground}|{self.profile}|{self.variant.label}|{self.seed}"
+
+
+class Row(NamedTuple):
+    """What a run came to in a cell; `read` from a longer one, or played."""
+
+    ground: str
+    profile: str
+    method: str
+    variant: str
+    seed: int
+    deadline: float
+    budget: float
+    metric: float | None
+    regret: float
+    seconds: float
+    dollars: float
+    read: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """The rows of a job; it played so many runs, of which these passed a limit."""
+
+    key: str
+    rows: tuple[Row, ...]
+    plays: int
+    violations: tuple[str, ...] = ()
+
+
+# ---- playing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job is played."""
+
+    ground: Ground
+    study: Study
+    scale: Scale
+
+    def done(self, job: Job) -> Done:
+        """Play a job."""
+        return self._played(job) if job.variant.strategy in HEEDING else self._read(job)
+
+    def _played(self, job: Job) -> Done:
+        found = [self._play(job, cell) for cell in job.cells]
+        rows = tuple(row for row, _ in found)
+        return Done(job.key, rows, len(rows), tuple(v for _, of in found for v in of))
+
+    def _play(self, job: Job, cell: Cell) -> tuple[Row, tuple[str, ...]]:
+        limits = self.ground.limits(cell)
+        outcome = record(self.study, wanted(job, limits)).outcome
+        spent = (outcome.seconds, outcome.dollars)
+        row = self._row(job, cell, outcome.metric, spent, read=False)
+        where = f"{job.key} at {cell.deadline:g}, {cell.budget:g}: "
+        return row, tuple(where + violation for violation in outcome.violations)
+
+    def _read(self, job: Job) -> Done:
+        widest = Cell(max(c.deadline for c in job.cells), max(c.budget for c in job.cells))
+        played = record(self.study, wanted(job, self.ground.limits(widest)))
+        track = track_of(played, OFFER, self.study.brakes)
+        rows, plays = [], 1
+        violations = [f"{job.key}: {each}" for each in played.outcome.violations]
+        for cell in job.cells:
+            reading = track.read(self.ground.limits(cell))
+            if reading is None:
+                row, more = self._play(job, cell)
+                violations += more
+                plays += 1
+            else:
+                metric = reading.point and reading.point.metric
+                spent = (min(reading.at, played.outcome.seconds), reading.dollars)
+                row = self._row(job, cell, metric, spent, read=True)
+            rows.append(row)
+        return Done(job.key, tuple(rows), plays, tuple(violations))
+
+    def _row(
+        self, job: Job, cell: Cell, metric: float | None, spent: tuple[float, float], *, read: bool
+    ) -> Row:
+        regret = self.scale.regret(self.ground.curves.regret(metric))
+        variant = job.variant
+        named = (job.ground, job.profile, variant.method, variant.label, job.seed)
+        return Row(*named, *cell, metric, regret, *spent, read)
+
+
+def wanted(job: Job, limits: Limits) -> Try:
+    """Return what is to be tried."""
+    variant = job.variant
+    return Try(
+        variant.strategy,
+        limits,
+        fleet=variant.fleet,
+        eta=variant.eta,
+        seed=job.seed,
+        max_trials=variant.trials,
+        sampler=variant.sampler,
+    )
+
+
+def place(ground: Ground, profile: str) -> Place:
+    """Return where jobs on these curves and this profile are played."""
+    known = profile if profile != ANY else next(iter(PROFILES))
+    return Place(ground, ground.study(known), scale_of(ground.curves))
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contest:
+    """All that is to be run."""
+
+    grounds: Sequence[Ground]
+    profiles: Sequence[str]
+    methods: Sequence[str]
+    choices: Choices
+    cells: tuple[Cell, ...]
+    seeds: int
+
+    def jobs(self) -> Iterator[Job]:
+        """Yield all jobs, seed by seed: however early one stops, whole seeds are there."""
+        for seed in range(self.seeds):
+            for ground in self.grounds:
+                for variant, profile in self._variants(ground):
+                    yield Job(seed, ground.name, profile, variant, self.cells)
+
+    def _variants(self, ground: Ground) -> Iterator[tuple[Variant, str]]:
+        for method in self.methods:
+            for variant in self.choices.of(method, len(ground.curves.curves)):
+                for profile in self.profiles if method in HEEDING else (ANY,):
+                    yield variant, profile
+
+
+class Kept:
+    """The jobs that have been done, in a file: a comparison that was interrupted goes on."""
+
+    def __init__(self, path: Path, again: Sequence[str] = ()) -> None:
+        self._path = path
+        self.done: dict[str, Done] = {}
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for line in lines:
+            found = json.loads(line)
+            rows = tuple(Row(*row) for row in found["rows"])
+            if rows[0].method not in again:
+                self._add(Done(found["key"], rows, found["plays"], tuple(found["violations"])))
+
+    def left(self, job: Job) -> Job | None:
+        """Return what of a job isn't done yet."""
+        known = self.done.get(job.key)
+        there = {Cell(row.deadline, row.budget) for row in known.rows} if known else set()
+        cells = tuple(cell for cell in job.cells if cell not in there)
+        return replace(job, cells=cells) if cells else None
+
+    def keep(self, done: Done) -> None:
+        """Keep what was done."""
+        self._add(done)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(done)) + "\n")
+
+    def _add(self, done: Done) -> None:
+        before = self.done.get(done.key, Done(done.key, (), 0))
+        rows = {(row.deadline, row.budget): row for row in (*before.rows, *done.rows)}
+        violations = (*before.violations, *done.violations)
+        plays = before.plays + done.plays
+        self.done[done.key] = Done(done.key, tuple(rows.values()), plays, violations)
+
+
+_where: tuple[Path, float]
+
+
+def _begin(folder: Path, epoch_seconds: float) -> None:
+    global _where  # noqa: PLW0603  what a worker is given at its begin
+    _where = (folder, epoch_seconds)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@cache
+def _ground(name: str) -> Ground:
+    return GROUNDS[name](*_where)
+
+
+@cache
+def _place(ground: str, profile: str) -> Place:
+    return place(_ground(ground), profile)
+
+
+def _do(job: Job) -> Done:
+    return _place(job.ground, job.profile).done(job)
+
+
+def do_all(
+    todo: Iterable[Job], folder: Path, epoch_seconds: float, processes: int
+) -> Iterator[Done]:
+    """Yield what the jobs come to, as they are done."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, fresh, _begin, (folder, epoch_seconds)) as pool:
+        futures = [pool.submit(_do, job) for job in todo]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

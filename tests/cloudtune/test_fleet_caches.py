@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.fleet import FleetBook
+from tests.builders import offer
+
+CHANGES: dict[str, Any] = {
+    "instance": "i-1",
+    "launched_at": 5.0,
+    "joined": True,
+    "surplus": True,
+    "released": True,
+    "gone_at": 9.0,
+}
+
+
+def answers(book: FleetBook) -> list[object]:
+    held = dict(book.held())
+    lists = [book.alive(), book.wanted(), book.usable()]
+    flags = [book.unsettled(), book.returning()]
+    return [[r.intent for r in each] for each in lists] + [held, *flags]
+
+
+def afresh(book: FleetBook) -> list[object]:
+    alive = [r for r in book if not r.over]
+    wanted = [r for r in alive if not (r.surplus or r.released)]
+    held = {o: sum(r.offer == o for r in wanted) for o in {r.offer for r in wanted}}
+    lists = [alive, wanted, [r for r in book if r.usable]]
+    unsettled = any(not r.joined or r.released for r in alive)
+    returning = any(r.surplus and not r.released for r in alive)
+    return [[r.intent for r in each] for each in lists] + [held, unsettled, returning]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([*CHANGES, "request"]))))
+def test_a_book_answers_as_if_it_looked_at_all_instances_each_time(
+    steps: list[tuple[int, str]],
+) -> None:
+    book, offers = FleetBook(), (offer(), offer(1, name="p.1x"))
+    for number, what in steps:
+        if what == "request" or not book.rented:
+            book.request(offers[number % 2], 0.0)
+        else:
+            setattr(list(book)[number % len(book.rented)], what, CHANGES[what])
+        assert answers(book) == afresh(book)
+
+
+def test_what_a_book_answered_stays_as_it_was() -> None:
+    book = FleetBook()
+    first = book.request(offer(), 0.0)
+    alive, held = book.alive(), book.held()
+    assert book.alive() is alive, "nothing has changed"
+    book.request(offer(), 1.0)
+    assert (alive, held) == ([first], {offer(): 1})
+    assert (len(book.alive()), book.held()) == (2, {offer(): 2})
+
+
+def test_equal_offers_are_one_key_and_others_are_not() -> None:
+    known = {offer(): 1}
+    assert known[offer()] == 1
+    assert replace(offer(), zone="us-east-1a") not in known
+    assert replace(offer(), minimum_seconds=0.0) not in known
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_an_offer_is_found_in_a_process_that_hashes_strings_otherwise(seed: str) -> None:
+    known = offer()
+    assert {known: 1}[known] == 1, "now it knows its hash"
+    script = (
+        "import pickle, sys; from dataclasses import replace\n"
+        "found = pickle.load(sys.stdin.buffer)\n"
+        "assert found in {replace(found)}"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(known), check=True, env=environment
+    )
