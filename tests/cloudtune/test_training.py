@@ -105,6 +105,7 @@ def test_the_facade() -> None:
         "CloudtuneError",
         "Experiment",
         "StopTraining",
+        "batch_and_lr",
         "epochs",
         "get_checkpoint",
         "get_context",
