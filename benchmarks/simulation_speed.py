@@ -186,7 +186,7 @@ def against(name: str, curves: Curves, python: str | None, repeats: int) -> None
         mean = curves.mean_seconds
         rows.append(("… looking once an epoch", syne(python, curves, repeats, mean)[1]))
     print(f"\n{name}: {len(curves.curves)} configurations of {curves.max_epochs} epochs at most")
-    print("| | s a job (least to most) | jobs/s | ratio | trials | epochs | virtual s |")
+    print("| | s a job (least to most) | jobs/s | times ours | trials | epochs | virtual s |")
     print("|---|---|---|---|---|---|---|")
     for who, each in rows:
         spread = f"{median(each.seconds):.3f} ({min(each.seconds):.3f} to {max(each.seconds):.3f})"

@@ -58,7 +58,7 @@ def simulate_curves(*, jobs: int | None, out: Path | None, output: str, **given:
     with every seed. Rents nothing; the same options give the same output.
     """
     tried = _study(given)
-    wanted = list(_tries(given, tried))
+    wanted = list(_tries(given))
     for one in wanted:
         check(tried, one)
     if out is not None:
@@ -198,14 +198,14 @@ def _eta(text: str) -> int:
     return int(text)
 
 
-def _tries(given: Mapping[str, Any], study: Study) -> Iterator[Try]:
+def _tries(given: Mapping[str, Any]) -> Iterator[Try]:
     """Yield each way within each pair of limits, with the first seed."""
     pairs = itertools.product(_deadlines(given["deadline"]), _budgets(given["budget"]))
     limits = [Limits(deadline, budget) for deadline, budget in pairs]
     for within, strategy in itertools.product(limits, _listed(given["strategy"])):
         etas = [_eta(one) for one in _listed(given["eta"])]
         for allocator, fleet, eta, sampler in itertools.product(
-            *_places(given, strategy), etas, _samplers(given, strategy, study)
+            *_places(given, strategy), etas, _samplers(given, strategy)
         ):
             yield Try(
                 strategy,
@@ -220,10 +220,9 @@ def _tries(given: Mapping[str, Any], study: Study) -> Iterator[Try]:
             )
 
 
-def _samplers(given: Mapping[str, Any], strategy: str, study: Study) -> list[str]:
+def _samplers(given: Mapping[str, Any], strategy: str) -> list[str]:
     """Return the samplers for a strategy: those asked for, or the one that suits it."""
-    suited, _ = sampler_for(strategy, hyperparameters=study.has_hyperparameters)
-    return _listed(given["sampler"]) or [suited]
+    return _listed(given["sampler"]) or [sampler_for(strategy)[0]]
 
 
 def _places(given: Mapping[str, Any], strategy: str) -> tuple[list[str], list[str]]:

@@ -115,11 +115,6 @@ class Study:
         slowest = max(each.profile.launch.high + each.profile.boot.high for each in self.rentables)
         return Brakes(drain=usual.drain, join=max(usual.join, 2 * slowest))
 
-    @cached_property
-    def has_hyperparameters(self) -> bool:
-        """Whether a sampler has something to learn from."""
-        return any(curve.config for curve in self.curves.curves)
-
     def world(self, seed: int) -> SimWorld:
         """Return a fresh world that trains by the curves."""
         curves = self.curves.curves

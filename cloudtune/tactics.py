@@ -175,8 +175,6 @@ def _hypersched_widths(setup: Setup, policy: str = "UNIFORM") -> Allocator:
 
 MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
 """Strategies that need a sampler that learns, and the part of its asks that are random."""
-LEARNING: dict[str, float] = {"seer": 1 / 4, "seer-constant": 1 / 4}
-"""Strategies that do better with a sampler that learns, where it has something to learn from."""
 
 STRATEGIES: dict[str, Callable[[Setup, Sampler], Strategy]] = {
     "random": _random,
@@ -228,21 +226,16 @@ def named(kind: str, name: str, known: Mapping[str, object]) -> str:
     )
 
 
-def sampler_for(
-    strategy: str, asked: str = "", *, hyperparameters: bool = True
-) -> tuple[str, float]:
+def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
     """Return the kind of sampler that a strategy gets, and which part of its asks are random.
 
-    Where none is asked for, that is TPE for BOHB, which is nothing without a model, and for SEER,
-    if the configurations have `hyperparameters` to learn from; else it is "random".
+    Where none is asked for, that is TPE for BOHB, which is nothing without a model, else "random".
 
     Raises:
         UsageError: there is no such sampler, or the strategy needs one that learns.
     """
     if strategy not in MODEL_BASED:
-        learns = strategy in LEARNING and hyperparameters
-        kind = samplers.sampler_kind(asked or ("tpe" if learns else "random"))
-        return kind, LEARNING.get(strategy, 0.0) if kind in samplers.MODEL_BASED else 0.0
+        return samplers.sampler_kind(asked or "random"), 0.0
     if samplers.sampler_kind(asked or "tpe") not in samplers.MODEL_BASED:
         raise UsageError(
             f"{strategy} with the sampler {asked} is Hyperband: take the strategy hyperband, or "

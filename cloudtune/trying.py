@@ -141,8 +141,7 @@ def sampler_of(study: Study, wanted: Try) -> TableSampler:
     Raises:
         UsageError: no such sampler, or it needs hyperparameters and the table has none.
     """
-    known = study.has_hyperparameters
-    kind, random_fraction = sampler_for(wanted.strategy, wanted.sampler, hyperparameters=known)
+    kind, random_fraction = sampler_for(wanted.strategy, wanted.sampler)
     return TableSampler(
         study.trials,
         kind,
