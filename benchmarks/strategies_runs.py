@@ -191,7 +191,7 @@ class Kept:
     def left(self, job: Job) -> Job | None:
         """Return what of a job isn't done yet."""
         known = self.done.get(job.key)
-        there = {Cell(row.deadline, row.budget) for row in known.rows} if known else set()
+        there = {_cell(row) for row in known.rows} if known else set()
         cells = tuple(cell for cell in job.cells if cell not in there)
         return replace(job, cells=cells) if cells else None
 
@@ -202,11 +202,19 @@ class Kept:
             file.write(json.dumps(asdict(done)) + "\n")
 
     def _add(self, done: Done) -> None:
-        before = self.done.get(done.key, Done(done.key, (), 0))
-        rows = {(row.deadline, row.budget): row for row in (*before.rows, *done.rows)}
+        """Add to what is known of a job; cells that were run again count with their last run."""
+        before, again = self.done.get(done.key), {_cell(row) for row in done.rows}
+        if before is None or again >= {_cell(row) for row in before.rows}:
+            self.done[done.key] = done
+            return
+        rows = [row for row in before.rows if _cell(row) not in again]
         violations = (*before.violations, *done.violations)
         plays = before.plays + done.plays
-        self.done[done.key] = Done(done.key, tuple(rows.values()), plays, violations)
+        self.done[done.key] = Done(done.key, (*rows, *done.rows), plays, violations)
+
+
+def _cell(row: Row) -> Cell:
+    return Cell(row.deadline, row.budget)
 
 
 _where: tuple[Path, float]
