@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
+from cloudtune.catalog import of_pool, pool
 from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.events import (
     EpochDone,
@@ -17,9 +18,11 @@ from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunResumed,
     RunStarted,
     TimerFired,
     TrialFailed,
@@ -196,7 +199,7 @@ class _Clerk:
                 self._end(event.session, event.at)
             case RunStarted() | NodeJoined() | NodeLost() | TrialStarted() | TimerFired():
                 pass
-            case Interrupted():
+            case InterruptionNotice() | RunResumed() | Interrupted():
                 pass
             case _:
                 assert_never(event)
@@ -205,8 +208,8 @@ class _Clerk:
         """Take a command down."""
         match command:
             case Launch():
-                key = (command.instance_type, command.market, command.zone)
-                self.asked[command.intent] = self.offers[key]
+                where = (command.instance_type, command.market, command.zone)
+                self.asked[command.intent] = of_pool(self.offers, *where)
             case StartTrial():
                 before = self.widths.get(command.trial, command.width)
                 self.resizes += before != command.width
@@ -273,9 +276,7 @@ def audit(entries: Sequence[Entry], offers: Iterable[Offer], metric: str, mode: 
 
     An event at which a session is stopped by a command of the same entry counts before that.
     """
-    keyed: dict[tuple[str, str, str], Offer] = {
-        (offer.instance_type.name, offer.market, offer.zone): offer for offer in offers
-    }
+    keyed = {pool(offer): offer for offer in offers}
     clerk, at = _Clerk(keyed, metric, mode), 0.0
     for entry in entries:
         at = entry.event.at

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from cloudtune.capacity import NO_CAPACITY, QUOTA
 from cloudtune.commands import Command, Release, SetTimer, StopTrial
 from cloudtune.events import (
     EpochDone,
@@ -14,9 +15,11 @@ from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunResumed,
     RunStarted,
     TimerFired,
     TrialFailed,
@@ -30,7 +33,7 @@ from cloudtune.progress import OVER, Best, Record, TrialProgress
 from cloudtune.trial import EndReason, rank_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.plan import Limits
@@ -43,9 +46,10 @@ class Brakes:
     """How the policy keeps the limits, in seconds.
 
     `tick`: how often it looks. `drain`: what giving an instance back may take; so much before
-    the deadline, or before the budget's last cent, the run winds down. `relaunch`: how long a
-    refused launch is not tried again, and after how many rounds of `refusals` a run ends that has
-    no instances to train a single trial on. `cleanup`: how often a release is repeated that the
+    the deadline, or before the budget's last cent, the run winds down. `avoid`: how long a pool
+    without capacity is not asked again; `relaunch`: how long any other launch that failed isn't
+    repeated. After so many rounds of `refusals` a run ends that has no instances to train a single
+    trial on. `cleanup`: how often a release is repeated that the
     cloud has not confirmed, `patience` times at most. `losses`: how often a trial's workers may
     vanish without an epoch in between. `join`: how long an instance may take to join before it is
     given back; as many as `refusals` that never do, and a run that can't train ends as failed.
@@ -53,6 +57,7 @@ class Brakes:
 
     tick: float = 1.0
     drain: float = 6.0
+    avoid: float = 180.0
     relaunch: float = 15.0
     refusals: int = 3
     cleanup: float = 30.0
@@ -80,7 +85,10 @@ class Books:
         limits: Limits,
         brakes: Brakes | None = None,
         charges: Charges | None = None,
+        zones: Sequence[str] = (),
     ) -> None:
+        """`zones` are those that an offer without one is asked for in, where any won't do."""
+        self.zones = tuple(zones)
         self.metric = metric
         self.limits = limits
         self.brakes = brakes or Brakes()
@@ -196,6 +204,8 @@ class Books:
             case NodeLost():
                 self.fleet[event.intent].surplus = True
                 return self._drop_sessions_on(event.intent, event.reason)
+            case InterruptionNotice():
+                self.fleet[event.intent].surplus = self.disturbed = True
             case InstanceGone():
                 self._note_gone(event)
                 return self._drop_sessions_on(event.intent, event.reason)
@@ -210,11 +220,13 @@ class Books:
             case TrialFailed():
                 self._note_failed(event)
             case TrialLost():
-                self._note_lost(event.session, event.reason)
+                self._note_lost(event.session, event.reason, blameless=event.blameless)
             case TimerFired():
                 return self._note_timer(event)
             case Interrupted():
                 self._end(EndReason.INTERRUPTED)
+            case RunResumed():
+                pass  # what its controller missed comes as any other event
             case _:
                 assert_never(event)
         return []
@@ -230,6 +242,15 @@ class Books:
                     yield StopTrial(trial.session)
                 self._note_lost(trial.session, reason, by_cloud=True)
 
+    def _zones(self, offer: Offer) -> tuple[str, ...]:
+        """Return where an offer can be asked for; "" leaves it to the cloud."""
+        return (offer.zone,) if offer.zone else ("", *self.zones)
+
+    def avoided(self, offer: Offer) -> bool:
+        """Whether an offer isn't asked for now: it was refused everywhere a short while ago."""
+        trouble = self.troubles.get(offer)
+        return trouble is not None and (trouble.for_good or self.now < trouble.relaunch_at)
+
     def _trouble(self, offer: Offer) -> Trouble:
         return self.troubles.setdefault(offer, Trouble())
 
@@ -239,7 +260,12 @@ class Books:
         if rented.released:
             return
         trouble, self.disturbed = self._trouble(rented.offer), True
-        trouble.note(event.at, self.brakes.relaunch, refused=True)
+        among = self._zones(rented.offer)
+        if event.code in NO_CAPACITY:
+            refusing = among if event.code in QUOTA else (rented.zone,)
+            trouble.refuse(refusing, among, event.at, self.brakes.avoid)
+        else:
+            trouble.refuse(among, among, event.at, self.brakes.relaunch)
         if event.permanent:
             trouble.for_good = True
             self.trouble = f"{event.code}: {event.message}"
@@ -323,10 +349,17 @@ class Books:
         if trial.status == "stopping" and trial.after in OVER:
             self._leave(trial, trial.after)  # it was over already; how it ended doesn't matter
             return
+        if event.out_of_memory and trial.width < 1:
+            # Its share of the GPU was too small for it; that says nothing against the script.
+            trial.least_width = min(1.0, 2 * trial.width)
+            self._leave(trial, "waiting")
+            return
         self._leave(trial, "failed")
         trial.error, trial.traceback = event.error, event.traceback
 
-    def _note_lost(self, session: str, reason: str, *, by_cloud: bool = False) -> None:
+    def _note_lost(
+        self, session: str, reason: str, *, by_cloud: bool = False, blameless: bool = False
+    ) -> None:
         trial = self._session(session)
         if trial is None:
             return
@@ -334,7 +367,7 @@ class Books:
             self._leave(trial, trial.after)
             return
         # What the cloud takes says little about the script; but it can't go on for ever either.
-        trial.losses += not by_cloud
+        trial.losses += not (by_cloud or blameless)
         trial.taken += by_cloud
         if trial.losses > self.brakes.losses or trial.taken > 10 * self.brakes.losses:
             self._leave(trial, "failed")

@@ -8,14 +8,15 @@ import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from cloudtune.errors import UsageError
 from cloudtune.wording import nearest, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+T = TypeVar("T")
 Market: TypeAlias = Literal["on-demand", "spot"]
 
 # EC2's GPU quotas are "G and VT" and "P"; every other family has a class of its own name.
@@ -97,6 +98,20 @@ class Offer:
     def __str__(self) -> str:
         where = f" {self.zone}" if self.zone else ""
         return f"{self.instance_type.name} {self.market}{where} ${self.usd_per_hour:g}/h"
+
+
+def pool(offer: Offer) -> tuple[str, str, str]:
+    """Return what an offer is found by: type, market, zone."""
+    return offer.instance_type.name, offer.market, offer.zone
+
+
+def of_pool(known: Mapping[tuple[str, str, str], T], kind: str, market: str, zone: str) -> T:
+    """Return what is known of an offer in a zone, or else of the one that leaves the zone open.
+
+    Raises:
+        KeyError: neither is known.
+    """
+    return known[kind, market, zone] if (kind, market, zone) in known else known[kind, market, ""]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,15 @@ class NodeLost:
 
 
 @dataclass(frozen=True)
+class InterruptionNotice:
+    """The cloud says that it will take the instance back at `due`, in seconds of the run."""
+
+    at: float
+    intent: str
+    due: float
+
+
+@dataclass(frozen=True)
 class InstanceGone:
     """The cloud says that the instance is shutting down, and bills no longer since `gone_at`."""
 
@@ -83,8 +92,9 @@ class TrialStarted:
 class EpochDone:
     """A session finished an epoch.
 
-    `seconds` is how long the epoch took; `checkpoint` is where its checkpoint was saved, if it
-    gave one; `in_sync` says whether the parameters were equal on all ranks (None at one rank).
+    `seconds` is how long the epoch took, `saving` of them for its checkpoint; `checkpoint` is where
+    that was saved, if it gave one; `in_sync` says whether the parameters were equal on all ranks
+    (None at one rank).
     """
 
     at: float
@@ -94,6 +104,7 @@ class EpochDone:
     checkpoint: str | None
     seconds: float
     in_sync: bool | None = None
+    saving: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,21 +117,30 @@ class TrialStopped:
 
 @dataclass(frozen=True)
 class TrialFailed:
-    """A session ended by an error of the user's code or of a worker; its GPUs are free."""
+    """A session ended by an error of the user's code or of a worker; its GPUs are free.
+
+    `out_of_memory`: it asked for more memory than its share of the GPU has.
+    """
 
     at: float
     session: str
     error: str
     traceback: str
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True)
 class TrialLost:
-    """A session's workers died and not by the user's code (a vanished node); its GPUs are free."""
+    """A session's workers died and not by the user's code (a vanished node); its GPUs are free.
+
+    `blameless`: for a reason that says nothing of the script, as a controller that was started
+    anew.
+    """
 
     at: float
     session: str
     reason: str
+    blameless: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +149,13 @@ class TimerFired:
 
     at: float
     name: str
+
+
+@dataclass(frozen=True)
+class RunResumed:
+    """Another controller has taken the run over; what went on without one is told after this."""
+
+    at: float
 
 
 @dataclass(frozen=True)
@@ -143,6 +170,7 @@ Event: TypeAlias = (
     | InstanceLaunched
     | NodeJoined
     | NodeLost
+    | InterruptionNotice
     | InstanceGone
     | LaunchFailed
     | TrialStarted
@@ -151,5 +179,6 @@ Event: TypeAlias = (
     | TrialFailed
     | TrialLost
     | TimerFired
+    | RunResumed
     | Interrupted
 )

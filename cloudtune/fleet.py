@@ -7,18 +7,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cloudtune.catalog import Offer
 
 
 @dataclass
 class Rented:
-    """One launch intent, from the request until the cloud says that the instance is going."""
+    """One launch intent, from the request until the cloud says that the instance is going.
+
+    `zone` is where it was asked for: the offer's, or one of those that an offer without one has.
+    """
 
     intent: str
     offer: Offer
     requested_at: float
+    zone: str = ""
     instance: str | None = None
     launched_at: float | None = None
     joined: bool = False
@@ -69,13 +73,27 @@ class Trouble:
     """What has gone wrong with launches of one offer.
 
     Those of one round are one answer: what comes before `relaunch_at` isn't counted again, and
-    until then the offer isn't asked for. After a refusal `for_good` it never is.
+    until then the offer isn't asked for. After a refusal `for_good` it never is. A round is over
+    when every zone has refused: `avoided` says until when each of them isn't asked.
     """
 
     refusals: int = 0
     no_shows: int = 0
     relaunch_at: float = 0.0
     for_good: bool = False
+    avoided: dict[str, float] = field(default_factory=dict)
+
+    def refuse(self, zones: Sequence[str], among: Sequence[str], at: float, pause: float) -> None:
+        """Take note of a refusal in some zones, of those `among` which the offer can be had."""
+        for zone in zones:
+            self.avoided[zone] = at + pause
+        soonest = min(self.avoided.get(zone, 0.0) for zone in among)
+        if soonest > at:
+            self.note(at, soonest - at, refused=True)
+
+    def zone(self, among: Sequence[str], at: float) -> str:
+        """Return the first zone that may be asked now; the first of all if none may."""
+        return next((z for z in among if self.avoided.get(z, 0.0) <= at), among[0])
 
     def note(self, at: float, pause: float, *, refused: bool) -> None:
         """Take note of a refusal, or of an instance that ended before it joined."""
@@ -117,9 +135,9 @@ class FleetBook:
     def __getitem__(self, intent: str) -> Rented:
         return self.rented[intent]
 
-    def request(self, offer: Offer, at: float) -> Rented:
+    def request(self, offer: Offer, at: float, zone: str = "") -> Rented:
         """Return a new intent, with an id of its own."""
-        rented = Rented(f"i{len(self.rented):03d}", offer, at, book=self)
+        rented = Rented(f"i{len(self.rented):03d}", offer, at, zone or offer.zone, book=self)
         self.rented[rented.intent] = rented
         self._going_on = [*self._going_on, rented]
         self.forget()

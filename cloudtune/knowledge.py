@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloudtune.catalog import of_pool, pool
 from cloudtune.commands import Launch, StartTrial
 from cloudtune.events import EpochDone, InstanceLaunched
 from cloudtune.sampling_space import Places, axes_by_size
@@ -98,7 +99,7 @@ def rows(report: Report) -> list[Seen]:
 
 def _paces(entries: Iterable[Entry], rentables: Sequence[Rentable]) -> dict[str, float]:
     """Return by trial what its epochs took, relative to the profile of where it ran."""
-    profiles = {_key(each): each for each in rentables}
+    profiles = {pool(each.offer): each for each in rentables}
     asked: dict[str, Rentable] = {}
     instances: dict[str, Rentable] = {}
     expected: dict[str, float] = {}  # seconds of an epoch, by session
@@ -114,16 +115,11 @@ def _paces(entries: Iterable[Entry], rentables: Sequence[Rentable]) -> dict[str,
         for command in entry.commands:
             if isinstance(command, Launch):
                 where = (command.instance_type, command.market, command.zone)
-                asked[command.intent] = profiles[where]
+                asked[command.intent] = of_pool(profiles, *where)
             if isinstance(command, StartTrial):
                 rentable = instances[command.placement[0].instance]
                 expected[command.session] = rentable.epoch_seconds(command.width)
     return {trial: took / said for trial, (took, said) in sums.items() if took > 0 and said > 0}
-
-
-def _key(rentable: Rentable) -> tuple[str, str, str]:
-    offer = rentable.offer
-    return offer.instance_type.name, offer.market, offer.zone
 
 
 def append(path: Path, seen: Iterable[Seen]) -> None:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.events import Event, TimerFired
+    from cloudtune.events import EpochDone, Event, TimerFired
     from cloudtune.plan import Group, Limits, Plan, StagePlan
     from cloudtune.progress import Status, TrialProgress
     from cloudtune.strategies.base import StagedStrategy
-    from cloudtune.trial import Slice, Trial, TrialId
+    from cloudtune.trial import Slice, Trial, TrialId, Width
 
 __all__ = ["Brakes", "Metric", "Policy", "RunPolicy"]
 
@@ -62,11 +62,17 @@ class RunPolicy(Renter):
         metric: Metric,
         limits: Limits,
         brakes: Brakes | None = None,
+        zones: Sequence[str] = (),
         heartbeat: bool = True,
         checked: bool = True,
     ) -> None:
         super().__init__(
-            trials=trials, metric=metric, limits=limits, brakes=brakes, charges=plan.charges
+            trials=trials,
+            metric=metric,
+            limits=limits,
+            brakes=brakes,
+            charges=plan.charges,
+            zones=zones,
         )
         self.strategy = strategy
         self.plan = plan
@@ -76,6 +82,7 @@ class RunPolicy(Renter):
         self.held_back: Counter[Offer] = Counter()  # launches that wait for others to be gone
         self._heartbeat, self._checked = heartbeat, checked
         self._ticking, self._brake_at = False, 0.0
+        self._reported: TrialProgress | None = None
 
     @property
     def stage_plan(self) -> StagePlan:
@@ -99,6 +106,11 @@ class RunPolicy(Renter):
         rung, last = self.stage_plan.stage.end_epoch, trial.trial.epochs
         return rung if last is None else min(rung, last)
 
+    def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
+        commands = super()._note_epoch(event)
+        self._reported = self._session(event.session)
+        return commands
+
     def _note_begin(self) -> list[Command]:
         self.stage_began.append(self.now)
         return super()._note_begin()
@@ -110,6 +122,7 @@ class RunPolicy(Renter):
         if self.ending is None:
             commands += self._close_stage()
         if self.ending is None:
+            commands += self._move_off()
             commands += self._fit_fleet()
             commands += self._fill_slots()
         if self.ending is not None:
@@ -216,7 +229,7 @@ class RunPolicy(Renter):
     def _fits(self, trial: TrialProgress) -> bool:
         """Whether a trial has the width that its offer has in this stage."""
         group = self.stage_plan.group(trial.offer) if trial.offer else None
-        return group is not None and group.width == trial.width
+        return group is not None and self._width(group, trial) == trial.width
 
     def _carry_on(self) -> Iterable[Command]:
         """Let survivors train on where they are, if the new stage has them there, or move them."""
@@ -236,6 +249,17 @@ class RunPolicy(Renter):
             else:
                 commands.append(self._stop(trial, "waiting"))
         return commands
+
+    def _move_off(self) -> Iterable[Command]:
+        """Stop who has just finished an epoch on an instance that is to go, if there is a seat."""
+        trial, self._reported = self._reported, None
+        if trial is None or trial.status != "training" or trial.checkpoint_epoch < trial.epoch:
+            return []
+        usable = {r.instance for r in self.fleet.usable()}
+        if all(piece.instance in usable for piece in trial.placement):
+            return []
+        seats = (self._place(group, trial) for group in self.stage_plan.groups)
+        return [self._stop(trial, "waiting")] if any(seats) else []
 
     def _seated(self) -> Counter[Offer]:
         """Return how many trials each group has in this stage, those that are done with it too."""
@@ -339,17 +363,21 @@ class RunPolicy(Renter):
         commands: list[Command] = []
         for trial in waiting:
             groups = open_groups(self.stage_plan.groups, seated, instances)
-            found = next(((g, at) for g in groups if (at := self._place(g))), None)
+            found = next(((g, at) for g in groups if (at := self._place(g, trial))), None)
             if found is None:
                 return [*commands, *self._make_room(groups)]
             commands.append(self._start(trial, *found))
             seated[found[0].offer] += 1
         return commands
 
-    def _place(self, group: Group) -> tuple[Slice, ...] | None:
+    def _width(self, group: Group, trial: TrialProgress) -> Width:
+        return max(group.width, trial.least_width)
+
+    def _place(self, group: Group, trial: TrialProgress) -> tuple[Slice, ...] | None:
         usable = (r for r in self.fleet.usable() if r.offer == group.offer)
         gpus = {r.instance: group.offer.gpus for r in usable if r.instance}
-        return place(group.width, group.offer.gpus, free_gpus(gpus, self._taken()))
+        width = self._width(group, trial)
+        return place(width, group.offer.gpus, free_gpus(gpus, self._taken()))
 
     def _make_room(self, groups: Iterable[Group]) -> Iterable[Command]:
         offers = {group.offer for group in groups}
@@ -360,7 +388,7 @@ class RunPolicy(Renter):
     def _start(self, trial: TrialProgress, group: Group, placement: tuple[Slice, ...]) -> Command:
         trial.sessions += 1
         trial.status, trial.offer = "starting", group.offer
-        trial.width, trial.placement = group.width, placement
+        trial.width, trial.placement = self._width(group, trial), placement
         return StartTrial(
             session=trial.session,
             trial=trial.id,

@@ -43,6 +43,7 @@ class TrialProgress:
 
     `offer` names the group of the stage that it has a seat in: None while it waits for one.
     `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
+    Narrower than `least_width` it never is again: it ran out of memory there.
     """
 
     trial: Trial
@@ -50,6 +51,7 @@ class TrialProgress:
     after: Status = "waiting"
     sessions: int = 0
     width: Width = 0
+    least_width: Width = 0
     placement: tuple[Slice, ...] = ()
     offer: Offer | None = None
     epoch: int = 0

@@ -89,9 +89,9 @@ class Renter(Books):
         return self.now >= trouble.relaunch_at and not trouble.for_good
 
     def _launch(self, offer: Offer) -> Command:
-        intent = self.fleet.request(offer, self.now).intent
-        kind = offer.instance_type.name
-        return Launch(intent, kind, offer.market, offer.zone, offer.usd_per_hour)
+        zone = self._trouble(offer).zone(self._zones(offer), self.now)
+        intent = self.fleet.request(offer, self.now, zone).intent
+        return Launch(intent, offer.instance_type.name, offer.market, zone, offer.usd_per_hour)
 
     def _release(self, rented: Rented) -> Command:
         rented.released, rented.released_at = True, self.now

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
+from cloudtune.catalog import of_pool, pool
 from cloudtune.commands import (
     Command,
     EndRun,
@@ -26,9 +27,11 @@ from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunResumed,
     RunStarted,
     TimerFired,
     TrialFailed,
@@ -40,7 +43,6 @@ from cloudtune.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
     from cloudtune.plan import Rentable
     from cloudtune.scaling import Measurement, ScalingProfile
 
@@ -70,10 +72,6 @@ class _Intent:
 
 _LEAST_FACTOR = 0.1
 _RECLAIMED = "the cloud took the spot instance back"
-
-
-def _key(offer: Offer) -> tuple[str, str, str]:
-    return offer.instance_type.name, offer.market, offer.zone
 
 
 class SimWorld:
@@ -112,7 +110,7 @@ class SimWorld:
         errors = {each.offer.instance_type.name: each.profile.error for each in rentables}
         factors = {name: self._factor(error) for name, error in errors.items()}
         self._rentables = {
-            _key(each.offer): replace(
+            pool(each.offer): replace(
                 each, profile=each.profile.slowed(factors[each.offer.instance_type.name])
             )
             for each in rentables
@@ -146,11 +144,11 @@ class SimWorld:
                 return self._state(event.intent) == "asked"
             case LaunchFailed():
                 return self._state(event.intent) in {"asked", "dropped"}
-            case NodeJoined() | NodeLost() | InstanceGone():
+            case NodeJoined() | NodeLost() | InterruptionNotice() | InstanceGone():
                 return self._state(event.intent) in {"launched", "releasing"}
             case TimerFired():
                 return self._timers.get(event.name) == event.at
-            case RunStarted() | TrialStopped() | Interrupted():
+            case RunStarted() | RunResumed() | TrialStopped() | Interrupted():
                 return True
             case _:
                 assert_never(event)
@@ -177,6 +175,8 @@ class SimWorld:
             case TimerFired():
                 del self._timers[event.name]
             case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
+                pass
+            case InterruptionNotice() | RunResumed():
                 pass
             case _:
                 assert_never(event)
@@ -228,7 +228,7 @@ class SimWorld:
         intent = command.intent
         if intent in self._intents:
             return
-        rentable = self._rentables[command.instance_type, command.market, command.zone]
+        rentable = of_pool(self._rentables, command.instance_type, command.market, command.zone)
         instance, profile = f"sim-{intent}", rentable.profile
         self._intents[intent], self._profiles[instance] = _Intent(rentable), profile
         at = self.now + self._draw(profile.launch)

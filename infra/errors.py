@@ -1,7 +1,7 @@
 """EC2's error codes, sorted once into what they mean for us.
 
-The capacity codes are those that Karpenter and AWS ParallelCluster act on (their sources, 2026);
-the others are from the EC2 API's own list of error codes.
+They are from the EC2 API's own list of error codes; those for want of capacity are in `capacity`,
+for the policy acts on them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,8 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-NO_CAPACITY = frozenset(
-    {
-        "InsufficientCapacity",
-        "InsufficientFreeAddressesInSubnet",
-        "InsufficientHostCapacity",
-        "InsufficientInstanceCapacity",
-        "InsufficientReservedInstanceCapacity",
-        "InstanceLimitExceeded",
-        "MaxFleetCountExceeded",
-        "MaxSpotInstanceCountExceeded",
-        "SpotMaxPriceTooLow",
-        "UnfulfillableCapacity",
-        "VcpuLimitExceeded",
-    }
-)
+from cloudtune.capacity import NO_CAPACITY
+
 BUSY = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 OURS = frozenset({"IntentSpent", "Released"})
 """Refusals that our own node provider makes, without asking EC2."""

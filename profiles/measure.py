@@ -17,9 +17,11 @@ from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunResumed,
     RunStarted,
     TimerFired,
     TrialFailed,
@@ -201,7 +203,7 @@ class MeasurePolicy:
                 self._fail(f"{event.code}: {event.message}", "", reason)
             case EpochDone():
                 return self._note_epoch(event)
-            case TrialStarted():
+            case TrialStarted() | InterruptionNotice() | RunResumed():
                 pass
             case TrialStopped():
                 self._sessions[event.session].live = False

@@ -299,7 +299,12 @@ class Rungs:
         return tuple(ranked[: self.plan.stages[stage + 1].stage.trials])
 
 
-def scripted(plan: Plan, limits: Limits = NO_LIMITS, brakes: Brakes | None = None) -> RunPolicy:
+def scripted(
+    plan: Plan,
+    limits: Limits = NO_LIMITS,
+    brakes: Brakes | None = None,
+    zones: Sequence[str] = (),
+) -> RunPolicy:
     """Return a policy for a plan by hand, whose metric is `score` (more is better)."""
     return RunPolicy(
         trials=trials(plan.stages[0].stage.trials),
@@ -307,7 +312,8 @@ def scripted(plan: Plan, limits: Limits = NO_LIMITS, brakes: Brakes | None = Non
         plan=plan,
         metric=Metric("score", "max"),
         limits=limits,
-        brakes=brakes,
+        brakes=brakes or Brakes(avoid=15.0),
+        zones=zones,
     )
 
 

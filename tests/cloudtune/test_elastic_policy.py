@@ -99,7 +99,7 @@ def policy(trials: int = 2, last: int = 3, **changes: Any) -> ElasticPolicy:
         "max_instances": 4,
         "metric": Metric("score", "max"),
         "limits": Limits(),
-        "brakes": Brakes(),
+        "brakes": Brakes(avoid=15.0),
         "heartbeat": False,
     }
     return ElasticPolicy(**{**given, **changes})

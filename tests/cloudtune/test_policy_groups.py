@@ -82,7 +82,7 @@ def test_a_lost_trial_goes_wherever_there_is_room() -> None:
 
 
 def test_what_a_lost_group_leaves_goes_to_the_others() -> None:
-    policy = scripted(by_hand(BOTH), brakes=Brakes(relaunch=1000.0))
+    policy = scripted(by_hand(BOTH), brakes=Brakes(avoid=1000.0))
     policy.handle(RunStarted(0.0))
     refused = LaunchFailed(1.0, "i002", "InsufficientInstanceCapacity", "none left")
     policy.handle(refused)
@@ -94,7 +94,7 @@ def test_what_a_lost_group_leaves_goes_to_the_others() -> None:
 def test_one_group_that_can_train_is_enough_to_go_on() -> None:
     """The big ones must both come to train a trial; the small one needs no other."""
     plan = by_hand(grouped(0, 1, group(BIG, 2, 8.0, 1), group(SMALL, 1, 1.0, 1)))
-    policy = scripted(plan, brakes=Brakes(refusals=1))
+    policy = scripted(plan, brakes=Brakes(refusals=1, avoid=15.0))
     policy.handle(RunStarted(0.0))
     join(policy, 5.0, "i000", "i002")
     refused = LaunchFailed(6.0, "i001", "InsufficientInstanceCapacity", "none left")

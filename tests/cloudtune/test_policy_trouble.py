@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,17 +12,24 @@ from cloudtune.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
+    InterruptionNotice,
     LaunchFailed,
     NodeLost,
     RunStarted,
     TimerFired,
     TrialFailed,
     TrialLost,
+    TrialStarted,
     TrialStopped,
 )
 from cloudtune.policy import Brakes
 from cloudtune.trial import EndReason, Slice
 from tests.builders import begun, epoch, join, scripted, staged, starts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.commands import Command
 
 
 def refusal(at: float, intent: str) -> LaunchFailed:
@@ -327,3 +335,85 @@ def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
             assert policy.handle(tick(at + 16.0))[1:] == (launch(f"i00{number + 1}"),)
     assert policy.ending is EndReason.FAILED
     assert policy.trouble == "x-2 ended before it joined: Client.InternalError"
+
+
+# ---- other zones -------------------------------------------------------------------------------
+
+
+def launches_of(said: Sequence[Command]) -> list[Command]:
+    return [command for command in said if isinstance(command, Launch)]
+
+
+def zoned(intent: str, zone: str) -> Launch:
+    return Launch(intent, "g.4x", "on-demand", zone)
+
+
+def test_the_next_zone_is_asked_at_once_and_a_dry_one_is_left_alone_for_three_minutes() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
+    policy.handle(RunStarted(0.0))
+    assert policy.handle(refusal(2.0, "i000")) == (zoned("i001", "a"),)
+    assert policy.handle(refusal(3.0, "i001")) == (zoned("i002", "b"),)
+    assert policy.handle(refusal(4.0, "i002")) == (), "none is left"
+    assert launches_of(policy.handle(tick(181.0))) == []
+    assert launches_of(policy.handle(tick(182.0))) == [zoned("i003", "")]
+    assert launches_of(policy.handle(refusal(182.5, "i003"))) == [], "a is left alone till 183"
+    assert launches_of(policy.handle(tick(183.0))) == [zoned("i004", "a")]
+
+
+def test_a_quota_holds_in_every_zone() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
+    policy.handle(RunStarted(0.0))
+    full = LaunchFailed(2.0, "i000", "VcpuLimitExceeded", "you have enough")
+    assert policy.handle(full) == ()
+    assert launches_of(policy.handle(tick(182.0))) == [zoned("i001", "")]
+
+
+def test_what_failed_for_another_reason_is_repeated_where_it_was() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
+    policy.handle(RunStarted(0.0))
+    assert policy.handle(LaunchFailed(2.0, "i000", "RequestLimitExceeded", "slower")) == ()
+    assert launches_of(policy.handle(tick(17.0))) == [zoned("i001", "")]
+
+
+# ---- what the cloud takes back, with notice ----------------------------------------------------
+
+
+def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> None:
+    policy = scripted(staged((2, 0, 2, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    assert launches_of(policy.handle(InterruptionNotice(11.0, "i001", 131.0))) == [launch("i002")]
+    assert policy.handle(epoch(12.0, "t01.1", 1)) == (), "it trains on while there is no other seat"
+    assert starts(join(policy, 13.0, "i002")) == {}
+    policy.handle(epoch(13.5, "t00.1", 1))
+    policy.handle(epoch(14.0, "t00.1", 2))
+    assert policy.trials["t00"].status == "at rung"
+
+
+def test_a_trial_moves_off_at_the_end_of_its_epoch_where_there_is_a_seat() -> None:
+    policy = scripted(staged((2, 0, 3, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(InterruptionNotice(11.0, "i001", 131.0))
+    join(policy, 12.0, "i002")
+    assert policy.handle(epoch(13.0, "t01.1", 1)) == (StopTrial("t01.1"),)
+    said = policy.handle(TrialStopped(13.2, "t01.1"))
+    assert Release("i001") in said, "what is to go and is empty isn't paid for"
+    assert starts(said) == {"t01.2": (Slice("i-002", 4.0),)}
+    (moved,) = (command for command in said if isinstance(command, StartTrial))
+    assert moved.start_epoch == 1
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def test_a_packed_trial_that_runs_out_of_memory_goes_on_with_a_wider_share() -> None:
+    policy = scripted(staged((4, 0, 2, 1, 0.25)))
+    begun(policy, "i000")
+    full = TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True)
+    started = starts(policy.handle(full))
+    assert started["t01.2"] == (Slice("i-000", 0.5),), "its share is doubled"
+    policy.handle(TrialStarted(12.0, "t01.2"))
+    again = TrialFailed(13.0, "t01.2", "out of memory", "…", out_of_memory=True)
+    assert starts(policy.handle(again))["t01.3"] == (Slice("i-000", 1.0),)
+    last = TrialFailed(14.0, "t01.3", "out of memory", "…", out_of_memory=True)
+    assert starts(policy.handle(last)) == {}
+    assert policy.trials["t01"].status == "failed", "a whole GPU isn't enough"
