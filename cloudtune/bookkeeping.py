@@ -205,7 +205,7 @@ class Books:
                 self.fleet[event.intent].surplus = True
                 return self._drop_sessions_on(event.intent, event.reason)
             case InterruptionNotice():
-                self.fleet[event.intent].surplus = self.disturbed = True
+                self._note_notice(event)
             case InstanceGone():
                 self._note_gone(event)
                 return self._drop_sessions_on(event.intent, event.reason)
@@ -269,6 +269,10 @@ class Books:
         if event.permanent:
             trouble.for_good = True
             self.trouble = f"{event.code}: {event.message}"
+
+    def _note_notice(self, event: InterruptionNotice) -> None:
+        """Start nothing more there; another one may take its place."""
+        self.fleet[event.intent].surplus = self.disturbed = True
 
     def _note_gone(self, event: InstanceGone) -> None:
         """Take note of an end; one that comes before the instance joined may come again."""

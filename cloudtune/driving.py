@@ -283,7 +283,7 @@ def run_job(job: Job, watching: Callable[[str, JobPolicy], Watch]) -> Ended:
     drive = Drive(
         folder=folder,
         experiment=job.experiment,
-        offers=job.plan.offers,
+        offers=job.offers,
         cloud=cloud,
         began=job.began,
         lease_seconds=lives + LEASE_GRACE_SECONDS,

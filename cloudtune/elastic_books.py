@@ -71,10 +71,13 @@ class ElasticBooks(Renter):
         vcpu_quotas: Mapping[str, int] | None = None,
         most_concurrent: int | None = None,
         target: float | None = None,
+        zones: Sequence[str] = (),
         heartbeat: bool = True,
         checked: bool = True,
     ) -> None:
-        super().__init__(trials=(), metric=metric, limits=limits, brakes=brakes, charges=charges)
+        super().__init__(
+            trials=(), metric=metric, limits=limits, brakes=brakes, charges=charges, zones=zones
+        )
         self.strategy = strategy
         self.allocator = allocator
         self.fleet_rule = fleet_rule

@@ -14,7 +14,13 @@ from cloudtune.elastic import ElasticPolicy
 from cloudtune.elastic_plan import ElasticPlan
 from cloudtune.experiment import STAGED, Experiment
 from cloudtune.plan import Charges, Limits, Plan, Rentable
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.greedy import GreedyPlanner
+from cloudtune.planners.naive import NaivePlanner
+from cloudtune.planners.seer import Reserve
+from cloudtune.planners.static import StaticPlanner
 from cloudtune.policy import Brakes, Metric, RunPolicy
+from cloudtune.resolving import ResolvingPolicy
 from cloudtune.samplers import SAMPLERS, SpaceSampler
 from cloudtune.search import sample
 from cloudtune.strategies.sha import SuccessiveHalving
@@ -33,9 +39,15 @@ from cloudtune.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Planner
     from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Sampler, StagedStrategy
 
+_PLANNERS: Mapping[str, Planner] = {
+    planner.name: planner
+    for planner in (ExactPlanner(), GreedyPlanner(), NaivePlanner(), StaticPlanner())
+}
 JobPolicy: TypeAlias = RunPolicy | ElasticPolicy
 """What carries a job out: by a plan of stages, or deciding as results come in."""
 
@@ -44,7 +56,8 @@ JobPolicy: TypeAlias = RunPolicy | ElasticPolicy
 class Job:
     """What to run, by which plan, within which limits; `began` is its time zero (Unix time).
 
-    `rentables` are those of the plan's offers.
+    `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
+    refuses these. `zones` are those in which an offer without one can be asked for.
     """
 
     run: str
@@ -55,20 +68,33 @@ class Job:
     began: float
     paced: bool
     price_source: str
+    standins: tuple[Rentable, ...] = ()
+    zones: tuple[str, ...] = ()
 
     def policy(self) -> JobPolicy:
         """Return a fresh policy for the job; equal jobs give policies that decide equally."""
         if isinstance(self.plan, ElasticPlan):
-            return elastic(self.experiment, self.rentables, self.limits)
-        metric = self.experiment.metric
-        return RunPolicy(
+            return elastic(self.experiment, self.rentables, self.limits, zones=self.zones)
+        metric, rentables = self.experiment.metric, (*self.rentables, *self.standins)
+        own = brakes(rentables)
+        return ResolvingPolicy(
             trials=trials(self.experiment),
             strategy=strategy(self.experiment),
             plan=self.plan,
             metric=Metric(metric.name, metric.mode),
             limits=self.limits,
-            brakes=brakes(self.rentables),
+            brakes=own,
+            zones=self.zones,
+            rentables=rentables,
+            reserve=Reserve(own.tick + own.drain),
+            planner=_PLANNERS.get(self.plan.planner, ExactPlanner()),
         )
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Every offer that may be asked for."""
+        known = (each.offer for each in (*self.rentables, *self.standins))
+        return tuple(dict.fromkeys((*self.plan.offers, *known)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON."""
@@ -81,6 +107,8 @@ class Job:
             "began": self.began,
             "paced": self.paced,
             "price_source": self.price_source,
+            "standins": encode(self.standins),
+            "zones": list(self.zones),
         }
 
     @classmethod
@@ -97,6 +125,8 @@ class Job:
             began=data["began"],
             paced=data["paced"],
             price_source=data["price_source"],
+            standins=tuple(decode(Rentable, each) for each in data.get("standins", ())),
+            zones=tuple(data.get("zones", ())),
         )
 
 
@@ -139,6 +169,7 @@ def elastic(
     rentables: Sequence[Rentable],
     limits: Limits,
     *,
+    zones: Sequence[str] = (),
     heartbeat: bool = True,
     checked: bool = True,
 ) -> ElasticPolicy:
@@ -158,6 +189,7 @@ def elastic(
         vcpu_quotas=experiment.cloud.vcpu_quotas,
         most_concurrent=chosen.max_concurrent,
         target=chosen.target,
+        zones=zones,
         heartbeat=heartbeat,
         checked=checked,
     )

@@ -34,6 +34,7 @@ def job_of(planned: Planned, limits: Limits, began: float, *, paced: bool) -> Jo
         experiment=planned.problem.experiment,
         plan=planned.plan,
         rentables=planned.rentables,
+        standins=planned.standins,
         limits=limits,
         began=began,
         paced=paced,

@@ -91,6 +91,11 @@ class Planned:
         """The rentables that the plan uses."""
         return tuple(each for each in self.request.rentables if each.offer in self.plan.offers)
 
+    @property
+    def standins(self) -> tuple[Rentable, ...]:
+        """The other rentables, which the run may turn to where these can't be had."""
+        return tuple(each for each in self.request.rentables if each.offer not in self.plan.offers)
+
 
 def planner_named(name: str) -> Planner:
     """Return a planner by its name."""
