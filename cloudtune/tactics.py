@@ -197,7 +197,7 @@ ALLOCATORS: dict[str, Callable[[Setup], Allocator]] = {
     "hypersched": _hypersched_widths,
     **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},
 }
-FLEETS: dict[str, Callable[[Offer, int], FleetRule]] = {
+FLEETS: dict[str, Callable[[Offer, int, tuple[Offer, ...]], FleetRule]] = {
     "constant": ConstantFleet,
     "naive": NaiveFleet,
 }
@@ -266,7 +266,8 @@ def fleet_rule(setup: Setup, name: str) -> FleetRule:
     if size and not (size.isdecimal() and int(size) > 0):
         raise UsageError(f"fleet {shown(name)}: write a whole number of instances, as in {kind}:4")
     count = min(int(size), setup.max_instances) if size else affordable_instances(setup)
-    return FLEETS[kind](setup.cheapest.offer, count)
+    offers = [each.offer for each in sorted(setup.rentables, key=_epoch_dollars)]
+    return FLEETS[kind](offers[0], count, tuple(offers[1:]))
 
 
 def tactic(

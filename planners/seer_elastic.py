@@ -105,4 +105,15 @@ class SeerFleet:
             if offer != rentable.offer:
                 wanted[offer] = min(held, count)
                 count -= wanted[offer]
+        willing = self._willing(view, rentable.offer)
+        if willing != rentable.offer:
+            staying = min(count, view.held.get(rentable.offer, 0))
+            gpus = (count - staying) * rentable.gpus
+            wanted[willing] = wanted.get(willing, 0) + math.ceil(gpus / willing.gpus)
+            count = staying
         return {**wanted, rentable.offer: count}
+
+    def _willing(self, view: View, first: Offer) -> Offer:
+        """Return the first offer that isn't refused just now; the very first if all are."""
+        offers = (each.offer for each in self._strategy.rentables)
+        return next((offer for offer in (first, *offers) if not view.avoided(offer)), first)

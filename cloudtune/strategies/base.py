@@ -158,6 +158,10 @@ class View(Protocol):
         """Whether asking for such an instance is pointless: it was refused again and again."""
         ...
 
+    def avoided(self, offer: Offer) -> bool:
+        """Whether such an instance isn't asked for now: it was refused a short while ago."""
+        ...
+
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured.
 
