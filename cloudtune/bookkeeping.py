@@ -328,9 +328,14 @@ class Books:
 
     def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
         trial = self._session(event.session)
-        if trial is None or trial.status == "stopping" or event.epoch <= trial.epoch:
+        if trial is None or event.epoch <= trial.epoch:
             return []  # of a session that is over, or told a second time
         metric = event.metrics.get(self.metric.name, math.nan)
+        if trial.status == "stopping":
+            # Nobody waits for it any more, but a result that is saved is a result.
+            if event.checkpoint is not None and not math.isnan(metric):
+                self.record.offer(Best(trial.id, event.epoch, metric, event.checkpoint))
+            return []
         trial.record(event, metric)
         if math.isnan(metric):
             trial.error = f"{self.metric.name} was nan at epoch {event.epoch}"

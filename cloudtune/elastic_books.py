@@ -209,7 +209,7 @@ class ElasticBooks(Renter):
     def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
         trial = self._session(event.session)
         if trial is None or trial.status == "stopping" or event.epoch <= trial.epoch:
-            return []
+            return super()._note_epoch(event)
         assert trial.offer is not None
         expected = self._by_offer[trial.offer].epoch_seconds(trial.width)
         if trial.id not in self._paces:

@@ -50,9 +50,14 @@ class MemoryLedger:
 class FileLedger:
     """A ledger in a file of JSON lines: a header, then one entry a line, each synced to disk."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self._file = path.open("x", encoding="utf-8")
-        self._write({"cloudtune_ledger": VERSION, **header})
+    def __init__(self, path: Path, header: Mapping[str, Any] | None) -> None:
+        """Begin a ledger with a header, or go on with the one that is there (None)."""
+        if header is None:
+            _cut_torn_line(path)
+            self._file = path.open("a", encoding="utf-8")
+        else:
+            self._file = path.open("x", encoding="utf-8")
+            self._write({"cloudtune_ledger": VERSION, **header})
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Put one decision on record; on return it is on disk."""
@@ -66,6 +71,13 @@ class FileLedger:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop what was being written when the writer died: it was never acted upon."""
+    with path.open("rb+") as file:
+        whole = file.read().rpartition(b"\n")[0]
+        file.truncate(len(whole) + 1)
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -88,13 +100,13 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def read_entries(path: Path) -> Iterator[Entry]:
     """Yield the entries of a ledger in order; a last line cut short by a crash is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     for number, line in enumerate(lines[1:], start=2):
+        if not line.endswith("\n"):
+            return  # only the last can be without
         try:
             data = json.loads(line)
         except json.JSONDecodeError:
-            if number == len(lines):
-                return
             raise CloudtuneError(f"{path}:{number}: not a ledger entry") from None
         commands = tuple(decode_kind(command) for command in data["commands"])
         yield Entry(decode_kind(data["event"]), commands)

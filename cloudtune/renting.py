@@ -56,12 +56,29 @@ class Renter(Books):
         if limits.deadline is not None:
             at = limits.deadline - tick - self.brakes.drain
         if limits.budget is not None:
-            alive = self.fleet.alive()
-            rate = sum(r.offer.usd_per_second for r in alive) + self.charges.usd_per_second
-            grains = sum(r.offer.usd_per_second * r.offer.granularity_seconds for r in alive)
+            rate, grains = self._burn()
             left = limits.budget - self.spent(self._ahead) - grains
             at = min(at, self.now + left / rate) if rate > 0 else at
         return max(at, self.now + tick)
+
+    def safe_until(self) -> float:
+        """Return when all that is rented must be gone if nothing more is decided; inf: never.
+
+        So long a lease keeps both limits even if this policy is never asked again.
+        """
+        limits = self.limits
+        at = math.inf if limits.deadline is None else limits.deadline
+        if limits.budget is not None:
+            rate, grains = self._burn()
+            left = limits.budget - self.spent(self.now) - grains
+            at = min(at, self.now + left / rate) if rate > 0 else at
+        return max(at, self.now)
+
+    def _burn(self) -> tuple[float, float]:
+        """Return dollars a second as things are, and what rounding up may add in the end."""
+        alive = self.fleet.alive()
+        rate = sum(r.offer.usd_per_second for r in alive) + self.charges.usd_per_second
+        return rate, sum(r.offer.usd_per_second * r.offer.granularity_seconds for r in alive)
 
     def _restless(self) -> bool:
         """Whether something is due that no event would tell: a node, a return, another request."""

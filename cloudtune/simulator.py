@@ -67,6 +67,7 @@ class _Intent:
     """One request for an instance, and what has become of it."""
 
     rentable: Rentable
+    launched_at: float
     state: Literal["asked", "dropped", "launched", "releasing", "gone"] = "asked"
 
 
@@ -133,6 +134,39 @@ class SimWorld:
                 self._follow(event)
                 return event
         return None
+
+    def pass_without(self, until: float) -> list[Event]:
+        """Let time go by while no controller is there; returns what it would have been told.
+
+        Its timers are gone with it.
+        """
+        self._timers.clear()
+        told = []
+        while self._heap and self._heap[0][0] <= until:
+            at, _, event = heapq.heappop(self._heap)
+            if self._holds(event):
+                self.now = at
+                self._follow(event)
+                told.append(event)
+        self.now = max(self.now, until)
+        return told
+
+    def has(self, session: str) -> bool:
+        """Whether a session was ever started."""
+        return session in self._sessions
+
+    def drop(self, session: str) -> None:
+        """Let a session's workers be gone, with nobody left to tell of it."""
+        if session in self._sessions:
+            self._sessions[session].alive = False
+
+    def alive(self) -> list[str]:
+        """Return the intents whose instances exist and bill, or will without any more asking."""
+        return [name for name, it in self._intents.items() if it.state not in {"dropped", "gone"}]
+
+    def launched_at(self, intent: str) -> float:
+        """Return when the instance of an intent was launched, or will be."""
+        return self._intents[intent].launched_at
 
     def _holds(self, event: Event) -> bool:
         """Whether nothing has overtaken a scheduled event."""
@@ -230,8 +264,8 @@ class SimWorld:
             return
         rentable = of_pool(self._rentables, command.instance_type, command.market, command.zone)
         instance, profile = f"sim-{intent}", rentable.profile
-        self._intents[intent], self._profiles[instance] = _Intent(rentable), profile
         at = self.now + self._draw(profile.launch)
+        self._intents[intent], self._profiles[instance] = _Intent(rentable, at), profile
         joined_at = at + self._draw(profile.boot)
         self.schedule(InstanceLaunched(at, intent, instance, at))
         self.schedule(NodeJoined(joined_at, intent))

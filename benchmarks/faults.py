@@ -1,0 +1,356 @@
+"""A fault campaign in virtual time: runs whose controller dies and whose cloud misbehaves.
+
+Each run is drawn from a seed: its limits, its strategy, up to three deaths of the controller at
+boundaries of any kind, and what the cloud does: refusals, interruptions with and without notice,
+nodes that die, workers that crash, memory that is full. What is counted must be zero:
+
+    instances left        that exist when the run has ended
+    unknown purchases     that no record names
+    $ over budget         by the simulated cloud's own bill
+    s past deadline       of the last instance's end
+    reports lost          epochs that were told and that no ledger has
+    other decisions       against the same run without deaths (only runs whose cloud behaves)
+
+    python -m benchmarks.faults [--runs 1000] [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.fault_world import Kill, survive
+from cloudtune.bookkeeping import Brakes, Metric
+from cloudtune.catalog import InstanceType, Offer
+from cloudtune.commands import Launch
+from cloudtune.events import (
+    EpochDone,
+    InstanceGone,
+    InstanceLaunched,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeLost,
+    TrialFailed,
+    TrialLost,
+)
+from cloudtune.plan import Limits, PlanRequest, Rentable
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.seer import Reserve
+from cloudtune.resolving import ResolvingPolicy
+from cloudtune.samplers import SpaceSampler
+from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.search import Uniform
+from cloudtune.simulator import SimWorld, synthetic_metric
+from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.tactics import Setup, elastic_policy, tactic
+from cloudtune.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.fault_world import Survived
+    from cloudtune.events import Event
+    from cloudtune.renting import Renter
+    from cloudtune.trial import TrialId
+
+_TYPES = {
+    "small.1x": (1, 1.0),
+    "mid.4x": (4, 3.6),
+    "big.8x": (8, 8.0),
+}
+_EPOCHS = {1.0: 8.0, 2.0: 4.6, 4.0: 2.9, 8.0: 2.4, 0.5: 12.0}
+_ELASTIC = ("asha", "hyperband", "hypersched", "seer", "pbt", "random")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the campaign, whole from its seed."""
+
+    seed: int
+    strategy: str
+    limits: Limits
+    rentables: tuple[Rentable, ...]
+    trouble: tuple[Event, ...]
+    kills: tuple[Kill, ...]
+
+    @property
+    def behaved(self) -> bool:
+        """Whether nothing but the controller dies, and nothing else can stop the run early."""
+        return not self.trouble and self.limits == Limits() and self.strategy == "sha"
+
+    def policy(self) -> Renter:
+        """Return a fresh policy of the run."""
+        return _staged(self) if self.strategy == "sha" else _elastic(self)
+
+    def world(self) -> SimWorld:
+        """Return a fresh cloud, with its trouble to come."""
+        metric = synthetic_metric("max", self.seed)
+        world = SimWorld(self.rentables, "score", metric, self.seed)
+        for event in self.trouble:
+            world.schedule(event)
+        return world
+
+
+@dataclass
+class Tally:
+    """What went wrong, over all runs; `worst` has the seeds of the first cases of each."""
+
+    runs: int = 0
+    deaths: int = 0
+    faults: int = 0
+    endings: Counter[str] = field(default_factory=Counter)
+    instances_left: int = 0
+    unknown_purchases: int = 0
+    double_purchases: int = 0
+    dollars_over: float = 0.0
+    seconds_past: float = 0.0
+    reports_lost: int = 0
+    compared: int = 0
+    other_decisions: int = 0
+    seeds: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing went wrong."""
+        return not self.seeds
+
+    def blame(self, what: str, seed: int) -> None:
+        """Keep a seed to look into."""
+        self.seeds.setdefault(what, []).append(seed)
+
+
+# ---- drawing cases -------------------------------------------------------------------------------
+
+
+def case(seed: int) -> Case:
+    """Return the run of a seed."""
+    rng = random.Random(seed)
+    behaved = rng.random() < 0.25
+    strategy = "sha" if behaved else rng.choice(("sha", *_ELASTIC))
+    spread = rng.choice((0.0, 0.1, 0.3))
+    rentables = tuple(_rentables(rng, spread, spot=not behaved and rng.random() < 0.5))
+    limits = Limits() if behaved else _limits(rng, strategy)
+    trouble = () if behaved else tuple(_trouble(rng, limits.deadline or 400.0))
+    return Case(seed, strategy, limits, rentables, trouble, tuple(_kills(rng)))
+
+
+def _rentables(rng: random.Random, spread: float, *, spot: bool) -> Iterator[Rentable]:
+    names = rng.sample(sorted(_TYPES), rng.choice((1, 2, 3)))
+    for name in names:
+        gpus, price = _TYPES[name]
+        kind = InstanceType(name, gpus, "T4", 16384, 4 * gpus, 65536)
+        minimum = rng.choice((0.0, 60.0))
+        grain = rng.choice((0.0, 1.0))
+        widths = {w: s for w, s in _EPOCHS.items() if w <= 2 * gpus}
+        profile = _profile(name, widths, spread)
+        yield Rentable(Offer(kind, "on-demand", "x", price, minimum, grain), profile, 4)
+        if spot:
+            rate = rng.choice((0.0, 20.0))
+            offer = Offer(kind, "spot", "x", price / 3, minimum, grain, "", rate)
+            yield Rentable(offer, profile, 4)
+
+
+def _profile(name: str, widths: dict[float, float], spread: float) -> ScalingProfile:
+    def measured(seconds: float) -> Measurement:
+        return Measurement(seconds, seconds * spread, 3)
+
+    return ScalingProfile(
+        instance_type=name,
+        epoch={width: measured(seconds) for width, seconds in widths.items()},
+        launch=measured(2.0),
+        boot=measured(20.0),
+        start=measured(3.0),
+        resize=measured(1.0),
+        release=measured(2.0),
+        script_hash="",
+        measured_at="2026-11-21",
+        source="made up",
+    )
+
+
+def _limits(rng: random.Random, strategy: str) -> Limits:
+    deadline = rng.choice((None, 150.0, 300.0, 600.0))
+    budget = rng.choice((None, 0.15, 0.5, 1.5))
+    if deadline is None and budget is None and strategy != "sha":
+        deadline = 300.0  # some strategies go on for as long as they may
+    return Limits(deadline, budget)
+
+
+def _trouble(rng: random.Random, horizon: float) -> Iterator[Event]:
+    for _ in range(rng.choice((0, 1, 2, 4, 8))):
+        at, intent = rng.uniform(0.0, horizon), f"i{rng.randrange(6):03d}"
+        trial = f"t{rng.randrange(9):02d}.{rng.randrange(1, 4)}"
+        yield rng.choice(
+            (
+                LaunchFailed(rng.uniform(0.0, 2.0), intent, "InsufficientInstanceCapacity", "dry"),
+                LaunchFailed(rng.uniform(0.0, 2.0), intent, "VcpuLimitExceeded", "quota"),
+                InterruptionNotice(at, intent, at + 120.0),
+                InstanceGone(at, intent, at, "taken back"),
+                NodeLost(at, intent, "its machine is dead"),
+                TrialLost(at, trial, "its worker was killed"),
+                TrialFailed(at, trial, "out of memory", "", out_of_memory=True),
+                TrialFailed(at, trial, "ValueError", ""),
+            )
+        )
+
+
+def _kills(rng: random.Random) -> Iterator[Kill]:
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        away = rng.choice((0.5, 5.0, 60.0, 600.0))
+        yield Kill(rng.randrange(1, 700), away, workers=rng.random() < 0.3)
+
+
+# ---- playing them --------------------------------------------------------------------------------
+
+
+def _strategy() -> SuccessiveHalving:
+    return SuccessiveHalving(9, 1, 9, 3, "max")
+
+
+def _staged(case: Case) -> Renter:
+    strategy = _strategy()
+    request = PlanRequest(strategy.stages(), case.rentables, Limits(), 4)
+    return ResolvingPolicy(
+        trials=[Trial(f"t{n:02d}", {"lr": n}) for n in range(9)],
+        strategy=strategy,
+        plan=ExactPlanner().plan(request),
+        metric=Metric("score", "max"),
+        limits=case.limits,
+        brakes=Brakes(avoid=30.0),
+        rentables=case.rentables,
+        reserve=Reserve(7.0),
+        planner=ExactPlanner(),
+    )
+
+
+def _elastic(case: Case) -> Renter:
+    setup = Setup(
+        rentables=case.rentables,
+        max_instances=4,
+        limits=case.limits,
+        mode="max",
+        min_epochs=1,
+        max_epochs=9,
+        trials=12,
+        seed=case.seed,
+    )
+    sampler = SpaceSampler({"lr": Uniform(0.0, 1.0)}, seed=case.seed, most=12)
+    chosen = tactic(setup, sampler, case.strategy)
+    return elastic_policy(setup, chosen, Metric("score", "max"), Brakes(avoid=30.0))
+
+
+def judge(case: Case, tally: Tally) -> None:
+    """Play a case, and take down what went wrong."""
+    found = survive(case.policy, case.world(), case.kills)
+    tally.runs += 1
+    tally.deaths += found.deaths
+    tally.faults += len(case.trouble)
+    assert found.policy.ending is not None
+    tally.endings[found.policy.ending.value] += 1
+    _judge_instances(case, found, tally)
+    _judge_limits(case, found, tally)
+    told = {
+        (e.event.session, e.event.epoch) for e in found.entries if isinstance(e.event, EpochDone)
+    }
+    lost = len(found.cloud.reported.keys() - told)
+    tally.reports_lost += lost
+    if lost:
+        tally.blame("reports lost", case.seed)
+    if case.behaved:
+        _judge_decisions(case, found, tally)
+
+
+def _judge_instances(case: Case, found: Survived, tally: Tally) -> None:
+    left = len(found.cloud.world.alive())
+    ledger = Counter(c.intent for e in found.entries for c in e.commands if isinstance(c, Launch))
+    launched = Counter(
+        e.event.intent for e in found.entries if isinstance(e.event, InstanceLaunched)
+    )
+    unknown = len(launched.keys() - ledger.keys())
+    double = sum(count > 1 for count in ledger.values())
+    tally.instances_left += left
+    tally.unknown_purchases += unknown
+    tally.double_purchases += double
+    for what, count in (("instances", left), ("unknown", unknown), ("double", double)):
+        if count:
+            tally.blame(what, case.seed)
+
+
+def _judge_limits(case: Case, found: Survived, tally: Tally) -> None:
+    seconds, dollars = bill(found, case.rentables)
+    limits = case.limits
+    if limits.budget is not None and dollars > limits.budget + 1e-9:
+        tally.dollars_over += dollars - limits.budget
+        tally.blame("over budget", case.seed)
+    if limits.deadline is not None and seconds > limits.deadline + 1e-9:
+        tally.seconds_past += seconds - limits.deadline
+        tally.blame("past deadline", case.seed)
+
+
+def bill(found: Survived, rentables: Sequence[Rentable]) -> tuple[float, float]:
+    """Return when the last instance was gone, and the dollars of all, by the cloud's own words."""
+    offers: dict[tuple[str, str], Offer] = {
+        (r.offer.instance_type.name, r.offer.market): r.offer for r in rentables
+    }
+    asked: dict[str, Offer] = {}
+    begun: dict[str, float] = {}
+    gone: dict[str, float] = {}
+    for entry in found.entries:
+        if isinstance(entry.event, InstanceLaunched):
+            begun[entry.event.intent] = entry.event.launched_at
+        if isinstance(entry.event, InstanceGone):
+            gone[entry.event.intent] = entry.event.gone_at
+        for command in entry.commands:
+            if isinstance(command, Launch):
+                asked[command.intent] = offers[command.instance_type, command.market]
+    end = found.cloud.world.now
+    dollars = sum(asked[i].charge(gone.get(i, end) - at) for i, at in begun.items())
+    return max(gone.values(), default=0.0), dollars
+
+
+def _judge_decisions(case: Case, found: Survived, tally: Tally) -> None:
+    """Compare rungs and winner with those of the same run whose controller lives."""
+    undisturbed = survive(case.policy, case.world(), ())
+    tally.compared += 1
+    if _rungs(found.policy) != _rungs(undisturbed.policy):
+        tally.other_decisions += 1
+        tally.blame("other decisions", case.seed)
+
+
+def _rungs(policy: Renter) -> tuple[object, ...]:
+    best = policy.best
+    fates: dict[TrialId, tuple[str, int]] = {
+        name: (trial.status, trial.epoch) for name, trial in policy.trials.items()
+    }
+    return (policy.ending, None if best is None else (best.trial, best.epoch, best.metric), fates)
+
+
+def campaign(runs: int, seed: int, watch: Callable[[int], None] = lambda _: None) -> Tally:
+    """Play so many cases."""
+    tally = Tally()
+    for number in range(seed, seed + runs):
+        judge(case(number), tally)
+        watch(number)
+    return tally
+
+
+def main() -> None:
+    """Play the campaign, and print what it found."""
+    parser = argparse.ArgumentParser(description="a fault campaign in virtual time")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    began = time.monotonic()
+    tally = campaign(given.runs, given.seed)
+    for name, value in vars(tally).items():
+        shown = dict(value) if isinstance(value, Counter) else value
+        print(f"{name.replace('_', ' '):20} {shown}")
+    print(f"{'seconds':20} {time.monotonic() - began:.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The fault campaign in virtual time, cut short, and that it would find what it looks for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.fault_world import OutlivingCloud
+from benchmarks.faults import campaign
+from cloudtune.renting import Renter
+
+if TYPE_CHECKING:
+    from cloudtune.resuming import Outstanding
+
+
+def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:
+    tally = campaign(120, seed=50_000)
+    assert tally.seeds == {}
+    assert tally.deaths > 100
+    assert tally.compared > 20
+    assert set(tally.endings) >= {"done", "deadline", "budget"}
+
+
+def test_leases_without_an_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Renter, "safe_until", lambda _self: math.inf)
+    assert "over budget" in campaign(120, seed=50_000).seeds
+
+
+def test_a_takeover_that_buys_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_over = OutlivingCloud.take_over
+
+    def buys_anew(self: OutlivingCloud, outstanding: Outstanding) -> None:
+        for launch in tuple(outstanding.launches.values()):
+            again = replace(launch, intent=f"{launch.intent}-again")
+            outstanding.launches[again.intent] = again
+        take_over(self, outstanding)
+
+    monkeypatch.setattr(OutlivingCloud, "take_over", buys_anew)
+    with pytest.raises(KeyError, match="again"):  # the policy is told of what it never asked for
+        campaign(120, seed=50_000)
