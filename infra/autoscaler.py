@@ -57,9 +57,9 @@ def head_instance(run: str) -> str:
 
 @dataclass(frozen=True)
 class Note:
-    """A line of the journal; `what` is asking, launched, refused, lost or returning.
+    """A line of the journal; `what` is asking, unanswered, launched, refused, lost or returning.
 
-    "lost": no answer came, so that the instance may exist.
+    "lost": given up, but the instance may exist, since an answer was lost on the way.
     """
 
     at: float
@@ -171,7 +171,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         Raises:
             NodeLaunchException: it was refused, its instance ended, or it is unwanted.
         """
-        before = [note for note in self._journal.read() if note.intent == intent]
+        before = self._notes_of(intent)
         refused = next((note for note in before if note.what in {"refused", "lost"}), None)
         if refused is not None:
             raise NodeLaunchException(refused.code, refused.message, None)
@@ -210,17 +210,23 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             "Name": f"cloudtune-{self.run}-{intent}",
         }
         named.pop(TAG_RAY_NODE_NAME, None)
+        # Where an answer was lost, now or before, there may be an instance whatever EC2 says next.
+        asked_before = bool(self._notes_of(intent))
         self._note("asking", intent)
         try:
-            instance = self._ask(token, named, node_config)
+            instance = self._ask(intent, token, named, node_config)
         except TROUBLE as error:
-            what = "refused" if is_definite(error) else "lost"
-            self._note(what, intent, code=error_code(error), message=str(error))
-            raise NodeLaunchException(error_code(error), str(error), sys.exc_info()) from error
+            silent = any(note.what == "unanswered" for note in self._notes_of(intent))
+            refused = is_definite(error) and not (asked_before or silent)
+            code, message = error_code(error), str(error)
+            self._note("refused" if refused else "lost", intent, code=code, message=message)
+            raise NodeLaunchException(code, message, sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
         return {instance: {}}
 
-    def _ask(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
+    def _ask(
+        self, intent: str, token: str, tags: Mapping[str, str], request: Mapping[str, Any]
+    ) -> str:
         """Launch, asking again where the answer was lost: the token makes it the same launch."""
         for _ in range(_LOST_ANSWERS):
             try:
@@ -228,8 +234,12 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             except TROUBLE as error:
                 if is_definite(error):
                     raise
+                self._note("unanswered", intent, code=error_code(error), message=str(error))
                 time.sleep(1.0)
         return self._ec2.run_instance(token, tags, request)
+
+    def _notes_of(self, intent: str) -> list[Note]:
+        return [note for note in self._journal.read() if note.intent == intent]
 
     # ---- giving back ---------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ and launches or terminates through `Ec2NodeProvider`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -19,19 +20,22 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.autoscaler import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.ec2 import market_request
+from cloudtune.infra.lease import first_minutes
 from cloudtune.infra.node import INTENT_LABEL, Join, user_data
 from cloudtune.infra.processes import ProcessGroup, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.commands import Launch
     from cloudtune.infra.ec2 import Endpoint
 
 JOURNAL = "provider.jsonl"
+INTENTS = "intents.json"
+RECORD = "head.json"
 _START_SECONDS = 60.0
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
@@ -75,6 +79,15 @@ class _Intent:
     lease: float
     wanted: bool = True
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> _Intent:
+        """Return what `to_json` was given."""
+        return cls(**{**data, "launch": Launch(**data["launch"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return dataclasses.asdict(self)
+
     @property
     def settings(self) -> dict[str, str]:
         """What the node provider needs of it beside the request itself."""
@@ -83,20 +96,59 @@ class _Intent:
 
 
 class RayHead:
-    """Starts, steers and ends the head. Everything it writes but Ray's own is in `folder`."""
+    """Starts, steers and ends the head. Everything it writes but Ray's own is in `folder`.
+
+    In a folder where there was one before, it goes on as that one: with its address and its
+    intents, so that what that one launched can join, and EC2 is asked for exactly the same. If its
+    process is still alive it is that very head.
+    """
 
     def __init__(self, folder: Path, rental: Rental, address: str = "127.0.0.1") -> None:
         self.folder = folder
         self.rental = rental
         self.journal = Journal(folder / JOURNAL)
         self._ip = address
-        self._port = _free_port(address)
+        self._port = 0
         self._config = folder / "autoscaler.json"
         self._lock = threading.Lock()
         self._intents: dict[str, _Intent] = {}
         self._group: ProcessGroup | None = None
+        self._recall()
+        self._port = self._port or _free_port(address)
         # Ray's sockets must have short names, so its folder can't be inside ours.
-        self.temp = Path(mkdtemp(prefix="ct-"))
+        self.temp = self._recall_process() or Path(mkdtemp(prefix="ct-"))
+
+    def _recall(self) -> None:
+        """Take over the address and the intents of the head that was here before."""
+        try:
+            known = json.loads((self.folder / INTENTS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        self._ip, self._port = known["ip"], known["port"]
+        self._intents = {name: _Intent.of(data) for name, data in known["intents"].items()}
+
+    def _recall_process(self) -> Path | None:
+        """Take over the process of the head that was here before, if it lives; or end its rest."""
+        recorded = ProcessGroup.recorded(self.folder / RECORD)
+        if recorded is None:
+            return None
+        group, extra = recorded
+        if group.alive():
+            self._group = group
+            return Path(extra["temp"])
+        group.stop()
+        shutil.rmtree(extra["temp"], ignore_errors=True)
+        return None
+
+    @property
+    def running(self) -> bool:
+        """Whether it was running when it was found: nodes and trials may be there."""
+        return self._group is not None
+
+    @property
+    def intents(self) -> frozenset[str]:
+        """The intents that it knows."""
+        return frozenset(self._intents)
 
     @property
     def address(self) -> str:
@@ -114,6 +166,8 @@ class RayHead:
         Raises:
             CloudtuneError: it ended, or didn't come up in a minute; the message has its output.
         """
+        if self._group is not None:
+            return
         self._write_config()
         log = self.folder / "head.log"
         environment = {
@@ -123,7 +177,7 @@ class RayHead:
             "AUTOSCALER_METRIC_PORT": str(_free_port(self._ip)),
         }
         self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
-        self._group.record(self.folder / "head.json", extra={"temp": str(self.temp)})
+        self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
         self._await(log)
 
     def _await(self, log: Path) -> None:
@@ -141,10 +195,10 @@ class RayHead:
         """Whether the head still runs."""
         return self._group is not None and self._group.alive()
 
-    def want(self, launch: Launch) -> None:
-        """Have Ray's autoscaler launch the instance of an intent."""
+    def want(self, launch: Launch, until: float = math.inf) -> None:
+        """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
         now = time.time()
-        lease = min(now + self.rental.lease_seconds, self.rental.lease_end) - now
+        lease = min(now + self.rental.lease_seconds, self.rental.lease_end, until) - now
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
             self._intents.setdefault(launch.intent, _Intent(launch, now, max(60.0, lease)))
@@ -160,7 +214,7 @@ class RayHead:
         """End the head and all its processes; from then on nothing can be launched."""
         if self._group is not None:
             self._group.stop()
-            (self.folder / "head.json").unlink(missing_ok=True)
+            (self.folder / RECORD).unlink(missing_ok=True)
         for record in (self.autoscaler_events, self.autoscaler_events.parents[1] / "monitor.log"):
             if record.exists():
                 shutil.copy(record, self.folder)
@@ -185,7 +239,13 @@ class RayHead:
         ]
 
     def _write_config(self) -> None:
-        """Replace the config in one step: the autoscaler re-reads it whenever it likes."""
+        """Replace the config in one step: the autoscaler re-reads it whenever it likes.
+
+        Before it, what it is made from: whoever takes over must ask for exactly the same.
+        """
+        intents = {name: intent.to_json() for name, intent in self._intents.items()}
+        known = {"ip": self._ip, "port": self._port, "intents": intents}
+        write_atomically(self.folder / INTENTS, json.dumps(known))
         write_atomically(self._config, json.dumps(self._settings()))
 
     def _settings(self) -> dict[str, Any]:
@@ -223,7 +283,9 @@ class RayHead:
     def _node_type(self, intent: _Intent) -> dict[str, Any]:
         launch, count = intent.launch, int(intent.wanted)
         gpus = self.rental.gpus[launch.instance_type]
-        script = user_data(Join(self.address, launch.intent, gpus), math.ceil(intent.lease / 60))
+        # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
+        join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
+        script = user_data(join, first_minutes(intent.lease))
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},
