@@ -100,7 +100,7 @@ class HostileEc2:
         """Launch, once for each token."""
         self.boundary()
         self._refuse_sometimes()
-        found = next((name for name, it in self.machines.items() if it.token == token), None)
+        found = self.launched_by(token)
         if found is None:
             found = f"i-{len(self.machines):04d}"
             self.bought[tags[INTENT_TAG]] += 1
@@ -111,6 +111,10 @@ class HostileEc2:
         self._lose_sometimes()
         self.boundary()
         return found
+
+    def launched_by(self, token: str) -> str | None:
+        """Return what a token has launched."""
+        return next((name for name, it in self.machines.items() if it.token == token), None)
 
     def ours(self, _run: str | None = None, *, ended: bool = True) -> list[Instance]:
         """Return what can be seen by now."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
-from benchmarks.fault_launches import campaign
-from cloudtune.infra import autoscaler
+from benchmarks.fault_launches import HostileEc2, campaign
 
 if TYPE_CHECKING:
     import pytest
@@ -19,7 +17,6 @@ def test_nothing_is_bought_twice_or_left_behind() -> None:
     assert set(tally.faults) == {"throttled", "answer lost", "refused"}
 
 
-def test_a_token_of_its_own_for_each_call_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = itertools.count()
-    monkeypatch.setattr(autoscaler, "launch_token", lambda *_: str(next(count)))
+def test_an_ec2_that_knows_no_tokens_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostileEc2, "launched_by", lambda _self, _token: None)
     assert campaign(150, seed=0).bought_twice > 0
