@@ -282,7 +282,7 @@ class Books:
             return
         self.disturbed = True
         if not rented.joined:
-            self._trouble(rented.offer).note(event.at, self.brakes.relaunch, refused=False)
+            self._trouble(rented.offer).note_end(event.at, self.brakes.relaunch)
             self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
 
     def _note_timer(self, event: TimerFired) -> Iterable[Command]:

@@ -6,6 +6,9 @@
 
 Each save writes its files under a name of its own, so that saving an epoch again (it was trained
 again after a lost node) never touches the files that the standing manifest speaks of.
+
+A save has two halves, so that training waits for the first only: `stage` copies the files to the
+local disk, `commit` brings them to the storage and makes a checkpoint of them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
 import time
 import uuid
@@ -109,6 +113,19 @@ class Checkpoint:
             yield folder
 
 
+@dataclass(frozen=True)
+class Staged:
+    """Files of an epoch on the local disk, that no manifest speaks of yet.
+
+    `files` is where they lie; `folder` their name in the storage, None where they aren't there.
+    """
+
+    trial: str
+    epoch: int
+    files: str
+    folder: str | None
+
+
 class CheckpointStore:
     """Saves, finds, loads and prunes checkpoints under `uri`: a local path, file:// or s3://.
 
@@ -126,14 +143,50 @@ class CheckpointStore:
 
         Interrupted at any point, it leaves every earlier checkpoint as it was.
         """
-        name = f"{trial_id}/epoch-{epoch:05d}"
-        target = f"{self._root}/{name}"
         folder = uuid.uuid4().hex[:8]
-        files = self._write_files(Path(directory), f"{target}/{folder}")
-        manifest = Manifest(trial_id, epoch, dict(metrics), folder, files, time.time())
+        target = f"{self._folder(trial_id, epoch)}/{folder}"
+        files = self._write_files(Path(directory), target)
+        return self._finish(Manifest(trial_id, epoch, dict(metrics), folder, files, time.time()))
+
+    def stage(self, trial_id: str, epoch: int, directory: str | Path) -> Staged:
+        """Copy the files of `directory` to the local disk, as fast as that goes; see `commit`.
+
+        Where the storage is on the disk of temporary files anyway, they are at their place at
+        once: then nothing may `prune` the trial without sparing the epoch.
+        """
+        paths = _files_of(Path(directory))
+        if self._is_on_local_disk:
+            folder = uuid.uuid4().hex[:8]
+            staged = Staged(trial_id, epoch, f"{self._folder(trial_id, epoch)}/{folder}", folder)
+        else:
+            staged = Staged(trial_id, epoch, tempfile.mkdtemp(prefix="cloudtune-"), None)
+        for path in paths:
+            target = Path(staged.files, path.relative_to(directory))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        return staged
+
+    def commit(self, staged: Staged, metrics: Mapping[str, float]) -> str:
+        """Make a checkpoint of staged files; give its path. As safe to interrupt as `save`."""
+        trial, epoch, source = staged.trial, staged.epoch, Path(staged.files)
+        if staged.folder is None:
+            try:
+                return self.save(trial, epoch, metrics, source)
+            finally:
+                shutil.rmtree(source, ignore_errors=True)
+        files = {path.relative_to(source).as_posix(): _digest(path) for path in _files_of(source)}
+        return self._finish(
+            Manifest(trial, epoch, dict(metrics), staged.folder, files, time.time())
+        )
+
+    def _finish(self, manifest: Manifest) -> str:
+        target = self._folder(manifest.trial, manifest.epoch)
         self._write_manifest(manifest, target)
-        self._drop_folders(target, keep=folder)
-        return f"{self.uri.rstrip('/')}/{name}"
+        self._drop_folders(target, keep=manifest.folder)
+        return f"{self.uri.rstrip('/')}{target.removeprefix(self._root)}"
+
+    def _folder(self, trial_id: str, epoch: int) -> str:
+        return f"{self._root}/{trial_id}/epoch-{epoch:05d}"
 
     def load(self, path: str, to_directory: str | Path) -> Manifest:
         """Copy a saved checkpoint's files to a local folder; see `load` below."""
@@ -142,7 +195,15 @@ class CheckpointStore:
     def latest(self, trial_id: str) -> str | None:
         """Give the path of the trial's checkpoint of the highest epoch, or None."""
         saved = self._saved(trial_id)
-        return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{max(saved):05d}" if saved else None
+        return self._path(trial_id, max(saved)) if saved else None
+
+    def saved(self, trial_id: str) -> dict[str, Manifest]:
+        """Give the trial's whole checkpoints by their paths, the earliest first."""
+        found = sorted(self._saved(trial_id).items())
+        return {self._path(trial_id, epoch): manifest for epoch, manifest in found}
+
+    def _path(self, trial_id: str, epoch: int) -> str:
+        return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{epoch:05d}"
 
     def prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int] = ()) -> None:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
@@ -166,11 +227,8 @@ class CheckpointStore:
                 self._drop_epoch(folder)
 
     def _write_files(self, source: Path, target: str) -> dict[str, SavedFile]:
-        paths = sorted(path for path in source.rglob("*") if path.is_file())
-        if not paths:
-            raise UsageError(f"the checkpoint folder {source} holds no files")
         files = {}
-        for path in paths:
+        for path in _files_of(source):
             name = path.relative_to(source).as_posix()
             self._make_folder(f"{target}/{name}".rpartition("/")[0])
             with path.open("rb") as reader, self._fs.open_output_stream(f"{target}/{name}") as out:
@@ -189,6 +247,14 @@ class CheckpointStore:
     @property
     def _is_local(self) -> bool:
         return bool(self._fs.type_name == "local")
+
+    @property
+    def _is_on_local_disk(self) -> bool:
+        """Whether files come there as fast as to where temporary ones go."""
+        if not self._is_local:
+            return False
+        Path(self._root).mkdir(parents=True, exist_ok=True)
+        return Path(self._root).stat().st_dev == Path(tempfile.gettempdir()).stat().st_dev
 
     def _make_folder(self, path: str) -> None:
         if self._is_local:  # S3 has no folders, and making one asks for rights on the bucket
@@ -295,6 +361,19 @@ def _read_manifest(filesystem: Any, folder: str) -> Manifest:
     where = f"{folder}/{MANIFEST}"
     with filesystem.open_input_stream(where) as reader:
         return Manifest.from_json(reader.read(), where)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not paths:
+        raise UsageError(f"the checkpoint folder {folder} holds no files")
+    return paths
+
+
+def _digest(path: Path) -> SavedFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return SavedFile(path.stat().st_size, digest)
 
 
 def _copy(reader: BinaryIO, out: BinaryIO) -> SavedFile:

@@ -18,7 +18,7 @@ from cloudtune.infra.pricing import catalog
 from cloudtune.infra.processes import ProcessGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.infra.cloud import Cloud
     from cloudtune.infra.ec2 import Instance
@@ -48,15 +48,23 @@ class Found:
 def open_clouds(region: str | None) -> list[Cloud]:
     """Return every cloud that may hold instances of ours.
 
-    That is AWS in each region that a run of this machine used, or that is named, and the emulator,
-    if it runs, in each that was used there.
+    That is AWS in each region that a run of this machine used, or that is named, and the emulator
+    and this machine's own, if they run, in each that was used there.
     """
-    used: dict[str, set[str]] = {"aws": {region} if region else set(), "emulated": {"us-east-1"}}
+    used: dict[str, set[str]] = {
+        "aws": {region} if region else set(),
+        "emulated": {"us-east-1"},
+        "local": {"us-east-1"},
+    }
     for folder in _folders():
         where = _controller(folder)
         if where is not None:
             used[where[1]["provider"]].add(where[1]["region"])
-    emulators = (clouds.running_emulator(home.home() / "emulator", n) for n in used["emulated"])
+    emulators = (
+        clouds.running_emulator(home.home() / folder, name)
+        for folder, provider in (("emulator", "emulated"), ("local", "local"))
+        for name in sorted(used[provider])
+    )
     found = [clouds.aws(name, {}) for name in sorted(used["aws"])]
     return [*found, *(emulator for emulator in emulators if emulator is not None)]
 
@@ -70,10 +78,16 @@ def look(cloud: Cloud) -> list[Found]:
             controlled=is_controlled(instance.run),
             known=(home.runs() / instance.run).is_dir(),
             expired=_expired(instance.lease),
-            usd_per_hour=prices.get(instance.instance_type, 0.0),
+            usd_per_hour=_price(instance, prices),
         )
         for instance in Ec2(cloud.endpoint).ours(ended=False)
     ]
+
+
+def _price(instance: Instance, prices: Mapping[str, float]) -> float:
+    """Return what an instance costs; where no table knows it, as of a user's machine, its tag."""
+    known = prices.get(instance.instance_type)
+    return float(instance.tags.get(clouds.PRICE_TAG, 0.0)) if known is None else known
 
 
 def is_controlled(run: str) -> bool:

@@ -15,7 +15,9 @@ import click
 
 from cloudtune import home, planning
 from cloudtune.cli_catalog import catalog
+from cloudtune.cli_cleanup import gc, status
 from cloudtune.cli_elastic import refuse_plan_options, screen_of, show_elastic
+from cloudtune.cli_emulator import emulator
 from cloudtune.cli_options import (
     OUTPUT,
     PACE,
@@ -30,7 +32,7 @@ from cloudtune.cli_options import (
 from cloudtune.cli_plan import load_problem, plan, show_infeasible, show_planned
 from cloudtune.cli_simulate import Simulate
 from cloudtune.elastic_planning import elastic_job
-from cloudtune.errors import CleanupError, CloudtuneError, InfeasibleError, UsageError
+from cloudtune.errors import CloudtuneError, InfeasibleError, UsageError
 from cloudtune.plan import Limits, Plan
 from cloudtune.plan_files import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.screen import console, show_profile
@@ -40,7 +42,6 @@ from cloudtune.units import format_dollars
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cloudtune.cleanup import Found
     from cloudtune.driving import Ended, Watch
     from cloudtune.experiment import Experiment
     from cloudtune.job import Job, JobPolicy
@@ -78,6 +79,9 @@ def cli() -> None:
 
 cli.add_command(plan)
 cli.add_command(catalog)
+cli.add_command(emulator)
+cli.add_command(status)
+cli.add_command(gc)
 
 
 # ---- run -----------------------------------------------------------------------------------
@@ -269,6 +273,28 @@ def _run_job(job: Job, *, yes: bool) -> int:
     return _conclude(ended)
 
 
+@cli.command()
+@click.argument("run", required=False)
+def resume(run: str | None) -> int:
+    """Go on with a run whose process died: same limits, same instances, same trials.
+
+    RUN is the last one if it isn't given. Deadline and budget count from the run's begin: what has
+    passed meanwhile has passed.
+    """
+    from cloudtune import driving
+
+    with contextlib.ExitStack() as shown:
+
+        def watching(run: str, policy: JobPolicy) -> Watch:
+            console().print(f"Run {run} goes on")
+            return shown.enter_context(screen_of(job, policy)).watch
+
+        folder = home.find_run(run)
+        job = driving.job_of_run(folder)
+        ended = driving.resume_job(folder, watching)
+    return _conclude(ended)
+
+
 def _conclude(ended: Ended) -> int:
     from cloudtune import driving
     from cloudtune.reporting import load
@@ -419,77 +445,4 @@ def report(run: str | None, output: str) -> int:
         click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
     else:
         show_report(console(), found)
-    return 0
-
-
-@cli.command()
-@click.option("--region", help="Look into this AWS region too.")
-@OUTPUT
-def status(region: str | None, output: str) -> int:
-    """Show which instances of ours are alive, whose they are and what they cost per hour."""
-    from cloudtune import cleanup
-    from cloudtune.screen import show_instances
-
-    found = [one for cloud in cleanup.open_clouds(region) for one in cleanup.look(cloud)]
-    if output == "json":
-        rows = [
-            {**vars(f.instance), "usd_per_hour": f.usd_per_hour, "orphan": f.orphan} for f in found
-        ]
-        click.echo(json.dumps(rows, indent=1))
-    else:
-        show_instances(console(), found)
-    return 0
-
-
-@cli.command()
-@click.argument("run", required=False)
-@click.option(
-    "--all", "everything", is_flag=True, help="Return every instance tagged by cloudtune."
-)
-@click.option("--dry-run", is_flag=True, help="Only say what would be returned.")
-@click.option("--region", help="Look into this AWS region too.")
-def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> int:
-    """Give back what dead runs have left: instances, and processes on this machine.
-
-    Without RUN and --all: the instances of runs of this machine whose controller is dead, and any
-    whose lease is over. A live run is never touched without --all.
-    """
-    from cloudtune import cleanup
-
-    for folder in cleanup.dead_runs():
-        if not dry_run and run in {None, folder.name}:
-            cleanup.end_head(folder)
-    left, mute = [], []
-    open_clouds = cleanup.open_clouds(region)
-    for cloud in open_clouds:
-        try:
-            found = cleanup.look(cloud)
-            doomed = [
-                f for f in found if run in {None, f.instance.run} and (everything or f.orphan)
-            ]
-            _tell_doomed(doomed, dry_run=dry_run)
-            if not dry_run:
-                left += cleanup.give_back(cloud, doomed)
-        except cleanup.TROUBLE as error:
-            mute.append(f"{cloud.endpoint.region}: {error}")
-    for cloud in open_clouds if not dry_run else []:
-        cloud.close()
-    return _conclude_gc([instance.id for instance in left], mute)
-
-
-def _tell_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
-    verb = "would return" if dry_run else "returning"
-    for one in doomed:
-        it = one.instance
-        click.echo(f"{verb} {it.id} ({it.instance_type}, run {it.run})")
-
-
-def _conclude_gc(left: Sequence[str], mute: Sequence[str]) -> int:
-    for cloud in mute:
-        click.echo(f"error: EC2 can't be asked in {cloud}", err=True)
-    if left:
-        click.echo(f"error: EC2 did not confirm the end of {', '.join(left)}", err=True)
-    if left or mute:
-        return CleanupError.exit_code
-    click.echo(f"nothing left to return (checked {time.strftime('%H:%M:%S')})")
     return 0

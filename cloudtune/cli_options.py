@@ -30,7 +30,9 @@ def experiment_options(command: Command) -> Command:
         click.option("--budget", metavar="DOLLARS", help="Spend no more than this, as in '$40'."),
         click.option("--trials", type=int, help="How many configurations to try."),
         click.option("--max-instances", type=int, help="Rent no more instances at once."),
-        click.option("--provider", type=click.Choice(["emulated", "aws"]), help="Which cloud."),
+        click.option(
+            "--provider", type=click.Choice(["emulated", "aws", "local"]), help="Which cloud."
+        ),
         click.option(
             "--instances", metavar="TYPES", help="Instance types, as in g5.xlarge,'g6.*'."
         ),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudtune import home
 from cloudtune.elastic_plan import ElasticPlan
@@ -18,17 +18,21 @@ from cloudtune.errors import CleanupError, UsageError
 from cloudtune.infra import cloud as clouds
 from cloudtune.infra.autoscaler import Journal
 from cloudtune.infra.ec2 import Ec2, ids
+from cloudtune.infra.errors import TROUBLE
 from cloudtune.infra.head import JOURNAL, RayHead, Rental
+from cloudtune.infra.lease import RENEW_SECONDS
 from cloudtune.infra.node import metadata
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.ray_world import CloudWorld
 from cloudtune.infra.trainer import Training
-from cloudtune.job import trials
-from cloudtune.ledger import FileLedger
+from cloudtune.job import Job, trials
+from cloudtune.ledger import FileLedger, read_entries, read_header
 from cloudtune.plan import Limits
 from cloudtune.planning import LEASE_GRACE_SECONDS, catalog_of, longest, markets_of
+from cloudtune.policy import Policy
 from cloudtune.profiles import store
 from cloudtune.profiles.measure import MeasurePolicy
+from cloudtune.resuming import replayed, resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,13 +44,25 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.infra.cloud import Cloud
-    from cloudtune.job import Job, JobPolicy
-    from cloudtune.policy import Policy
+    from cloudtune.job import JobPolicy
+    from cloudtune.plan import Rentable
     from cloudtune.reporting import Report
+    from cloudtune.resuming import Outstanding
     from cloudtune.scaling import ScalingProfile
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
+
+class Controlled(Policy, Protocol):
+    """A policy whose instances end by themselves where nobody drives it any more."""
+
+    def safe_until(self) -> float:
+        """Return when all that is rented must be gone if nothing more is decided, run seconds."""
+        ...
+
+
+LEDGER = "ledger.jsonl"
+CONTROLLER = "controller.json"
 PROFILE_SECONDS = 900.0
 """What measuring may take on one instance type."""
 
@@ -58,7 +74,7 @@ def check_script(experiment: Experiment) -> None:
         UsageError: it can't be imported; the message has its traceback.
     """
     code = (
-        "import sys; from pathlib import Path; from cloudtune.training import load_function; "
+        "import sys; from pathlib import Path; from cloudtune.user_script import load_function; "
         "load_function(Path(sys.argv[1]), sys.argv[2])"
     )
     spec = f"{experiment.train_file.name}:{experiment.train_function}"
@@ -78,8 +94,8 @@ def check_script(experiment: Experiment) -> None:
         )
 
 
-def open_cloud(experiment: Experiment, *, pace: bool) -> Cloud:
-    """Return the cloud of an experiment, ready to rent from.
+def open_cloud(experiment: Experiment, *, pace: bool, adopt: bool = False) -> Cloud:
+    """Return the cloud of an experiment, ready to rent from; `adopt` for a run that goes on.
 
     Raises:
         UsageError: what AWS needs isn't in the experiment.
@@ -88,6 +104,9 @@ def open_cloud(experiment: Experiment, *, pace: bool) -> Cloud:
     if settings.provider == "emulated":
         seed = experiment.seed if pace else None
         return clouds.emulated(home.home() / "emulator", settings.region, pace=seed)
+    if settings.provider == "local":
+        price = settings.price or 0.0
+        return clouds.local(home.home() / "local", settings.region, price, adopt=adopt)
     if settings.image is None:
         raise UsageError("cloud.image is missing: the AMI with cloudtune installed (docs/aws.md)")
     if not experiment.storage.startswith("s3://"):
@@ -113,6 +132,7 @@ class Drive:
     began: float
     lease_seconds: float
     lease_end: float
+    join_seconds: float
     last_epoch: int
 
     @property
@@ -120,10 +140,18 @@ class Drive:
         """The run's id."""
         return self.folder.name
 
-    def go(self, policy: Policy, ledger: Path, header: Mapping[str, Any], watch: Watch) -> float:
+    def go(
+        self,
+        policy: Controlled,
+        ledger: Path,
+        header: Mapping[str, Any] | None,
+        watch: Watch,
+        outstanding: Outstanding | None = None,
+    ) -> float:
         """Drive the policy to its end, and leave no instance behind, whatever happens.
 
-        Returns when EC2 confirmed that (Unix time).
+        Returns when EC2 confirmed that (Unix time). `outstanding` is what a controller that died
+        has left; the run goes on from there, with its ledger, which has a header already.
 
         Raises:
             CleanupError: EC2 didn't confirm that every instance of the run is gone.
@@ -133,7 +161,12 @@ class Drive:
         with _interruptible() as interruption:
             try:
                 with contextlib.closing(FileLedger(ledger, header)) as record:
-                    self._go(ec2, policy, record, watch, interruption)
+                    drive = self._driver(policy, record, watch, outstanding)
+                    world = self._world(ec2, policy, resumes=outstanding is not None)
+                    interruption.tell(world.interrupt)
+                    with world:
+                        interruption.install()  # again: Ray has put its own in their place
+                        drive(world)
             finally:
                 left = clouds.sweep(ec2, self.run, Journal(self.folder / JOURNAL))
                 checked_at = time.time()
@@ -147,14 +180,16 @@ class Drive:
             )
         return checked_at
 
-    def _go(
-        self,
-        ec2: Ec2,
-        policy: Policy,
-        record: FileLedger,
-        watch: Watch,
-        interruption: _Interruption,
-    ) -> None:
+    @staticmethod
+    def _driver(
+        policy: Controlled, record: FileLedger, watch: Watch, outstanding: Outstanding | None
+    ) -> Callable[[CloudWorld], None]:
+        """Return what drives the policy through a world, from its begin or from where it was."""
+        if outstanding is None:
+            return lambda world: run(policy, world, record, _patient(watch))
+        return lambda world: resume(policy, world, record, outstanding, _patient(watch))
+
+    def _world(self, ec2: Ec2, policy: Controlled, *, resumes: bool) -> CloudWorld:
         rental = Rental(
             run=self.run,
             endpoint=self.cloud.endpoint,
@@ -163,14 +198,17 @@ class Drive:
             lease_end=self.lease_end,
             request=self.cloud.request,
             tags=self.cloud.tags,
+            join_seconds=self.join_seconds,
         )
-        head = RayHead(self.folder, rental, _own_address(self.cloud))
-        directory = self.experiment.train_file.parent
-        world = CloudWorld(head, ec2, self._training(), directory, self.began)
-        interruption.tell(world.interrupt)
-        with world:
-            interruption.install()  # again: Ray has put its own handlers in their place
-            run(policy, world, record, _patient(watch))
+        return CloudWorld(
+            RayHead(self.folder, rental, _own_address(self.cloud)),
+            ec2,
+            self._training(),
+            self.experiment.train_file.parent,
+            self.began,
+            leased_until=policy.safe_until,
+            resumes=resumes,
+        )
 
     def _training(self) -> Training:
         experiment = self.experiment
@@ -187,7 +225,7 @@ class Drive:
         """Note who drives this run and where, so that `gc` can tell a dead run from a live one."""
         me = ProcessGroup.of(os.getpid())
         where = {"provider": self.experiment.cloud.provider, "region": self.cloud.endpoint.region}
-        me.record(self.folder / "controller.json", extra=where)
+        me.record(self.folder / CONTROLLER, extra=where)
 
 
 def _own_address(cloud: Cloud) -> str:
@@ -277,21 +315,80 @@ def run_job(job: Job, watching: Callable[[str, JobPolicy], Watch]) -> Ended:
     cloud = open_cloud(job.experiment, pace=job.paced)
     folder = home.new_run(job.experiment.name)
     limits = bounded(job)
-    job = replace(job, run=folder.name, limits=limits)
+    job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
     policy = job.policy()
-    lives = longest(job.plan, limits)
-    drive = Drive(
+    drive = _drive(job, folder, cloud)
+    checked_at = drive.go(policy, folder / LEDGER, job.to_json(), watching(job.run, policy))
+    return Ended(folder, policy, checked_at)
+
+
+def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
+    """Return where else to ask where a zone is dry; nowhere if the experiment names its place."""
+    settings = experiment.cloud
+    if settings.provider == "local" or settings.zones or settings.subnet is not None:
+        return ()
+    try:
+        return Ec2(cloud.endpoint).zones()
+    except TROUBLE:  # an account that may not ask does without
+        return ()
+
+
+def _join_seconds(rentable: Rentable) -> float:
+    """Return what an instance may take to join, and then to be renewed."""
+    return rentable.profile.launch.high + rentable.profile.boot.high + 2 * RENEW_SECONDS
+
+
+def _drive(job: Job, folder: Path, cloud: Cloud) -> Drive:
+    lives = longest(job.plan, job.limits)
+    return Drive(
         folder=folder,
         experiment=job.experiment,
         offers=job.offers,
         cloud=cloud,
         began=job.began,
         lease_seconds=lives + LEASE_GRACE_SECONDS,
-        lease_end=job.began + (limits.deadline or lives) + LEASE_GRACE_SECONDS,
+        lease_end=job.began + (job.limits.deadline or lives) + LEASE_GRACE_SECONDS,
+        join_seconds=max(map(_join_seconds, (*job.rentables, *job.standins))),
         last_epoch=job.experiment.epochs.max,
     )
-    checked_at = drive.go(policy, folder / "ledger.jsonl", job.to_json(), watching(job.run, policy))
+
+
+def resume_job(folder: Path, watching: Callable[[str, JobPolicy], Watch]) -> Ended:
+    """Go on with a run whose controller died: with its limits, its instances and its trials.
+
+    Raises:
+        UsageError: it has ended, or somebody drives it.
+        CloudtuneError: its ledger can't be gone on with.
+    """
+    ledger = folder / LEDGER
+    _refuse_driven(folder)
+    job = job_of_run(folder)
+    policy = job.policy()
+    left = replayed(policy, read_entries(ledger))
+    if left.ended:
+        raise UsageError(
+            f"run {folder.name} has ended; `cloudtune report {folder.name}` shows how. If it left "
+            "an instance, `cloudtune gc` gives it back"
+        )
+    check_script(job.experiment)
+    cloud = open_cloud(job.experiment, pace=job.paced, adopt=True)
+    drive = _drive(job, folder, cloud)
+    checked_at = drive.go(policy, ledger, None, watching(job.run, policy), left)
     return Ended(folder, policy, checked_at)
+
+
+def job_of_run(folder: Path) -> Job:
+    """Return the job that a run carries out."""
+    return Job.from_json(read_header(folder / LEDGER))
+
+
+def _refuse_driven(folder: Path) -> None:
+    driver = ProcessGroup.recorded(folder / CONTROLLER)
+    if driver is not None and driver[0].alive():
+        raise UsageError(
+            f"run {folder.name} is driven by process {driver[0].pid}; only a run whose process "
+            "has died can be resumed"
+        )
 
 
 def bounded(job: Job) -> Limits:
@@ -343,6 +440,7 @@ def measure(
         began=began,
         lease_seconds=lease,
         lease_end=began + lease,
+        join_seconds=lease,
         last_epoch=policy.last_epoch,
     )
     drive.go(policy, folder / "measure.jsonl", {"measure": experiment.to_json()}, watch)

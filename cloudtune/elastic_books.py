@@ -43,7 +43,9 @@ class _Pace:
     expected: float = 0.0
 
     def note(self, seconds: float, expected: float) -> None:
-        """Take note of an epoch."""
+        """Take note of an epoch, if anybody knows what it took."""
+        if seconds <= 0:
+            return
         self.seconds += seconds
         self.expected += expected
 

@@ -92,9 +92,9 @@ class TrialStarted:
 class EpochDone:
     """A session finished an epoch.
 
-    `seconds` is how long the epoch took, `saving` of them for its checkpoint; `checkpoint` is where
-    that was saved, if it gave one; `in_sync` says whether the parameters were equal on all ranks
-    (None at one rank).
+    `seconds` is how long the epoch took, `saving` of them for its checkpoint; 0 where nobody knows.
+    `checkpoint` is where that was saved, if it gave one; `in_sync` says whether the parameters were
+    equal on all ranks (None at one rank).
     """
 
     at: float

@@ -48,6 +48,7 @@ from cloudtune.wording import allowed_names, nearest, shown
 from cloudtune.yaml_lines import YamlDocument, read_yaml
 
 _SIZE = re.compile(r":\d+$")
+_PER_HOUR = re.compile(r"\s*(/|per|an)\s*(h|hour)\s*$")
 _QUOTA = re.compile(r"(on-demand|spot) [a-z]+")
 # Few enough names to read; otherwise only the nearest is given.
 _LISTED_INSTANCES = 12
@@ -71,6 +72,16 @@ def _different(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _per_hour(value: object) -> object:
+    return _PER_HOUR.sub("", value) if isinstance(value, str) else value
+
+
+LOCAL = "local-*"
+"""The instance types of provider local: this machine, by whatever name."""
+_RENTED = (
+    *("region", "market", "zones", "vcpu_quotas"),
+    *("image", "subnet", "security_group", "instance_profile"),
+)
 STAGED = frozenset({"sha"})
 """Strategies whose stages are planned beforehand; all others decide as results come in."""
 
@@ -120,13 +131,16 @@ class Charges(_Section):
 
 
 class Cloud(_Section):
-    """Where instances are rented; the last four fields are for AWS alone.
+    """Where instances are rented; `image` and the three after it are for AWS alone.
 
     `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
-    by EC2's quotas: market and class, as in "on-demand g" or "spot p".
+    by EC2's quotas: market and class, as in "on-demand g" or "spot p". Provider local is this
+    machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of it
+    costs `price` dollars. None is all of them, and nothing. A pool that is out of instances isn't
+    asked again for `avoid` seconds.
     """
 
-    provider: Literal["emulated", "aws"] = "emulated"
+    provider: Literal["emulated", "aws", "local"] = "emulated"
     region: Text = Field(default="us-east-1", examples=["us-east-1"])
     instances: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
         default=("g4dn.12xlarge",), min_length=1, examples=["[g4dn.12xlarge]"]
@@ -136,6 +150,7 @@ class Cloud(_Section):
         default=(), examples=["[us-east-1a, us-east-1b]"]
     )
     max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
+    avoid: Seconds = Field(default=180.0, examples=["3m"])
     vcpu_quotas: Annotated[dict[Text, Vcpus], AfterValidator(_quota_names)] = Field(
         default={}, examples=['{"on-demand g": 96}']
     )
@@ -143,6 +158,35 @@ class Cloud(_Section):
     subnet: Text | None = Field(default=None, examples=["subnet-0123456789abcdef0"])
     security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
     instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
+    slots: Whole | None = Field(default=None, ge=1, le=1024, examples=["2"])
+    price: Annotated[Dollars, BeforeValidator(_per_hour)] = Field(
+        default=None, examples=["$0.50/h"]
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _this_machine(cls, given: object) -> object:
+        if isinstance(given, Mapping) and given.get("provider") == "local":
+            return {"instances": [LOCAL], "max_instances": 1, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _for_its_provider(self) -> Cloud:
+        fields = type(self).model_fields
+        if self.provider != "local":
+            for name in ("slots", "price"):
+                if getattr(self, name) is not None:
+                    raise refuse("is for provider local alone; leave it out", name)
+            return self
+        wrong = [name for name in _RENTED if getattr(self, name) != fields[name].default]
+        wrong += ["instances"] if self.instances != (LOCAL,) else []
+        wrong += ["max_instances"] if self.max_instances != 1 else []
+        if wrong:
+            raise refuse(
+                "is for rented instances, and provider local has this machine alone; leave it out",
+                wrong[0],
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_zone_a_subnet(self) -> Cloud:
@@ -222,6 +266,18 @@ class Experiment(_Section):
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
     seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
     directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
+
+    @model_validator(mode="after")
+    def _a_budget_buys_something(self) -> Experiment:
+        free = self.cloud.provider == "local" and self.cloud.price is None
+        charged = self.charges.per_hour is not None or self.charges.per_launch is not None
+        if free and not charged and self.limits.budget is not None:
+            raise refuse(
+                "this machine costs nothing, so a budget limits nothing; leave it out and set a "
+                "deadline, or say what an hour of it costs: cloud.price",
+                *("limits", "budget"),
+            )
+        return self
 
     def __init__(self, /, **fields: Any) -> None:
         try:
@@ -325,7 +381,9 @@ def _file_mistakes(
     if "directory" in fields:
         mistakes.append(Mistake(("directory",), unknown_field("directory", Experiment)))
     cloud = fields.get("cloud", {})
-    instances = cloud.get("instances", Cloud().instances) if isinstance(cloud, Mapping) else ()
+    if not isinstance(cloud, Mapping) or cloud.get("provider") == "local":
+        return mistakes
+    instances = cloud.get("instances", Cloud().instances)
     if known_instances is None or not isinstance(instances, list | tuple):
         return mistakes
     for index, instance in enumerate(instances):

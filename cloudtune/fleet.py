@@ -74,7 +74,7 @@ class Trouble:
 
     Those of one round are one answer: what comes before `relaunch_at` isn't counted again, and
     until then the offer isn't asked for. After a refusal `for_good` it never is. A round is over
-    when every zone has refused: `avoided` says until when each of them isn't asked.
+    when every zone has refused: `round` has those that did, `avoided` until when each isn't asked.
     """
 
     refusals: int = 0
@@ -82,24 +82,26 @@ class Trouble:
     relaunch_at: float = 0.0
     for_good: bool = False
     avoided: dict[str, float] = field(default_factory=dict)
+    round: set[str] = field(default_factory=set)
 
     def refuse(self, zones: Sequence[str], among: Sequence[str], at: float, pause: float) -> None:
         """Take note of a refusal in some zones, of those `among` which the offer can be had."""
         for zone in zones:
             self.avoided[zone] = at + pause
+        self.round.update(zones)
+        if self.round.issuperset(among):
+            self.round.clear()
+            self.refusals += at >= self.relaunch_at
         soonest = min(self.avoided.get(zone, 0.0) for zone in among)
-        if soonest > at:
-            self.note(at, soonest - at, refused=True)
+        self.relaunch_at = max(self.relaunch_at, soonest)
 
-    def zone(self, among: Sequence[str], at: float) -> str:
-        """Return the first zone that may be asked now; the first of all if none may."""
-        return next((z for z in among if self.avoided.get(z, 0.0) <= at), among[0])
+    def zone(self, among: Sequence[str]) -> str:
+        """Return the zone to ask next: the first that hasn't refused, or did longest ago."""
+        return min(among, key=lambda zone: self.avoided.get(zone, 0.0))
 
-    def note(self, at: float, pause: float, *, refused: bool) -> None:
-        """Take note of a refusal, or of an instance that ended before it joined."""
-        if at >= self.relaunch_at:
-            self.refusals += refused
-            self.no_shows += not refused
+    def note_end(self, at: float, pause: float) -> None:
+        """Take note of an instance that ended before it joined."""
+        self.no_shows += at >= self.relaunch_at
         self.relaunch_at = at + pause
 
     def used_up(self, rounds: int) -> bool:

@@ -76,7 +76,7 @@ class Job:
         if isinstance(self.plan, ElasticPlan):
             return elastic(self.experiment, self.rentables, self.limits, zones=self.zones)
         metric, rentables = self.experiment.metric, (*self.rentables, *self.standins)
-        own = brakes(rentables)
+        own = brakes(self.experiment, rentables)
         return ResolvingPolicy(
             trials=trials(self.experiment),
             strategy=strategy(self.experiment),
@@ -184,7 +184,7 @@ def elastic(
         setup,
         tactic_of(experiment, setup),
         Metric(metric.name, metric.mode),
-        brakes(rentables),
+        brakes(experiment, rentables),
         charges=charges_of(experiment),
         vcpu_quotas=experiment.cloud.vcpu_quotas,
         most_concurrent=chosen.max_concurrent,
@@ -273,9 +273,10 @@ def charges_of(experiment: Experiment) -> Charges:
     return Charges(charges.per_launch or 0.0, (charges.per_hour or 0.0) / 3600.0)
 
 
-def brakes(rentables: Sequence[Rentable]) -> Brakes:
-    """Return how a job on these keeps its limits."""
-    return Brakes(drain=drain_seconds(*(each.profile for each in rentables)))
+def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
+    """Return how a job on these keeps its limits, and how long it leaves a dry pool alone."""
+    drain, avoid = drain_seconds(*(each.profile for each in rentables)), experiment.cloud.avoid
+    return Brakes(drain=drain) if avoid is None else Brakes(drain=drain, avoid=avoid)
 
 
 def drain_seconds(*profiles: ScalingProfile) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from cloudtune import home
 from cloudtune.elastic_plan import ElasticPlan
 from cloudtune.errors import InfeasibleError, UsageError
-from cloudtune.infra import pricing
+from cloudtune.infra import local, pricing
 from cloudtune.job import charges_of, drain_seconds, strategy, trials
 from cloudtune.plan import Limits, Outlook, PlanRequest, Rentable
 from cloudtune.planners.choose import measures
@@ -127,10 +127,14 @@ def markets_of(experiment: Experiment) -> tuple[Market, ...]:
 def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None) -> Catalog:
     """Return the prices that apply to an experiment: live ones on AWS, else our own table's.
 
+    Of this machine it is the user's word.
+
     Raises:
         UsageError: a budget could not be kept, as nobody knows the region's prices.
     """
     cloud, wanted = experiment.cloud, markets or markets_of(experiment)
+    if cloud.provider == "local":
+        return local.catalog(cloud.region, cloud.slots, cloud.price or 0.0)
     if cloud.provider == "emulated":
         return pricing.catalog(cloud.region, wanted, cloud.zones)
     from cloudtune.infra.ec2 import Endpoint  # noqa: PLC0415  boto3 takes a while to load
@@ -162,8 +166,11 @@ def stored_profiles(
 
 def instance_types(experiment: Experiment) -> list[InstanceType]:
     """Return the instance types that an experiment names, patterns resolved."""
-    everything = pricing.catalog(experiment.cloud.region, ("on-demand",))
-    offers = everything.matching(experiment.cloud.instances, ("on-demand",))
+    cloud = experiment.cloud
+    if cloud.provider == "local":
+        return [local.this_machine(cloud.slots)]
+    everything = pricing.catalog(cloud.region, ("on-demand",))
+    offers = everything.matching(cloud.instances, ("on-demand",))
     return list(dict.fromkeys(offer.instance_type for offer in offers))
 
 
@@ -388,7 +395,7 @@ def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
 
 def no_profile(experiment: Experiment) -> UsageError:
     """Return the error for a plan that has nothing to go by."""
-    types = ", ".join(experiment.cloud.instances)
+    types = ", ".join(machine.name for machine in instance_types(experiment))
     return UsageError(
         f"no profile of {experiment.train_file} on {types}; planning rents nothing, so measure "
         "it with `cloudtune profile`, name a file with --profile FILE, or begin with published "

@@ -91,7 +91,7 @@ class TrialProgress:
         """Take note of an epoch."""
         self.epoch, self.metric, self.losses = event.epoch, metric, 0
         self.taken = 0
-        self.epoch_seconds = event.seconds
+        self.epoch_seconds = event.seconds or self.epoch_seconds
         self.seconds += event.seconds
         self.history[event.epoch] = metric
         if event.checkpoint is not None:

@@ -106,7 +106,7 @@ class Renter(Books):
         return self.now >= trouble.relaunch_at and not trouble.for_good
 
     def _launch(self, offer: Offer) -> Command:
-        zone = self._trouble(offer).zone(self._zones(offer), self.now)
+        zone = self._trouble(offer).zone(self._zones(offer))
         intent = self.fleet.request(offer, self.now, zone).intent
         return Launch(intent, offer.instance_type.name, offer.market, zone, offer.usd_per_hour)
 

@@ -23,7 +23,10 @@ from cloudtune.engine import World, run
 from cloudtune.errors import CloudtuneError
 from cloudtune.events import (
     InstanceGone,
+    InstanceLaunched,
     LaunchFailed,
+    NodeJoined,
+    NodeLost,
     RunStarted,
     TimerFired,
     TrialFailed,
@@ -52,22 +55,33 @@ class OpenSession:
 class Outstanding:
     """What a run has asked for and hasn't heard the end of, by name and in order.
 
-    `released` are those of the launches that were given back. `begun`: it was told of its begin.
+    Of the launches, `instances` has the ids that are known, `joined` are those that take trials,
+    `released` those that were given back. `begun`: it was told of its begin.
+    `at`: when it last heard anything; whatever a clock says, nothing comes before that.
     """
 
     launches: dict[str, Launch] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)
+    joined: set[str] = field(default_factory=set)
     released: set[str] = field(default_factory=set)
     sessions: dict[str, OpenSession] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
     begun: bool = False
     ended: bool = False
+    at: float = 0.0
 
     def hear(self, event: Event) -> None:
         """Take an event down: some are the end of what was asked for."""
+        self.at = event.at
         match event:
+            case InstanceLaunched():
+                self.instances[event.intent] = event.instance
+            case NodeJoined():
+                self.joined.add(event.intent)
+            case NodeLost():
+                self.joined.discard(event.intent)
             case InstanceGone() | LaunchFailed():
-                self.launches.pop(event.intent, None)
-                self.released.discard(event.intent)
+                self._close(event.intent)
             case TrialStopped() | TrialFailed() | TrialLost():
                 self.sessions.pop(event.session, None)
             case RunStarted():
@@ -76,6 +90,12 @@ class Outstanding:
                 self.timers.pop(event.name, None)
             case _:
                 pass
+
+    def _close(self, intent: str) -> None:
+        self.launches.pop(intent, None)
+        self.instances.pop(intent, None)
+        self.joined.discard(intent)
+        self.released.discard(intent)
 
     def follow(self, command: Command) -> None:
         """Take a command down."""

@@ -49,7 +49,7 @@ class Speeds:
     def note(self, trial: TrialId, profile: ScalingProfile, width: Width, seconds: float) -> None:
         """Take note of what an epoch took."""
         expected = profile.epoch_seconds(width)
-        if expected <= 0:
+        if expected <= 0 or seconds <= 0:  # nobody knows what it took
             return
         ratio, place = seconds / expected, (profile.instance_type, width)
         pace = self._paces.setdefault(trial, _Average())

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cloudtune.bookkeeping import Brakes, Metric
-from cloudtune.job import brakes
+from cloudtune.job import drain_seconds
 from cloudtune.plan import Rentable
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.simulator import SimWorld
@@ -111,7 +111,7 @@ class Study:
     @cached_property
     def brakes(self) -> Brakes:
         """How a run keeps its limits, at these delays."""
-        usual = brakes(self.rentables)
+        usual = Brakes(drain=drain_seconds(*(each.profile for each in self.rentables)))
         slowest = max(each.profile.launch.high + each.profile.boot.high for each in self.rentables)
         return Brakes(drain=usual.drain, join=max(usual.join, 2 * slowest))
 

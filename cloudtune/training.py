@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import os
 import random
 import sys
@@ -19,21 +18,23 @@ import threading
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from cloudtune.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.deliveries import Deliveries
 from cloudtune.errors import UsageError
 from cloudtune.loading import DeviceLoader, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import torch
     from torch.utils.data import DataLoader
 
-TrainFunction: TypeAlias = "Callable[[dict[str, Any]], object]"
+    from cloudtune.checkpoint import Staged
+    from cloudtune.user_script import TrainFunction
+
 ModelT = TypeVar("ModelT", bound="torch.nn.Module")
 
 HOOK_VARIABLE: Final = "CLOUDTUNE_EPOCH_HOOK"
@@ -71,7 +72,8 @@ class Report:
 
     `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
     the epoch's length, waiting for a grant left out. `in_sync`: the parameters are equal, bit for
-    bit, on all ranks; None at one rank, or without `prepare_model`.
+    bit, on all ranks; None at one rank, or without `prepare_model`. `saving` is the part of the
+    epoch's seconds for which its checkpoint held training up.
     """
 
     epoch: int
@@ -79,6 +81,7 @@ class Report:
     checkpoint: str | None
     seconds: float
     in_sync: bool | None
+    saving: float = 0.0
 
 
 @dataclass(eq=False)
@@ -90,6 +93,9 @@ class Session:
     the end of an epoch, where no collective of torch.distributed is pending. `restore` is the
     checkpoint to go on from: its manifest says which epoch is the first. `born` is when the worker
     began to be set up, on the monotonic clock; activation if not given.
+
+    A report is delivered once its checkpoint is in the storage, by a thread of the session's own:
+    where another epoch is granted already, training goes on meanwhile.
     """
 
     trial_id: str
@@ -114,8 +120,11 @@ class Session:
 
     epoch: int = field(init=False)
     """The last epoch that was reported, or that the trial was restored at."""
+    _waiting: bool = field(default=False, init=False)
     _granted: int = field(default=0, init=False)
     _stopped: bool = field(default=False, init=False)
+    _broken: BaseException | None = field(default=None, init=False)
+    _deliveries: Deliveries = field(default_factory=Deliveries, init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
     _hook: EpochHook | None = field(default=None, init=False)
@@ -134,11 +143,19 @@ class Session:
         """Let the checkpoints of epochs before this one go: nobody will ask for them any more."""
         self.known = epoch
 
-    def stop(self) -> None:
-        """Unwind the script at the end of its epoch, or at once where it waits for a grant."""
+    def stop(self) -> bool:
+        """Unwind the script at the end of its epoch, or at once where it waits for a grant.
+
+        Returns whether it does.
+        """
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+            return self._waiting
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Wait until what was reported is delivered, so long at most."""
+        self._deliveries.wait(seconds)
 
     @contextlib.contextmanager
     def activate(self) -> Iterator[Session]:
@@ -156,7 +173,7 @@ class Session:
             _active.reset(token)
 
     def run(self, function: TrainFunction, config: Mapping[str, Any]) -> None:
-        """Train to the end, or until stopped.
+        """Train to the end, or until stopped; what was reported is delivered on return.
 
         Raises:
             NeverReportedError: the function returned with epochs to do and none reported.
@@ -166,6 +183,10 @@ class Session:
                 function(dict(config))
             except StopTraining:
                 return
+            finally:
+                self.flush()
+        if self._broken is not None:
+            raise self._broken
         if self.epoch == self.start_epoch < self.max_epoch:
             raise NeverReportedError(
                 f"the training function of trial {self.trial_id} returned without ever calling "
@@ -203,12 +224,14 @@ class Session:
             raise StopTraining
         epoch = self.epoch + 1
         self._call_hook(epoch, self._began)
-        path = self._save(epoch, numbers, checkpoint) if self.rank == 0 else None
+        began_saving = time.monotonic()
+        staged = self._stage(epoch, checkpoint) if self.rank == 0 else None
+        saving = time.monotonic() - began_saving
         in_sync = self._compare_ranks()
         self.epoch = epoch
         if self.rank == 0:
             seconds = time.monotonic() - self._began
-            self.report_hook(Report(epoch, numbers, path, seconds, in_sync))
+            self._deliver(Report(epoch, numbers, None, seconds, in_sync, saving), staged)
         self._wait_for_grant()
 
     def _call_hook(self, epoch: int, since: float) -> None:
@@ -221,19 +244,41 @@ class Session:
                 elapsed=time.monotonic() - since,
             )
 
-    def _save(
-        self, epoch: int, metrics: Mapping[str, float], checkpoint: Checkpoint | None
-    ) -> str | None:
+    def _stage(self, epoch: int, checkpoint: Checkpoint | None) -> Staged | None:
+        """Take the script's files over, once the report of the last epoch is delivered.
+
+        So one report at most is under way, and they arrive in order.
+        """
+        self.flush()
+        if self._broken is not None:
+            raise self._broken
         if checkpoint is None or self.store is None:
             return None
+        with checkpoint.as_directory() as folder:
+            return self.store.stage(self.trial_id, epoch, folder)
+
+    def _deliver(self, report: Report, staged: Staged | None) -> None:
+        if staged is None:
+            self.report_hook(report)
+        else:
+            self._deliveries.begin(lambda: self._save(report, staged))
+
+    def _save(self, report: Report, staged: Staged) -> None:
+        """Bring a checkpoint into the storage, then tell of its epoch; an error is the script's."""
+        assert self.store is not None
         # Before the save, not after it, and never the last that was reported: the controller may
         # not know of the new one yet when this node is lost, and would go on from that one. It
         # may be several epochs behind: a trial that it stops trains on until the stop arrives.
-        known = self.epoch if self.known is None else min(self.known, self.epoch)
-        spare = range(known, self.epoch + 1)
-        self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
-        with checkpoint.as_directory() as folder:
-            return self.store.save(self.trial_id, epoch, metrics, folder)
+        last = report.epoch - 1
+        spare = range(last if self.known is None else min(self.known, last), report.epoch + 1)
+        try:
+            self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
+            path = self.store.commit(staged, report.metrics)
+            self.report_hook(replace(report, checkpoint=path))
+        except BaseException as error:  # noqa: BLE001  raised again where the script reports
+            with self._changed:
+                self._broken = error
+                self._changed.notify_all()
 
     def _compare_ranks(self) -> bool | None:
         """Whether the parameters are equal on all ranks: proof that gradients were exchanged."""
@@ -247,9 +292,15 @@ class Session:
 
     def _wait_for_grant(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self.epoch < self._granted)
+            self._waiting = self.epoch >= self._granted
+            self._changed.wait_for(
+                lambda: self._stopped or self._broken or self.epoch < self._granted
+            )
+            self._waiting = False
             if self._stopped:
                 raise StopTraining
+            if self._broken is not None:
+                raise self._broken
         self._began = time.monotonic()
 
     def prepare_model(self, model: ModelT) -> ModelT:
@@ -356,36 +407,6 @@ def prepare_data_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     """
     session = _current()
     return cast("DataLoader[Any]", DeviceLoader(split(loader, session), session))
-
-
-def load_function(directory: Path, spec: str) -> TrainFunction:
-    """Give the function that "train.py:train" names, of the user's file in `directory`.
-
-    The folder comes first on sys.path, so that the file can import its neighbours.
-    """
-    file, _, name = spec.partition(":")
-    path = (directory / file).absolute()
-    if not name:
-        raise UsageError(f"{spec!r} names no function; write it as train.py:train")
-    if path.suffix != ".py" or not path.is_file():
-        raise UsageError(f"there is no Python file {path}, which {spec!r} names")
-    function = getattr(_load_file(path), name, None)
-    if not callable(function):
-        raise UsageError(f"{path} has no function {name!r}, which {spec!r} names")
-    return cast("TrainFunction", function)
-
-
-def _load_file(path: Path) -> object:
-    folder = os.fspath(path.parent)
-    sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
-    name = f"_cloudtune_user_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # pickles and dataclasses of the script look for it there
-    spec.loader.exec_module(module)
-    return module
 
 
 _active: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)

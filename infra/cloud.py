@@ -1,4 +1,4 @@
-"""Opening the cloud of a run, AWS or emulated, and making sure that nothing of it is left."""
+"""Opening a run's cloud (AWS, emulated or local), and making sure that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.errors import CleanupError
+from cloudtune.errors import CleanupError, UsageError
 from cloudtune.infra.ec2 import Ec2, Endpoint, ids
 from cloudtune.infra.emulator import ensure_emulator, find_emulator, stop_emulator
 from cloudtune.infra.errors import TROUBLE, is_denied
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 EMULATED_IMAGE = "ami-0c1000000000emul8"
 PACE_TAG = "cloudtune:pace"
+PRICE_TAG = "cloudtune:usd-per-hour"
+"""What an instance costs that no price table knows."""
 _NO_ACCOUNT = "emulated"
 _SWEEP_SECONDS = 90.0
 _LISTED_SECONDS = 20.0
@@ -53,6 +55,27 @@ def emulated(home: Path, region: str, *, pace: int | None) -> Cloud:
     """
     emulator = ensure_emulator(home)
     tags = {PACE_TAG: "off" if pace is None else str(pace)}
+    return Cloud(
+        Endpoint(region, emulator.endpoint, _NO_ACCOUNT), {"ImageId": EMULATED_IMAGE}, tags, home
+    )
+
+
+def local(home: Path, region: str, usd_per_hour: float, *, adopt: bool = False) -> Cloud:
+    """Return this machine as a cloud of one instance; its own EC2 is started in `home`.
+
+    `adopt` is for a run that goes on with an instance that it has already.
+
+    Raises:
+        UsageError: another run has the machine.
+    """
+    # Started afresh, it has the environment of this command, not of an earlier one.
+    if not stop_emulator(home, only_if_idle=True) and not adopt:
+        raise UsageError(
+            "another run has this machine (`cloudtune status` shows it); wait for its end, or free "
+            "the machine with `cloudtune gc` if that run has died"
+        )
+    emulator = ensure_emulator(home, boot_seconds=0.0)
+    tags = {PACE_TAG: "off", PRICE_TAG: repr(usd_per_hour)}
     return Cloud(
         Endpoint(region, emulator.endpoint, _NO_ACCOUNT), {"ImageId": EMULATED_IMAGE}, tags, home
     )

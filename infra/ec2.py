@@ -27,6 +27,7 @@ LEASE_TAG = "cloudtune:lease"
 BILLING_STATES = ("pending", "running", "stopping", "stopped")
 SPOT_LEEWAY = 1.05
 _TERMINATE_AT_ONCE = 1000  # EC2's limit per call
+_PLAIN_ZONE = "availability-zone"
 _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
@@ -150,6 +151,13 @@ class Ec2:
             for reservation in page["Reservations"]
             for described in reservation["Instances"]
         ]
+
+    def zones(self) -> tuple[str, ...]:
+        """Return the availability zones of the region that take instances now, by name."""
+        zones = self._client.describe_availability_zones()["AvailabilityZones"]
+        open_ones = (zone for zone in zones if zone.get("State") == "available")
+        plain = (z for z in open_ones if z.get("ZoneType", _PLAIN_ZONE) == _PLAIN_ZONE)
+        return tuple(sorted(zone["ZoneName"] for zone in plain))
 
     def terminate(self, ids: Sequence[str]) -> None:
         """Give instances back. Repeating it for one that is gone is harmless."""

@@ -12,20 +12,30 @@ import csv
 import os
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import InstanceState, StateReason
-from moto.ec2.utils import filter_dict_attribute_mapping
+from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
-from cloudtune.infra import pacing
-from cloudtune.infra.emulated_machines import STATE_CODES, Ending, Machine, Machines
+from cloudtune.infra import local, pacing
+from cloudtune.infra.emulated_fates import fate_of
+from cloudtune.infra.emulated_machine import STATE_CODES, Ending, Machine
+from cloudtune.infra.emulated_machines import Machines
+from cloudtune.infra.emulated_pools import Held, check_quotas, find_room
+from cloudtune.infra.emulated_records import pool_of, vcpus_of, wanted_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudtune.infra.emulated_clock import Clock
+    from cloudtune.infra.emulated_faults import Market
+    from cloudtune.infra.emulated_scenario import Scenario
 
 PRICE_TABLE = Path(__file__).with_name("ec2_prices.csv")
 ADDRESS = "127.0.0.1"  # every machine is this machine
@@ -56,8 +66,12 @@ def known_types() -> Mapping[str, KnownType]:
 class EmulatedEC2:
     """The instances: moto's records of them and the machines they stand for, kept in step."""
 
-    def __init__(self, home: Path, endpoint: str, boot_seconds: float) -> None:
-        self.machines = Machines(home / "instances", endpoint, boot_seconds, self._mirror)
+    def __init__(
+        self, home: Path, endpoint: str, boot_seconds: float, clock: Clock, scenario: Scenario
+    ) -> None:
+        self.clock = clock
+        self.machines = Machines(home / "instances", endpoint, boot_seconds, clock, self._mirror)
+        self._scenario = scenario
         self._instances: dict[str, Any] = {}
         _Backend.ec2 = self
         ec2_backends.backend = _Backend
@@ -76,21 +90,16 @@ class EmulatedEC2:
         primary.private_ip_address = ADDRESS
         primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": ADDRESS}]
         primary.public_ip = None  # moto makes one up, and it might be somebody's
-        kind = known_types()[instance.instance_type]
-        settings = pacing.settings_for(
-            kind.gpu if kind.gpus else "",
-            _tags(instance).get(PACE_TAG, "0"),
-            scale=float(os.environ.get(pacing.SCALE_VARIABLE, "1")),
-        )
-        settings["AWS_DEFAULT_REGION"] = instance.region_name
+        instance.launch_time += timedelta(seconds=self.clock.offset)
         machine = Machine(
             id=instance.id,
             instance_type=instance.instance_type,
             folder=self.machines.folder / instance.id,
-            launched_at=time.time(),
+            launched_at=self.clock.now(),
             script=script,
-            settings=settings,
+            settings=_settings(instance),
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
+            fate=fate_of(self._scenario.befall(pool_of(instance))),
         )
         self._instances[instance.id] = instance
         self.machines.add(machine)
@@ -104,17 +113,65 @@ class EmulatedEC2:
         self.machines.end(machine, ending)
         return before
 
+    def place(self, region: str, parameters: Mapping[str, str]) -> dict[str, str]:
+        """Return a launch request with the zone and the number of instances that there is room for.
+
+        Raises:
+            Ec2Error: there is no room, by a capacity or a quota of the scenario.
+        """
+        # moto starts MinCount; EC2 starts as many as it can up to MaxCount.
+        count = parameters.get("MaxCount", "1")
+        wanted = wanted_of(_backend(region), parameters)
+        capacities, quotas = self._scenario.capacities(), self._scenario.quotas()
+        if wanted is None or not (capacities or quotas):
+            return {**parameters, "MinCount": count}
+        held = self._held(region)
+        zones = [zone.name for zone in _backend(region).describe_availability_zones()]
+        zone, room = find_room(wanted, held, capacities, zones)
+        check_quotas(wanted, zone, held, quotas)
+        placed = {} if "SubnetId" in parameters else {"Placement.AvailabilityZone": zone}
+        return {**parameters, **placed, "MinCount": str(room)}
+
+    def _held(self, region: str) -> list[Held]:
+        live = [(machine, self._instances[machine.id]) for machine in self.machines.live()]
+        return [
+            Held(pool_of(instance), vcpus_of(machine.instance_type), not machine.is_leaving)
+            for machine, instance in live
+            if instance.region_name == region
+        ]
+
+    def is_hidden(self, instance_id: str) -> bool:
+        """Return whether calls about instances don't know of this one yet."""
+        machine = self.machines.find(instance_id)
+        return machine is not None and machine.is_hidden(self.clock.now())
+
+    def count_call(self) -> None:
+        """Count a call about instances: one less from which hidden ones are hidden."""
+        for machine in self.machines.live():
+            machine.fate.hidden_calls = max(0, machine.fate.hidden_calls - 1)
+
+    def lifecycle(self, machine: Machine) -> Market:
+        """Return the market in which an instance was rented."""
+        return pool_of(self._instances[machine.id]).market
+
     def records(self) -> list[dict[str, Any]]:
         """Return what there is to know of every instance, ended ones included, for JSON."""
         return [
             {
                 "id": machine.id,
                 "type": machine.instance_type,
+                "market": self.lifecycle(machine),
+                "zone": self._instances[machine.id].placement.zone,
                 "state": machine.state,
+                "health": machine.health,
+                "faults": machine.fate.names,
                 "launched_at": machine.launched_at,
+                "running_at": machine.running_at,
                 "booted_at": machine.booted_at,
                 "shutting_down_at": machine.shutting_down_at,
                 "terminated_at": machine.terminated_at,
+                "power_off_at": machine.power_off.due if machine.power_off else None,
+                "ends_at": machine.ending.due if machine.ending else None,
                 "reason": machine.reason_code,
                 "tags": _tags(self._instances[machine.id]),
                 "pid": machine.pid,
@@ -159,7 +216,7 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         self, image_id: str, count: int, user_data: Any, security_group_names: Any, **kwargs: Any
     ) -> Any:
         instance_type = str(self._type_asked_for(kwargs))
-        if instance_type not in known_types():
+        if instance_type not in known_types() and not local.is_local(instance_type):
             raise EC2ClientError(
                 "InvalidParameterValue",
                 f"The following supplied instance types do not exist: [{instance_type}]",
@@ -180,12 +237,23 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
                     f"The instance '{instance.id}' may not be terminated. Modify its "
                     "'disableApiTermination' instance attribute and try again.",
                 )
-        return list(self._end(instances, Ending(time.time(), "Client.UserInitiatedShutdown")))
+        ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown")
+        return list(self._end(instances, ending))
 
     def stop_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
         instances = self.get_multi_instances_by_id(instance_ids)
-        ending = Ending(time.time(), "Client.UserInitiatedShutdown", "stopping")
+        ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown", "stopping")
         return list(self._end(instances, ending))
+
+    def all_reservations(self, filters: Any = None) -> list[Any]:
+        """Return what every call about instances starts from: all that EC2 knows of by now."""
+        known = super().all_reservations()
+        for reservation in known:  # a copy, so moto's own is left as it is
+            reservation.instances = [
+                each for each in reservation.instances if not self.ec2.is_hidden(each.id)
+            ]
+        known = [reservation for reservation in known if reservation.instances]
+        return known if filters is None else list(filter_reservations(known, filters))
 
     def start_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
         raise _unsupported(f"start {', '.join(instance_ids)}")
@@ -202,6 +270,23 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
             version = self._get_template_from_args(request["launch_template"])
             return version.data.get("InstanceType", request["instance_type"])
         return request["instance_type"]
+
+
+def _backend(region: str) -> Any:
+    return ec2_backends[DEFAULT_ACCOUNT_ID][region]
+
+
+def _settings(instance: Any) -> dict[str, str]:
+    """Return what the environment of a machine says of its kind; this very machine has no pace."""
+    if local.is_local(instance.instance_type):
+        return {local.VARIABLE: "1"}
+    kind = known_types()[instance.instance_type]
+    paced = pacing.settings_for(
+        kind.gpu if kind.gpus else "",
+        _tags(instance).get(PACE_TAG, "0"),
+        scale=float(os.environ.get(pacing.SCALE_VARIABLE, "1")),
+    )
+    return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
 
 
 def _script(user_data: Any) -> str | None:

@@ -3,100 +3,37 @@
     pending ──boot delay──> running ──> shutting-down ──processes gone──> terminated
                                └──────> stopping ───────processes gone──> stopped
 
+A machine's fate, and its health, say where it leaves this path.
 Nothing here knows HTTP or moto. One loop calls `tick`; requests call the rest, from any thread.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, assert_never
 
+from cloudtune.errors import CloudtuneError
 from cloudtune.infra import emulated_process
+from cloudtune.infra.emulated_faults import Freeze, Kill, Reclaim
+from cloudtune.infra.emulated_machine import ENDS, Ending, Machine, State
 from cloudtune.infra.emulated_process import Owner
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-State = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
-STATE_CODES: dict[State, int] = {
-    "pending": 0,
-    "running": 16,
-    "shutting-down": 32,
-    "terminated": 48,
-    "stopping": 64,
-    "stopped": 80,
-}
+    from cloudtune.infra.emulated_clock import Clock
+    from cloudtune.infra.emulated_fates import Blow
+
 READY_LINE = b"cloudtune-node ready"
 # Of 32 Ray nodes that start at once on two cores none survives Ray's own 30 s start limit.
 BOOTING_AT_ONCE = 4
 LONGEST_BOOT_S = 30.0
-_ENDS: dict[State, State] = {"shutting-down": "terminated", "stopping": "stopped"}
-_CAUSES: dict[str, str] = {
-    "Client.UserInitiatedShutdown": "User initiated shutdown",
-    "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
-    "Server.SpotInstanceTermination": "Spot instance termination",
-}
+_log = logging.getLogger(__name__)
 _SHUTDOWN_DELAY = re.compile(r"\+?(\d+)")
-
-
-@dataclass(frozen=True)
-class Ending:
-    """An end that is due: of which kind, when (epoch seconds), and AWS's code for the cause."""
-
-    due: float
-    code: str
-    to: Literal["shutting-down", "stopping"] = "shutting-down"
-
-
-@dataclass
-class Machine:
-    """One machine and everything that has happened to it; times are epoch seconds."""
-
-    id: str
-    instance_type: str
-    folder: Path
-    launched_at: float
-    script: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    stops_on_shutdown: bool = False
-    state: State = "pending"
-    booted_at: float | None = None
-    shutting_down_at: float | None = None
-    terminated_at: float | None = None
-    reason_code: str = ""
-    ending: Ending | None = None
-    pid: int | None = None
-    process: subprocess.Popen[bytes] | None = None
-    is_booting: bool = False
-
-    @property
-    def state_reason(self) -> str:
-        """What ended it, as EC2 words it; empty until then."""
-        return self.reason_code and f"{self.reason_code}: {_CAUSES[self.reason_code]}"
-
-    @property
-    def transition_reason(self) -> str:
-        """What ended it and when, as EC2 words it for a user's call; empty until then."""
-        if self.shutting_down_at is None:
-            return ""
-        when = time.strftime("%Y-%m-%d %H:%M:%S GMT", time.gmtime(self.shutting_down_at))
-        by_user = self.reason_code == "Client.UserInitiatedShutdown"
-        return f"{'User initiated' if by_user else self.state_reason} ({when})"
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it bills or still has processes."""
-        return self.state not in ("terminated", "stopped")
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether it has been told to end and its processes are being killed."""
-        return self.state in _ENDS
 
 
 class Machines:
@@ -107,9 +44,11 @@ class Machines:
         folder: Path,
         endpoint: str,
         boot_seconds: float,
+        clock: Clock,
         on_change: Callable[[Machine], None],
     ) -> None:
         self.folder = folder
+        self.clock = clock
         self.lock = threading.RLock()
         self._endpoint = endpoint
         self._boot_seconds = boot_seconds
@@ -143,15 +82,46 @@ class Machines:
                 return
             if machine.state == "stopped" and ending.to == "stopping":
                 return
-            machine.ending = None
-            machine.shutting_down_at = time.time()
+            machine.ending = machine.power_off = None
+            machine.shutting_down_at = self.clock.now()
             machine.reason_code = ending.code
             self._enter(machine, ending.to)
 
     def end_all(self) -> None:
         """Begin the end of every live machine, as when the emulator is told to stop."""
         for machine in self.live():
-            self.end(machine, Ending(time.time(), "Client.UserInitiatedShutdown"))
+            machine.fate.end_seconds = 0.0
+            self.end(machine, Ending(self.clock.now(), "Client.UserInitiatedShutdown"))
+
+    def reclaim(self, machine: Machine, notice: float) -> float:
+        """Have AWS take a machine back, at once where the notice is 0; return when."""
+        with self.lock:
+            ending = Ending(self.clock.now() + notice, "Server.SpotInstanceTermination")
+            if notice > 0:
+                machine.ending = ending
+            else:
+                self.end(machine, ending)
+            return ending.due
+
+    def kill(self, machine: Machine) -> None:
+        """End every process of a machine, and have it never start one; EC2 doesn't notice."""
+        with self.lock:
+            machine.health = "dead"
+            emulated_process.kill_all(_owner(machine))
+
+    def freeze(self, machine: Machine) -> None:
+        """Stop every process of a machine where it stands; EC2 doesn't notice."""
+        with self.lock:
+            if machine.health == "well":
+                machine.health = "frozen"
+                emulated_process.freeze(_owner(machine))
+
+    def thaw(self, machine: Machine) -> None:
+        """Let the processes of a frozen machine go on; a power-off that is overdue follows."""
+        with self.lock:
+            if machine.health == "frozen":
+                machine.health = "well"
+                emulated_process.thaw(_owner(machine))
 
     def shutdown_command(self, machine: Machine, arguments: Sequence[str]) -> str:
         """Carry out `shutdown -P +N`, `shutdown -P now` or `shutdown -c` given on the machine.
@@ -160,7 +130,7 @@ class Machines:
             ValueError: the arguments mean nothing that is supported.
         """
         if "-c" in arguments:
-            machine.ending = None
+            machine.power_off = None
             return "Shutdown cancelled."
         times = [word for word in arguments if word not in ("-P", "-h", "--poweroff")]
         if len(times) != 1 or times[0].startswith("-"):
@@ -168,37 +138,74 @@ class Machines:
         match = _SHUTDOWN_DELAY.fullmatch("0" if times[0] == "now" else times[0])
         if match is None:
             raise ValueError(f"shutdown: {times[0]!r} is neither +MINUTES nor now")
-        due = time.time() + 60.0 * int(match[1])
+        due = self.clock.now() + 60.0 * int(match[1])
         to: Literal["shutting-down", "stopping"] = (
             "stopping" if machine.stops_on_shutdown else "shutting-down"
         )
-        machine.ending = Ending(due, "Client.InstanceInitiatedShutdown", to)
+        machine.power_off = Ending(due, "Client.InstanceInitiatedShutdown", to)
         return f"Shutdown scheduled for {time.strftime('%F %T GMT', time.gmtime(due))}."
 
     def tick(self) -> None:
         """Do what is due: delays over, turns to boot, endings, processes that are to go."""
         with self.lock:
-            now = time.time()
+            now = self.clock.now()
             for machine in self.live():
                 self._progress(machine, now)
             self._give_turns(now)
-            self._finish_ends()
+            self._finish_ends(now)
 
     def _progress(self, machine: Machine, now: float) -> None:
-        if machine.state == "pending" and now - machine.launched_at >= self._boot_seconds:
-            self._enter(machine, "running")
-        if machine.is_booting and self._boot_is_over(machine, now):
+        if machine.state == "pending" and now - machine.launched_at >= self._boot_delay(machine):
+            self._boot(machine, now)
+        if machine.is_booting and self._boot_is_over(machine):
             machine.is_booting = False
-        if machine.ending is not None and now >= machine.ending.due:
-            self.end(machine, machine.ending)
+        if machine.state == "running":
+            self._strike(machine, now)
+        ending = machine.due_end(now)
+        if ending is not None:
+            self.end(machine, ending)
 
-    def _boot_is_over(self, machine: Machine, now: float) -> bool:
+    def _boot_delay(self, machine: Machine) -> float:
+        given = machine.fate.boot_seconds
+        return self._boot_seconds if given is None else given
+
+    def _boot(self, machine: Machine, now: float) -> None:
+        if machine.fate.boot == "fails":
+            self.end(machine, Ending(now, "Server.InternalError"))
+            return
+        machine.running_at = now
+        self._enter(machine, "running")
+
+    def _strike(self, machine: Machine, now: float) -> None:
+        """Let fall on a running machine what is due by its fate."""
+        assert machine.running_at is not None
+        blows = machine.fate.blows
+        while blows and now >= machine.running_at + blows[0].after and not machine.is_leaving:
+            self._fall(machine, blows.pop(0))
+
+    def _fall(self, machine: Machine, blow: Blow) -> None:
+        try:
+            self._hit(machine, blow)
+        except CloudtuneError as error:  # the other machines have to go on
+            _log.warning("%s: %s", machine.id, error)
+
+    def _hit(self, machine: Machine, blow: Blow) -> None:
+        match blow:
+            case Reclaim():
+                self.reclaim(machine, blow.notice)
+            case Kill():
+                self.kill(machine)
+            case Freeze():
+                self.freeze(machine)
+            case _:
+                assert_never(blow)
+
+    def _boot_is_over(self, machine: Machine) -> bool:
         assert machine.process is not None
-        assert machine.booted_at is not None
         return (
             machine.state != "running"
             or READY_LINE in emulated_process.console(machine.folder)
-            or now - machine.booted_at > LONGEST_BOOT_S
+            or time.monotonic() - machine.turn_began > LONGEST_BOOT_S
             or emulated_process.has_ended(machine.process)
         )
 
@@ -208,34 +215,39 @@ class Machines:
         waiting = [
             machine
             for machine in machines
-            if machine.state == "running" and machine.booted_at is None and machine.script
+            if machine.state == "running"
+            and machine.booted_at is None
+            and machine.script
+            and machine.fate.boot == "works"
+            and machine.health == "well"
         ]
         for machine in waiting[:free]:
             assert machine.script is not None
             machine.booted_at = now
+            machine.turn_began = time.monotonic()
             machine.process = emulated_process.start(
                 machine.id, machine.folder, machine.script, machine.settings, self._endpoint
             )
             machine.pid = machine.process.pid
             machine.is_booting = True
 
-    def _finish_ends(self) -> None:
+    def _finish_ends(self, now: float) -> None:
         leaving = [machine for machine in self._machines.values() if machine.is_leaving]
-        if not leaving:
-            return
-        still = emulated_process.kill([_owner(machine) for machine in leaving])
+        loud = [machine for machine in leaving if not machine.is_quiet]
+        still = emulated_process.kill([_owner(machine) for machine in loud]) if loud else set()
         for machine in leaving:
-            if machine.id not in still:
-                self._finish_end(machine)
+            machine.is_quiet = machine.id not in still
+            if machine.is_quiet and machine.may_end(now):
+                self._finish_end(machine, now)
 
-    def _finish_end(self, machine: Machine) -> None:
+    def _finish_end(self, machine: Machine, now: float) -> None:
         if machine.process is not None:
             machine.process.wait()  # nothing of it lives; this frees its number
             machine.process = None
         emulated_process.tidy(machine.folder)
         machine.is_booting = False
-        machine.terminated_at = time.time() if machine.state == "shutting-down" else None
-        self._enter(machine, _ENDS[machine.state])
+        machine.terminated_at = now if machine.state == "shutting-down" else None
+        self._enter(machine, ENDS[machine.state])
 
     def _enter(self, machine: Machine, state: State) -> None:
         machine.state = state

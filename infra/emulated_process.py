@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra import local
 from cloudtune.infra.processes import is_running, same_process, write_atomically
 
 if TYPE_CHECKING:
@@ -60,8 +61,11 @@ def start(
     """Run a machine's user data in its folder, in a session of its own, and record who it is."""
     (folder / "user-data").write_text(script)
     _write_shutdown_command(folder, f"{endpoint}/_cloudtune/instances/{machine}/shutdown")
+    own = local.VARIABLE in settings
+    make = local.environment if own else _environment
     environment = {
-        **_environment(machine, folder, endpoint),
+        **make(folder, endpoint, machine),
+        ID_VARIABLE: machine,
         **settings,
         "TMPDIR": str(_make_temp_dir(folder)),
     }
@@ -113,6 +117,41 @@ def kill(owners: Collection[Owner]) -> set[str]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     return {machine for _, machine in found}
+
+
+def kill_all(owner: Owner, *, patience: float = 5.0) -> None:
+    """Kill until a machine has no process; those that it was just starting included."""
+    deadline = time.monotonic() + patience
+    while kill([owner]):
+        if time.monotonic() > deadline:
+            raise CloudtuneError(f"processes of {owner.machine} don't end when they are killed")
+        time.sleep(0.01)
+
+
+def freeze(owner: Owner, *, patience: float = 5.0) -> None:
+    """Stop every process of a machine where it stands (SIGSTOP), until none moves any more."""
+    deadline = time.monotonic() + patience
+    while moving := [each for each, _ in _members([owner]) if not _stands_still(each)]:
+        for process in moving:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        if time.monotonic() > deadline:
+            raise CloudtuneError(f"processes of {owner.machine} don't stand still when stopped")
+        time.sleep(0.01)
+
+
+def thaw(owner: Owner) -> None:
+    """Let the stopped processes of a machine go on (SIGCONT)."""
+    for process, _ in _members([owner]):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+def _stands_still(process: psutil.Process) -> bool:
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def tidy(folder: Path) -> None:
@@ -197,13 +236,12 @@ def _add_descendants(machine_of: dict[int, str], processes: Sequence[psutil.Proc
         added = bool(fresh)
 
 
-def _environment(machine: str, folder: Path, endpoint: str) -> dict[str, str]:
+def _environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
     """Return the clean environment of a machine: nothing of ours leaks in but PYTHONPATH."""
     environment = {
         "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": str(folder),
         "LANG": "C.UTF-8",
-        ID_VARIABLE: machine,
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{endpoint}/_imds/{machine}",
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "emulated",

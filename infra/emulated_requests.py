@@ -1,12 +1,9 @@
-"""What EC2 does with a request before it acts: fail by an injected fault, honour a client token."""
+"""EC2's errors on the wire, and its client tokens."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
@@ -42,61 +39,6 @@ class Ec2Error(Exception):
             f"<Response><Errors><Error>{error}</Error></Errors>"
             "<RequestID>00000000-0000-0000-0000-000000000000</RequestID></Response>"
         )
-
-
-@dataclass
-class Fault:
-    """An error for the next `times` calls of an action whose parameters match."""
-
-    action: str
-    code: str
-    message: str = ""
-    match: Mapping[str, str] = field(default_factory=dict)
-    times: int = 1
-
-    def fits(self, action: str, parameters: Mapping[str, str]) -> bool:
-        """Return whether this call is to fail."""
-        wanted = self.match.items()
-        return self.action == action and all(parameters.get(k) == v for k, v in wanted)
-
-
-class Faults:
-    """The faults still to come and the calls seen so far (the newest 5000)."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._faults: list[Fault] = []
-        self._calls: deque[dict[str, Any]] = deque(maxlen=5000)
-
-    def replace(self, faults: Sequence[Mapping[str, Any]]) -> None:
-        """Set the faults to come; those not used up are forgotten, the calls are kept.
-
-        Raises:
-            TypeError: a fault lacks `action` or `code`, or has a field that doesn't exist.
-        """
-        fresh = [Fault(**fault) for fault in faults]
-        with self._lock:
-            self._faults = fresh
-
-    def check(self, action: str, parameters: Mapping[str, str]) -> None:
-        """Record a call, and raise the error that waits for it, if any."""
-        instance_type = parameters.get("InstanceType")
-        with self._lock:
-            self._calls.append(
-                {"time": time.time(), "action": action, "instance_type": instance_type}
-            )
-            fault = next((f for f in self._faults if f.fits(action, parameters)), None)
-            if fault is None:
-                return
-            fault.times -= 1
-            self._faults = [f for f in self._faults if f.times > 0]
-        status = 500 if fault.code.startswith("Insufficient") else 400
-        raise Ec2Error(fault.code, fault.message or fault.code, status)
-
-    def report(self) -> dict[str, Any]:
-        """Return what is left and what was called, for JSON."""
-        with self._lock:
-            return {"faults": [asdict(f) for f in self._faults], "calls": list(self._calls)}
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,7 @@
 
 POST /                                  EC2 (signed calls); every other service is moto's own
 PUT, GET /_imds/<id>/latest/…           the metadata service of one machine
-GET  /_cloudtune/ping                   {"pid", "live", "closing"}
-GET  /_cloudtune/instances              every instance there was, ended ones included
-POST /_cloudtune/instances/<id>/shutdown    the machine's `shutdown` command: its arguments
-POST /_cloudtune/instances/<id>/interrupt   a spot interruption in ?seconds=120
-GET, POST /_cloudtune/faults            the faults to come (POST replaces them) and the calls
-POST /_cloudtune/shutdown               end the emulator; with ?only_if_idle=1 only when idle
+/_cloudtune/…                           `emulated_control`
 """
 
 from __future__ import annotations
@@ -18,6 +13,8 @@ import logging
 import os
 import re
 import signal
+import socket
+import struct
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -28,21 +25,28 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from cloudtune.infra.emulated_clock import Clock
+from cloudtune.infra.emulated_control import Control, text, to_json
 from cloudtune.infra.emulated_ec2 import DEFAULT_REGION, EmulatedEC2
-from cloudtune.infra.emulated_machines import Ending, Machine
 from cloudtune.infra.emulated_process import end_leftovers, forget_old
-from cloudtune.infra.emulated_requests import Ec2Error, Faults, Tokens
+from cloudtune.infra.emulated_requests import Ec2Error, Tokens
+from cloudtune.infra.emulated_scenario import Scenario, ec2_error
 from cloudtune.infra.processes import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
     from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from cloudtune.infra.emulated_faults import Fault
 
 STATE_FILE = "emulator.json"
 TICK_S = 0.05
 KEPT_FOLDERS = 20
 _SCOPE = re.compile(r"/([a-z0-9-]+)/ec2/aws4_request")
+_ABOUT_INSTANCES = frozenset(
+    {"CreateTags", "DescribeInstances", "DescribeInstanceStatus", "TerminateInstances"}
+)
 _INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
 _log = logging.getLogger(__name__)
 
@@ -54,18 +58,15 @@ class Application:
         self.ec2: EmulatedEC2  # set by `attach`, when the port is known
         self.last_request = time.monotonic()
         self.closing = False
-        self._faults = Faults()
+        self.clock = Clock()
+        self.scenario = Scenario(self.clock.now)
         self._moto = DomainDispatcherApplication(create_backend_app)
 
     def attach(self, ec2: EmulatedEC2) -> None:
         """Take the instances in; before that no request is answered."""
         self.ec2 = ec2
         self._tokens = Tokens(ec2.is_live)
-        self._reports: dict[str, Callable[[], object]] = {
-            "ping": self._ping,
-            "instances": ec2.records,
-            "faults": self._faults.report,
-        }
+        self._control = Control(ec2, self.scenario, lambda: self.closing)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -81,8 +82,11 @@ class Application:
             return True
 
     def _answer(self, request: Request) -> Response:
+        if request.path == "/_cloudtune/shutdown":
+            done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
+            return to_json({"closing": done}, 200 if done else 409)
         if request.path.startswith("/_cloudtune/"):
-            return self._control(request)
+            return self._control.answer(request)
         if request.path.startswith("/_imds/"):
             return self._metadata(request)
         scope = _SCOPE.search(request.headers.get("Authorization", ""))
@@ -96,10 +100,24 @@ class Application:
     def _ec2_call(self, request: Request, region: str) -> Response:
         parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
         action = parameters.get("Action", "")
-        self._faults.check(action, parameters)
+        self.scenario.refuse(action, parameters)
+        answer = self._act(request, region, action, parameters)
+        lost = self.scenario.loses(action, parameters)
+        if lost == "reset":
+            _break_connection(request)
+        elif lost is not None:
+            raise ec2_error(lost, "An internal error has occurred.")
+        return answer
+
+    def _act(
+        self, request: Request, region: str, action: str, parameters: dict[str, str]
+    ) -> Response:
         if action == "RunInstances":
             return self._run_instances(request, region, parameters)
-        return self._ask_moto(request, parameters)
+        answer = self._ask_moto(request, parameters)
+        if action in _ABOUT_INSTANCES:
+            self.ec2.count_call()
+        return answer
 
     def _run_instances(self, request: Request, region: str, parameters: dict[str, str]) -> Response:
         with self.ec2.machines.lock:
@@ -108,9 +126,7 @@ class Application:
             again = self._tokens.replay(region, parameters)
             if again is not None:
                 return Response(again, mimetype="text/xml")
-            # moto starts MinCount; EC2 starts as many as it can up to MaxCount.
-            all_of_them = {**parameters, "MinCount": parameters.get("MaxCount", "1")}
-            response = self._ask_moto(request, all_of_them)
+            response = self._ask_moto(request, self.ec2.place(region, parameters))
             if response.status_code == 200:
                 body = response.get_data()
                 instances = [found.decode() for found in _INSTANCE_ID.findall(body)]
@@ -126,51 +142,11 @@ class Application:
         }
         return Response.from_app(self._moto, environ, buffered=True)
 
-    def _control(self, request: Request) -> Response:
-        match request.method, request.path.split("/")[2:]:
-            case "GET", [report] if report in self._reports:
-                return _json(self._reports[report]())
-            case "POST", ["instances", machine_id, verb]:
-                return self._command(request, self.ec2.machines.find(machine_id), verb)
-            case "POST", ["faults"]:
-                return self._replace_faults(request)
-            case "POST", ["shutdown"]:
-                done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
-                return _json({"closing": done}, 200 if done else 409)
-        return _text("no such route", 404)
-
-    def _command(self, request: Request, machine: Machine | None, verb: str) -> Response:
-        if machine is None or not self.ec2.is_live(machine.id):
-            return _text("no such instance, or it is gone", 404)
-        if verb == "shutdown":
-            try:
-                return _text(
-                    self.ec2.machines.shutdown_command(machine, json.loads(request.get_data()))
-                )
-            except ValueError as error:
-                return _text(str(error), 400)
-        if verb == "interrupt":
-            due = time.time() + float(request.args.get("seconds", "120"))
-            machine.ending = Ending(due, "Server.SpotInstanceTermination")
-            return _json({"due": due})
-        return _text("no such route", 404)
-
-    def _ping(self) -> dict[str, Any]:
-        live = len(self.ec2.machines.live())
-        return {"pid": os.getpid(), "live": live, "closing": self.closing}
-
-    def _replace_faults(self, request: Request) -> Response:
-        try:
-            self._faults.replace(json.loads(request.get_data()))
-        except (TypeError, ValueError) as error:
-            return _text(f"a fault is {{action, code, message, match, times}}: {error}", 400)
-        return _json(self._faults.report())
-
     def _metadata(self, request: Request) -> Response:
         machine_id, _, path = request.path.removeprefix("/_imds/").partition("/")
         machine = self.ec2.machines.find(machine_id)
         if machine is None:
-            return _text("no such instance", 404)
+            return text("no such instance", 404)
         if request.method == "PUT" and path == "latest/api/token":
             seconds = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "21600")
             return Response(
@@ -179,19 +155,36 @@ class Application:
                 headers={"X-aws-ec2-metadata-token-ttl-seconds": seconds},
             )
         answer = self.ec2.metadata(machine).get(path.removeprefix("latest/meta-data/"))
-        return _text("not found", 404) if answer is None else _text(answer)
+        return text("not found", 404) if answer is None else text(answer)
 
 
-def serve(home: Path, port: int, boot_seconds: float, idle_exit: float) -> None:
+def _break_connection(request: Request) -> None:
+    """End the connection of a request as a network that fails does: no answer, a reset.
+
+    Raises:
+        ConnectionResetError: always; the server takes it for the caller's going away.
+    """
+    connection = request.environ["werkzeug.socket"]
+    # Closed with time 0 to linger, the connection is reset.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionResetError("the answer is lost, as the scenario has it")
+
+
+def serve(
+    home: Path, port: int, boot_seconds: float, idle_exit: float, faults: Sequence[Fault] = ()
+) -> None:
     """Serve until told to stop or idle for `idle_exit` seconds; leaves no machine running."""
     for machine in end_leftovers(home / "instances"):
         _log.warning("ended %s, left running by an emulator that died", machine)
     application = Application()
     server = make_server("127.0.0.1", port, application, threaded=True, request_handler=_Quiet)
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    application.attach(EmulatedEC2(home, endpoint, boot_seconds))
+    clock, scenario = application.clock, application.scenario
+    application.attach(EmulatedEC2(home, endpoint, boot_seconds, clock, scenario))
     forget_old(home / "instances", keep=KEPT_FOLDERS)
     _warm_up(application)
+    scenario.replace(faults)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: application.close(only_if_idle=False))
     threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
@@ -258,11 +251,3 @@ class _Quiet(WSGIRequestHandler):
         """Log errors only."""
         if type == "error":
             _log.error(message, *args)
-
-
-def _json(body: object, status: int = 200) -> Response:
-    return Response(json.dumps(body), status=status, mimetype="application/json")
-
-
-def _text(body: str, status: int = 200) -> Response:
-    return Response(body, status=status, mimetype="text/plain")

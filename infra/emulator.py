@@ -28,12 +28,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra import local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cloudtune.infra.emulated_faults import Fault
+
 LONGEST_START_S = 60.0
 LONGEST_END_S = 30.0
+FAULTS_VARIABLE = "CLOUDTUNE_EMULATOR_FAULTS"
 _POLL_S = 0.05
 # Settings of the caller that must not reach the emulator: a profile that doesn't exist breaks
 # botocore, and a machine's mark would have the emulator killed as one of that machine's processes.
@@ -55,7 +59,10 @@ def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
 
     `boot_seconds` (from launch to running) counts only for one that is started here.
 
+    The faults of the file that CLOUDTUNE_EMULATOR_FAULTS names count likewise.
+
     Raises:
+        UsageError: that file holds no faults.
         CloudtuneError: it doesn't come up; the message carries the end of its log.
     """
     home = home.absolute()
@@ -118,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     from cloudtune.infra.emulated_server import serve  # noqa: PLC0415 - loads moto: a second
 
-    serve(home, options.port, options.boot_seconds, options.idle_exit)
+    serve(home, options.port, options.boot_seconds, options.idle_exit, _faults_at_start())
 
 
 @contextlib.contextmanager
@@ -128,7 +135,25 @@ def _locked(home: Path) -> Iterator[None]:
         yield
 
 
+def _faults_at_start() -> list[Fault]:
+    """Return the faults of the file that the environment names, none where it names none.
+
+    Raises:
+        UsageError: there is no such file, or it holds something else.
+    """
+    given = os.environ.get(FAULTS_VARIABLE)
+    if not given:
+        return []
+    from cloudtune.infra.emulated_fault_files import read_faults  # noqa: PLC0415 - rarely needed
+
+    try:
+        return read_faults(Path(given))
+    except UsageError as error:
+        raise UsageError(f"{FAULTS_VARIABLE}: {error}") from None
+
+
 def _start(home: Path, boot_seconds: float) -> Emulator:
+    _faults_at_start()  # a mistake in them is told here, not in a log
     (home / "emulator.json").unlink(missing_ok=True)
     pid = _launch(home, boot_seconds)
     deadline = time.monotonic() + LONGEST_START_S
@@ -147,6 +172,8 @@ def _launch(home: Path, boot_seconds: float) -> int:
     """Start the emulator as nobody's child, so that no caller has to reap it; return its pid."""
     command = [sys.executable, "-m", "cloudtune.infra.emulator", "--home", str(home)]
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
+    # This machine as an instance is to have them again.
+    environment |= local.kept(name for name in _KEPT_OUT if name.startswith("AWS_"))
     environment["CLOUDTUNE_EMULATOR_LOG"] = str(home / "emulator.log")
     printed = subprocess.run(
         ["/bin/sh", "-c", _LAUNCH, "sh", *command, "--boot-seconds", str(boot_seconds)],

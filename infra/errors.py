@@ -42,7 +42,7 @@ def is_definite(error: BaseException) -> bool:
     if not isinstance(error, ClientError):
         return False
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-    return error_code(error) in NO_CAPACITY or status < 500
+    return error_code(error) in NO_CAPACITY | BUSY or status < 500
 
 
 def is_denied(error: BaseException) -> bool:

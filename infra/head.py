@@ -57,8 +57,9 @@ class Rental:
     """How the instances of a run are asked for.
 
     `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
-    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `request` goes
-    to RunInstances as it is (image, subnet, …); `tags` are added to our own.
+    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
+    it has in any case, to come up and be renewed. `request` goes to RunInstances as it is (image,
+    subnet, …); `tags` are added to our own.
     """
 
     run: str
@@ -68,15 +69,20 @@ class Rental:
     lease_end: float
     request: Mapping[str, Any]
     tags: Mapping[str, str]
+    join_seconds: float = 900.0
 
 
 @dataclass
 class _Intent:
-    """A launch that was asked for: what, when (Unix time), with how long a lease, in seconds."""
+    """A launch that was asked for: what, when (Unix time), with how long a lease, in seconds.
+
+    `first` is the lease that it is born with, `lease` what renewals may come to.
+    """
 
     launch: Launch
     asked_at: float
     lease: float
+    first: float
     wanted: bool = True
 
     @classmethod
@@ -197,11 +203,12 @@ class RayHead:
 
     def want(self, launch: Launch, until: float = math.inf) -> None:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
-        now = time.time()
-        lease = min(now + self.rental.lease_seconds, self.rental.lease_end, until) - now
+        now, rental = time.time(), self.rental
+        lease = max(60.0, min(now + rental.lease_seconds, rental.lease_end) - now)
+        first = min(lease, max(until - now, rental.join_seconds))
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
-            self._intents.setdefault(launch.intent, _Intent(launch, now, max(60.0, lease)))
+            self._intents.setdefault(launch.intent, _Intent(launch, now, lease, first))
             self._write_config()
 
     def give_back(self, intent: str) -> None:
@@ -285,7 +292,7 @@ class RayHead:
         gpus = self.rental.gpus[launch.instance_type]
         # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
-        script = user_data(join, first_minutes(intent.lease))
+        script = user_data(join, first_minutes(intent.first))
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},

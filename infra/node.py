@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -15,30 +16,42 @@ import sys
 import urllib.request
 from dataclasses import dataclass
 
+from cloudtune.infra.gpus import GPUS_VARIABLE, VISIBLE, own_gpus
+from cloudtune.infra.lease import lease_environment
+
 READY = "cloudtune-node ready"
+LOGS_VARIABLE = "CLOUDTUNE_LOGS"
 INSTANCE_LABEL = "cloudtune/instance"
 INTENT_LABEL = "cloudtune/intent"
+METADATA_VARIABLE = "CLOUDTUNE_METADATA"
+"""Where this node's metadata are, where boto3 is to go on asking AWS's for credentials."""
+_AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _METADATA = "http://169.254.169.254"
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
 
 
 @dataclass(frozen=True)
 class Join:
-    """Where and as what an instance joins: the cluster's address, the intent, its GPUs."""
+    """Where and as what an instance joins: the cluster's address, the intent, its GPUs.
+
+    `until` is the last moment (Unix time) to which its lease may be put off; None: not at all.
+    """
 
     address: str
     intent: str
     gpus: int
+    until: float | None = None
 
 
 def user_data(join: Join, lease_minutes: int) -> str:
     """Return the script that EC2 runs when the instance boots.
 
     Its first act is the last brake on money: the machine powers itself off, and so terminates,
-    when the lease ends, whatever becomes of the controller.
+    when the lease ends, whatever becomes of the controller; `cloudtune.infra.lease` has the rest.
     """
+    until = [] if join.until is None else ["--until", str(math.floor(join.until))]
     arguments = shlex.join(
-        ["--address", join.address, "--intent", join.intent, "--gpus", str(join.gpus)]
+        ["--address", join.address, "--intent", join.intent, "--gpus", str(join.gpus), *until]
     )
     return (
         "#!/bin/bash\n"
@@ -49,18 +62,21 @@ def user_data(join: Join, lease_minutes: int) -> str:
 
 def metadata(path: str) -> str:
     """Return one item of the instance metadata service (IMDSv2)."""
-    root = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", _METADATA).rstrip("/")
+    root = os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE) or _METADATA
+    root = root.rstrip("/")
     token = urllib.request.Request(  # noqa: S310  http to a link-local address
         f"{root}/latest/api/token",
         method="PUT",
         headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"},
     )
-    with urllib.request.urlopen(token, timeout=10) as answer:  # noqa: S310
+    # A proxy of the environment knows nothing of a link-local address.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(token, timeout=10) as answer:
         secret = answer.read().decode()
     item = urllib.request.Request(  # noqa: S310
         f"{root}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": secret}
     )
-    with urllib.request.urlopen(item, timeout=10) as answer:  # noqa: S310
+    with opener.open(item, timeout=10) as answer:
         return str(answer.read().decode())
 
 
@@ -94,7 +110,10 @@ def ray_environment(join: Join, instance: str) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
-    return {**os.environ, **ours}
+    found = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
+    # Ray refuses to count GPUs that are hidden; which ones are ours, the agent knows by `found`.
+    others = {name: value for name, value in os.environ.items() if name != VISIBLE}
+    return {**others, **ours, GPUS_VARIABLE: found, **lease_environment(join.until)}
 
 
 def main() -> int:
@@ -103,8 +122,9 @@ def main() -> int:
     parser.add_argument("--address", required=True)
     parser.add_argument("--intent", required=True)
     parser.add_argument("--gpus", required=True, type=int)
+    parser.add_argument("--until", type=float)
     given = parser.parse_args()
-    join = Join(given.address, given.intent, given.gpus)
+    join = Join(given.address, given.intent, given.gpus, given.until)
     instance, address = metadata("instance-id"), metadata("local-ipv4")
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
     with subprocess.Popen(

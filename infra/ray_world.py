@@ -1,4 +1,4 @@
-"""The real world: instances through Ray's autoscaler, trials as Ray actors, one queue of events.
+"""The real world: instances through Ray's autoscaler, trials by agents, one queue of events.
 
 Nothing here decides anything. What EC2, Ray and the workers say becomes events; what the policy
 asks for is set going and not waited for.
@@ -9,15 +9,18 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import logging
+import math
 import os
 import queue
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 import ray
 
+from cloudtune.checkpoint import CheckpointStore
 from cloudtune.commands import (
     Command,
     EndRun,
@@ -32,23 +35,36 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.events import (
     EpochDone,
     Interrupted,
+    NodeLost,
+    RunResumed,
     RunStarted,
     TimerFired,
     TrialFailed,
+    TrialLost,
+    TrialStopped,
 )
+from cloudtune.infra.agents import Agents
+from cloudtune.infra.messages import Interruption
 from cloudtune.infra.trial_session import TrialSession
 from cloudtune.infra.watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from typing import TypeAlias
 
     from cloudtune.events import Event
     from cloudtune.infra.ec2 import Ec2
     from cloudtune.infra.head import RayHead
+    from cloudtune.infra.messages import Described, News
     from cloudtune.infra.trainer import Training
+    from cloudtune.resuming import OpenSession, Outstanding
 
-_JOIN_SECONDS = 5.0
+    _Told: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
+    _Heard: TypeAlias = tuple[str, News, Callable[[], None]]
+
+_JOIN_SECONDS = 8.0
+_HEADLESS = "it had joined a cluster whose head died"
 
 
 class CloudWorld:
@@ -60,25 +76,48 @@ class CloudWorld:
         training: what the trials run.
         directory: the user's folder; the workers get a copy of it.
         began: the run's time zero, in Unix seconds; limits count from it.
+        leased_until: when what is rented must be gone if nothing more is decided, in seconds of
+            the run; never, where nobody says.
+        resumes: the head is another controller's, whose agents and sessions live on: `take_over`
+            them first.
     """
 
     def __init__(
-        self, head: RayHead, ec2: Ec2, training: Training, directory: Path, began: float
+        self,
+        head: RayHead,
+        ec2: Ec2,
+        training: Training,
+        directory: Path,
+        began: float,
+        *,
+        leased_until: Callable[[], float] = lambda: math.inf,
+        resumes: bool = False,
     ) -> None:
         self._head = head
-        self._training = training
+        self._storage = training.storage
+        self._leased_until = leased_until
+        self._resumes = resumes
+        self._cluster_lived_on = head.running
         self._directory = directory
         self._began = began
         # Simple, because a signal handler may put into it while the main thread takes from it.
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Told] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
         self._loading: dict[str, StartTrial] = {}  # by trial: it may have to load that once more
+        self._unclaimed: dict[str, list[_Heard]] = {}  # news of sessions that nobody adopted yet
+        self._found: Mapping[str, Mapping[str, Described]] = {}
         self._told: Event | None = None
+        self._settled: Sequence[Callable[[], None]] = ()
+        self._hearing = threading.Lock()
         self._emitting = threading.Lock()
         self._last = 0.0
         self._ended = False
-        self._watcher = Watcher(ec2, head, began, self.emit)
+        self._lease_end = math.inf
+        self._agents = Agents(
+            head.rental.run, training, self._hear, self._note_lost, lambda: self._lease_end
+        )
+        self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
     def __enter__(self) -> CloudWorld:
         try:
@@ -94,14 +133,18 @@ class CloudWorld:
         self._head.start()
         ray.init(
             address=self._head.address,
+            namespace=self._head.rental.run,
             runtime_env={"working_dir": str(self._directory)},
             log_to_driver=False,
             logging_level="ERROR",
             configure_logging=False,
         )
         _keep_quiet(self._head.folder / "ray.log")
+        if self._resumes:
+            self._found = self._agents.find()
         self._watcher.start()
-        self.emit(RunStarted)
+        if not self._resumes:
+            self.emit(RunStarted)
 
     def __exit__(self, *_: object) -> None:
         """End everything on this machine. Instances are returned by the run, and swept after."""
@@ -122,18 +165,120 @@ class CloudWorld:
         give_up = time.monotonic() + _JOIN_SECONDS
         for session in self._sessions.values():
             session.join(max(0.0, give_up - time.monotonic()))
+        self._agents.close()
         ray.shutdown()
+
+    # ---- sessions ------------------------------------------------------------------------
+
+    def sessions_alive(self) -> dict[str, dict[str, Described]]:
+        """Return the sessions that another controller left, with what each instance has of them."""
+        sessions: dict[str, dict[str, Described]] = {}
+        for instance, described in self._found.items():
+            for name, each in described.items():
+                sessions.setdefault(name, {})[instance] = each
+        return sessions
+
+    def adopt(self, start: StartTrial) -> None:
+        """Take over a session that another controller started; all news that it missed follow.
+
+        Those that it was told but may not have acknowledged are told again. A session that no
+        agent knows is lost, and nobody is to blame.
+        """
+        parts = self.sessions_alive().get(start.session, {})
+        if not parts:
+            reason = "it was gone when the run was taken over"
+            self.emit(lambda at: TrialLost(at, start.session, reason, blameless=True))
+            return
+        known = self._oldest_wanted(start.checkpoint, start.start_epoch)
+        session = TrialSession(start, known, self._agents.call, self.emit)
+        self._loading[start.trial] = start
+        ready = {rank for part in parts.values() for rank in part.ready}
+        session.adopt(ready, parts)
+        session.extend(start.until_epoch)
+        with self._hearing:
+            self._sessions[start.session] = session
+            missed = self._unclaimed.pop(start.session, [])
+        for instance, news, settle in missed:
+            session.hear(instance, news, settle)
+
+    def take_over(self, outstanding: Outstanding) -> None:
+        """Go on with what another controller has left; its ledger is all that is known of it."""
+        self._last = outstanding.at
+        self.emit(RunResumed if outstanding.begun else RunStarted)
+        for intent, launch in outstanding.launches.items():
+            joined = intent in outstanding.joined
+            self._watcher.expect(intent, outstanding.instances.get(intent), joined=joined)
+            if joined and not self._cluster_lived_on:
+                self.emit(partial(NodeLost, intent=intent, reason=_HEADLESS))
+            if intent not in outstanding.released:
+                self._head.want(launch, self._began + self._leased_until())
+                continue
+            if intent in self._head.intents:  # otherwise EC2 was never asked
+                self._head.give_back(intent)
+            self._watcher.release(intent)
+        for name, known in outstanding.sessions.items():
+            self._take_over_session(name, known)
+        for name in self.sessions_alive().keys() - outstanding.sessions.keys():
+            self.disown(name)
+        self._timers.update(outstanding.timers)
+
+    def _take_over_session(self, name: str, known: OpenSession) -> None:
+        if name in self.sessions_alive():
+            self.adopt(known.start)
+            if known.stopping:
+                self._sessions[name].stop()
+        elif known.stopping:
+            self.emit(lambda at: TrialStopped(at, name))
+        else:
+            self._tell_saved(known.start)
+            self.adopt(known.start)
+
+    def _tell_saved(self, start: StartTrial) -> None:
+        """Tell of the epochs that a session which is gone has saved; some may be known already."""
+        for path, manifest in CheckpointStore(self._storage).saved(start.trial).items():
+            if start.start_epoch < manifest.epoch <= start.until_epoch:
+                epoch, metrics = manifest.epoch, dict(manifest.metrics)
+                self.emit(
+                    lambda at, epoch=epoch, metrics=metrics, path=path: EpochDone(  # type: ignore[misc]
+                        at, start.session, epoch, metrics, path, 0.0
+                    )
+                )
+
+    def disown(self, session: str) -> None:
+        """End what another controller left of a session; nothing is told of it."""
+        for instance in self.sessions_alive().get(session, {}):
+            self._agents.call(instance, "stop", session)
+
+    def _hear(self, instance: str, news: News, settle: Callable[[], None]) -> None:
+        if isinstance(news.body, Interruption):
+            self._watcher.note_interruption(instance, news.body.due, settle)
+            return
+        with self._hearing:
+            session = self._sessions.get(news.session)
+            if session is None:
+                self._unclaimed.setdefault(news.session, []).append((instance, news, settle))
+                return
+        session.hear(instance, news, settle)
+
+    def _note_lost(self, instance: str, reason: str) -> None:
+        for session in list(self._sessions.values()):
+            session.note_lost(instance, reason)
 
     # ---- events --------------------------------------------------------------------------
 
-    def emit(self, make: Callable[[float], Event]) -> None:
-        """Put an event into the queue, stamped with the time; any thread may."""
+    def emit(
+        self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
+    ) -> None:
+        """Put an event into the queue, stamped with the time; any thread may.
+
+        `settled` are called when the policy has dealt with it, and it is on record.
+        """
         with self._emitting:
-            self._events.put(make(time.time() - self._began))
+            self._events.put((make(time.time() - self._began), settled))
 
     def interrupt(self) -> None:
         """Tell the policy that a person wants the run to end. Safe in a signal handler."""
-        self._events.put(Interrupted(time.time() - self._began))
+        self._events.put((Interrupted(time.time() - self._began), ()))
 
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended.
@@ -142,11 +287,12 @@ class CloudWorld:
             CloudtuneError: the cluster itself is gone, so that nothing more will happen.
         """
         self._acknowledge()
+        self._lease_end = self._began + self._leased_until()
         while not self._ended:
             self._check_alive()
             event: Event | None
             try:
-                event = self._events.get(timeout=self._until_timer())
+                event, self._settled = self._events.get(timeout=self._until_timer())
             except queue.Empty:
                 event = self._due_timer()
             if event is not None:
@@ -157,15 +303,19 @@ class CloudWorld:
         return None
 
     def _acknowledge(self) -> None:
-        """Let a worker drop old checkpoints, now that the policy has dealt with the last event."""
+        """Let old news and checkpoints go, now that the policy has dealt with the last event."""
         told, self._told = self._told, None
+        for settle in self._settled:
+            settle()
+        self._settled = ()
         # Not when it is stopped or lost: what has no checkpoint of its own goes on from that one.
         if isinstance(told, TrialFailed):
             self._loading.pop(told.session.rpartition(".")[0], None)
         if isinstance(told, EpochDone) and told.checkpoint is not None:
             self._loading.pop(told.session.rpartition(".")[0], None)
             oldest = self._oldest_wanted(told.checkpoint, told.epoch)
-            self._sessions[told.session].acknowledge(oldest)
+            if told.session in self._sessions:  # else it is of one that was found gone
+                self._sessions[told.session].acknowledge(oldest)
 
     def _oldest_wanted(self, checkpoint: str | None, epoch: int) -> int:
         """Return from which epoch on a trial's checkpoints are to stay; `checkpoint` is one of it.
@@ -203,20 +353,23 @@ class CloudWorld:
         match command:
             case Launch():
                 self._watcher.expect(command.intent)
-                self._head.want(command)
+                self._head.want(command, self._began + self._leased_until())
             case Release():
                 self._head.give_back(command.intent)
                 self._watcher.release(command.intent)
             case StartTrial():
                 known = self._oldest_wanted(command.checkpoint, command.start_epoch)
                 self._loading[command.trial] = command
-                session = TrialSession(command, self._training, self.emit, known)
+                session = TrialSession(command, known, self._agents.call, self.emit)
                 self._sessions[command.session] = session
                 session.start()
             case ExtendTrial():
-                self._sessions[command.session].extend(command.until_epoch)
+                if command.session in self._sessions:  # else it was lost as the run was taken over
+                    self._sessions[command.session].extend(command.until_epoch)
             case StopTrial():
-                self._sessions[command.session].stop()
+                # One that was gone when the run was taken over is told to be lost: nothing is left.
+                if command.session in self._sessions:
+                    self._sessions[command.session].stop()
             case SetTimer():
                 self._timers[command.name] = command.at
             case EndRun():

@@ -7,24 +7,47 @@ import dataclasses
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import ray
 
-from cloudtune.events import InstanceGone, InstanceLaunched, LaunchFailed, NodeJoined, NodeLost
+from cloudtune.events import (
+    InstanceGone,
+    InstanceLaunched,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+)
 from cloudtune.infra.errors import TROUBLE, is_denied, is_permanent
 from cloudtune.infra.node import INSTANCE_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cloudtune.events import Event
     from cloudtune.infra.ec2 import Ec2, Instance
     from cloudtune.infra.head import RayHead
 
+    class Emit(Protocol):
+        """Make an event of the time, for the policy; `settled` are called when it has it."""
+
+        def __call__(
+            self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
+        ) -> None:
+            """Emit it."""
+
+    class Ready(Protocol):
+        """Whether a node that is there takes trials by now; a wanted one keeps its lease."""
+
+        def __call__(self, instance: str, node: str, gpus: int, *, wanted: bool) -> bool:
+            """Return whether it does."""
+
+
 _POLL_SECONDS = 0.5
 _SETTLE_SECONDS = 3.0
 _BLIND_SECONDS = 60.0
+_FORGOTTEN_SECONDS = 60.0
 
 
 @dataclass
@@ -39,6 +62,7 @@ class _Intent:
     over: bool = False
     released_at: float | None = None
     releases: int = 0
+    listed_at: float | None = None
 
 
 class Watcher:
@@ -49,12 +73,16 @@ class Watcher:
         ec2: Ec2,
         head: RayHead,
         began: float,
-        emit: Callable[[Callable[[float], Event]], None],
+        emit: Emit,
+        ready: Ready,
     ) -> None:
+        """`ready(instance, node, gpus)` says whether a node that is there takes trials by now."""
+        self._ready = ready
         self._ec2 = ec2
         self._head = head
         self._began = began
         self._emit = emit
+        self._notices: dict[str, tuple[float, Callable[[], None]]] = {}  # by instance
         self._blind_since = time.monotonic()
         self.failure: Exception | None = None
         self._intents: dict[str, _Intent] = {}
@@ -73,10 +101,11 @@ class Watcher:
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)  # it may hang in a call to a dead head
 
-    def expect(self, intent: str) -> None:
-        """Look out for the instance of an intent."""
+    def expect(self, intent: str, instance: str | None = None, *, joined: bool = False) -> None:
+        """Look out for the instance of an intent; what is known of it isn't told again."""
+        fresh = _Intent(time.time(), instance, launched=instance is not None, joined=joined)
         with self._lock:
-            self._intents.setdefault(intent, _Intent(time.time()))
+            self._intents.setdefault(intent, fresh)
 
     def release(self, intent: str) -> None:
         """Look out for the end of an intent that may never have been launched."""
@@ -119,13 +148,22 @@ class Watcher:
         for intent, watched in intents.items():
             instance = instances.get(intent)
             if instance is None:
+                self._note_unlisted(intent, watched)
                 continue
+            watched.listed_at = time.time()
             if not watched.launched:
                 watched.instance, watched.launched = instance.id, True
                 self._tell_launch(intent, watched, instance)
             if not instance.billing:
                 watched.over = True
                 self._tell_end(intent, watched, instance)
+
+    def _note_unlisted(self, intent: str, watched: _Intent) -> None:
+        """Take what EC2 has listed, and long hasn't any more, to be gone: it forgets in an hour."""
+        seen = watched.listed_at or watched.expected_at
+        if watched.launched and time.time() - seen > _FORGOTTEN_SECONDS:
+            watched.over = True
+            self._emit(lambda at: InstanceGone(at, intent, at, "EC2 knows nothing of it any more"))
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
         # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.
@@ -147,15 +185,33 @@ class Watcher:
             if intent is None:
                 continue
             watched = intents[intent]
-            if node["Alive"] and not watched.joined:
-                watched.joined = True
-                self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
-            elif not node["Alive"] and watched.joined and not watched.lost:
+            if node["Alive"]:
+                gpus = int(node["Resources"].get("GPU", 0))
+                instance = node["Labels"][INSTANCE_LABEL]
+                wanted = watched.released_at is None
+                ready = self._ready(instance, node["NodeID"], gpus, wanted=wanted)
+                self._note_notice(intent, instance)
+                if ready and not watched.joined:
+                    watched.joined = True
+                    self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
+            elif watched.joined and not watched.lost:
                 watched.lost = True
                 reason = node.get("DeathReasonMessage") or "its node left the cluster"
                 self._emit(
                     lambda at, intent=intent, reason=reason: NodeLost(at, intent, reason)  # type: ignore[misc]
                 )
+
+    def note_interruption(self, instance: str, due: float, settle: Callable[[], None]) -> None:
+        """Take note that the cloud takes an instance back (Unix time); settled when it is told."""
+        with self._lock:
+            self._notices[instance] = (due - self._began, settle)
+
+    def _note_notice(self, intent: str, instance: str) -> None:
+        with self._lock:
+            notice = self._notices.pop(instance, None)
+        if notice is not None:
+            due, settle = notice
+            self._emit(lambda at: InterruptionNotice(at, intent, due), (settle,))
 
     def _note_refusals(self, intents: dict[str, _Intent]) -> None:
         notes = list(self._head.journal.read())

@@ -7,6 +7,7 @@ from events.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
@@ -172,6 +173,11 @@ class MeasurePolicy:
         if self.ending is EndReason.NO_CAPACITY:
             raise NoCapacityError(message)
         raise MeasureError(message, self.ending)
+
+    def safe_until(self) -> float:
+        """Return when the instance must be gone if nothing more is decided: at the deadline."""
+        deadline = self._limits.deadline
+        return math.inf if deadline is None else deadline
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Take one event in and return what is to be done about it, in order."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,9 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# The benchmarks are no package of the product's, and are tested as well.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 # The same examples each time: a run of the tests says something of the code alone. New ones are
 # sought with `pytest --hypothesis-profile=explore`, and what they find becomes an example.

@@ -138,6 +138,54 @@ def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, agai
     assert content(str(store.latest("t")), tmp_path / "last") == "new"
 
 
+@pytest.fixture(params=[True, False], ids=["storage on this disk", "storage elsewhere"])
+def near(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(CheckpointStore, "_is_on_local_disk", request.param)
+    return bool(request.param)
+
+
+def test_staged_files_are_a_checkpoint_once_they_are_committed(
+    store: CheckpointStore, tmp_path: Path, near: bool
+) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    staged = store.stage("t1", 3, source)
+    folder_of(source, "two")  # the script goes on
+    assert store.latest("t1") is None
+    path = store.commit(staged, {"acc": 0.5})
+    assert path == store.latest("t1")
+    assert content(path, tmp_path / "out") == "one"
+    assert read_manifest(path).metrics == {"acc": 0.5}
+    assert Path(staged.files).exists() == near, "what was elsewhere is gone"
+    again = store.commit(store.stage("t1", 3, source), {})
+    assert content(again, tmp_path / "out") == "two"
+    assert len(list(Path(again).iterdir())) == 2
+
+
+def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, near: bool) -> None:
+    folder_of(tmp_path / "old", "old")
+    folder_of(tmp_path / "new", "new")
+    for at in range(1, 100):
+        store = CheckpointStore(str(tmp_path / f"store{at}"))
+        store.save("t", 1, {}, tmp_path / "old")
+        staged = store.stage("t", 1, tmp_path / "new")
+        real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
+        try:
+            store.commit(staged, {})
+        except BrokenError:
+            store._fs = real
+        else:
+            break
+        assert content(str(store.latest("t")), tmp_path / f"out{at}") in {"old", "new"}
+    assert at > 4, "too few steps were broken to prove anything"
+
+
+def test_nothing_is_staged_of_an_empty_folder(store: CheckpointStore, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(UsageError, match="holds no files"):
+        store.stage("t", 1, tmp_path / "in")
+    assert store.latest("t") is None
+
+
 def test_debris_does_not_outlive_the_next_prune(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
     real, store._fs = store._fs, BreakingFileSystem(store._fs, 3)

@@ -16,7 +16,8 @@ import torch
 from cloudtune.checkpoint import CheckpointStore, read_manifest
 from cloudtune.experiment import Experiment
 from cloudtune.search import sample
-from cloudtune.training import Report, Session, load_function
+from cloudtune.training import Report, Session
+from cloudtune.user_script import load_function
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "digits"
@@ -41,7 +42,8 @@ import json, sys
 from pathlib import Path
 import torch
 from cloudtune.checkpoint import CheckpointStore
-from cloudtune.training import Session, load_function
+from cloudtune.training import Session
+from cloudtune.user_script import load_function
 
 example, folder, rank, config = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 torch.set_num_threads(1)

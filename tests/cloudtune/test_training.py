@@ -30,8 +30,8 @@ from cloudtune.training import (
     Report,
     Session,
     StopTraining,
-    load_function,
 )
+from cloudtune.user_script import load_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -339,6 +339,75 @@ def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(tmp_path: P
     kept = sorted(int(path.name[-5:]) for path in (tmp_path / "store" / "t1").iterdir())
     assert kept == [1, 6, 7, 8]  # the best, and all since the last that is known
     assert session.known == 6
+
+
+class SlowStore(CheckpointStore):
+    """Brings checkpoints into the storage when it is told to."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.may_commit = threading.Event()
+        self.error: Exception | None = None
+
+    def commit(self, *arguments: Any) -> str:
+        assert self.may_commit.wait(10)
+        if self.error is not None:
+            raise self.error
+        return super().commit(*arguments)
+
+
+def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path) -> None:
+    store, folder = SlowStore(str(tmp_path / "store")), tmp_path / "work"
+    folder.mkdir()
+    driver, began = Driver(store=store), queue.Queue[int]()
+
+    def script(config: dict[str, Any]) -> None:
+        for epoch in cloudtune.epochs():
+            began.put(epoch)
+            (folder / "epoch.txt").write_text(str(epoch))
+            cloudtune.report({"acc": 0.5}, cloudtune.Checkpoint.from_directory(folder))
+            (folder / "epoch.txt").write_text("written over")
+
+    driver.session.grant(3)
+    driver.start(script)
+    assert [began.get(timeout=10), began.get(timeout=10)] == [1, 2]
+    assert driver.reports == [], "nobody may go on from a checkpoint that isn't there yet"
+    store.may_commit.set()
+    for epoch in (1, 2, 3):
+        report = driver.next_report()
+        assert report.epoch == epoch
+        assert 0.0 < report.saving <= report.seconds
+        with Checkpoint(str(report.checkpoint), epoch).as_directory() as saved:
+            assert (Path(saved) / "epoch.txt").read_text() == str(epoch)
+    driver.session.stop()
+    driver.join()
+
+
+def test_who_is_stopped_brings_its_checkpoint_home_first(tmp_path: Path) -> None:
+    store = SlowStore(str(tmp_path / "store"))
+    driver = Driver(store=store)
+    driver.session.grant(1)
+    (tmp_path / "work").mkdir()
+    driver.start(lambda _: saving({"folder": tmp_path / "work"}))
+    driver.session.stop()
+    store.may_commit.set()
+    driver.join()
+    driver.session.flush()
+    assert [report.checkpoint for report in driver.reports] == [store.latest("t1")]
+
+
+@pytest.mark.parametrize("granted", [1, 2], ids=["while it waits", "while it trains"])
+def test_a_storage_that_refuses_ends_the_script(tmp_path: Path, granted: int) -> None:
+    store = SlowStore(str(tmp_path / "store"))
+    store.error = OSError("the bucket is gone")
+    driver = Driver(store=store)
+    driver.session.grant(granted)
+    (tmp_path / "work").mkdir()
+    driver.start(lambda _: saving({"folder": tmp_path / "work"}))
+    store.may_commit.set()
+    driver.join()
+    assert driver.error is store.error
+    assert driver.reports == []
 
 
 def test_only_rank_0_saves_and_delivers(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_lost_answer_buys_nothing_twice(bench: Bench) -> None:
     bench.provider._ec2._launcher.meta.events.register("after-call.ec2.RunInstances", lose)
     (instance,) = bench.launch()
     assert [found.id for found in bench.ec2.ours(bench.run)] == [instance]
-    assert bench.whats() == ["asking", "launched"]
+    assert bench.whats() == ["asking", "unanswered", "unanswered", "launched"]
 
 
 def test_an_intent_whose_instance_ended_is_spent(bench: Bench) -> None:

@@ -339,7 +339,7 @@ def test_faults_fail_the_calls_that_match_and_start_nothing(
     control(emulator, "faults", [{"action": "DescribeInstances", "code": "RequestLimitExceeded"}])
     with pytest.raises(ClientError) as caught:
         describe(ec2)
-    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
 
 
 def test_user_data_may_hold_any_text(

@@ -15,6 +15,7 @@ import pytest
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.emulator_client import EmulatorControl
 from cloudtune.infra.processes import same_process
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def test_a_fresh_one_ends_what_a_killed_one_left(
     record = {"machine": "i-0", "pid": os.getpid(), "pgid": os.getpgid(0), "create_time": 1.0}
     stranger.write_text(json.dumps(record))
 
+    EmulatorControl(first.endpoint).freeze(instance)
+    assert {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED}
     os.kill(first.pid, signal.SIGKILL)
     eventually(lambda: not runs(first.pid))
     assert all(map(runs, pids)), "nobody has cleaned up yet"

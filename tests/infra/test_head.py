@@ -11,6 +11,7 @@ import pytest
 from cloudtune.commands import Launch
 from cloudtune.infra.ec2 import Endpoint, launch_token, market_request
 from cloudtune.infra.head import RayHead, Rental
+from cloudtune.infra.lease import FIRST_MINUTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def test_each_intent_has_an_instance_type_a_market_and_a_zone_of_its_own(head: R
     assert spot["node_config"]["Placement"] == {"AvailabilityZone": "us-east-1b"}
     assert set(plain["node_config"]) == {"ImageId", "SubnetId", "InstanceType", "UserData"}
     assert "--gpus 4" in spot["node_config"]["UserData"]
-    assert "shutdown -P +30\n" in plain["node_config"]["UserData"], "the run's lease ends it"
+    assert f"shutdown -P +{FIRST_MINUTES}\n" in plain["node_config"]["UserData"], "until renewed"
     intents = told(head)["provider"]["intents"]
     assert (intents["i000"]["market"], intents["i000"]["zone"]) == ("spot", "us-east-1b")
     assert (intents["i001"]["market"], intents["i001"]["zone"]) == ("on-demand", "")

@@ -1,23 +1,45 @@
-"""The worker of a trial, without Ray: what may come before it is set up."""
+"""What is told of an error in a worker."""
 
 from __future__ import annotations
 
-from cloudtune.commands import StartTrial
-from cloudtune.infra.trainer import Seat, Training, Worker
-from cloudtune.infra.trial_session import bundles
-from cloudtune.trial import Slice
+import pytest
+import torch
+
+from cloudtune.infra.trainer import failure_of
 
 
-def test_a_grant_or_an_acknowledgement_may_come_before_the_session() -> None:
-    worker = Worker(Training("t.py:f", "loss", "min", 9, "/nowhere", 0), Seat(0, 0, 1, 1))
-    worker.acknowledge(3)
-    worker.grant(5)
-    worker.grant(4)
+def raised(error: BaseException, source: BaseException | None = None) -> BaseException:
+    with pytest.raises(type(error)) as caught:
+        raise error from source
+    return caught.value
 
 
-def test_a_packed_trial_has_one_worker_with_a_share_of_a_gpu() -> None:
-    placement = (Slice("i-1", 0.5),)
-    start = StartTrial("t00.1", "t00", {}, 0.5, placement, None, 0, 2)
-    assert [bundle.gpus for bundle in bundles(start)] == [0.5]
-    wide = StartTrial("t00.1", "t00", {}, 3.0, (Slice("i-1", 2.0), Slice("i-2", 1.0)), None, 0, 2)
-    assert [bundle.gpus for bundle in bundles(wide)] == [1.0, 1.0, 1.0]
+def test_an_error_is_told_by_its_line_and_its_traceback() -> None:
+    failure = failure_of(raised(ValueError("bad luck")), world_size=1)
+    assert failure.error == "ValueError: bad luck"
+    assert "test_trainer.py" in failure.traceback
+    assert not failure.out_of_memory
+    assert not failure.peer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_too_little_memory_is_recognised_also_as_the_cause_of_another(error: Exception) -> None:
+    assert failure_of(raised(error), world_size=2).out_of_memory
+    wrapped = failure_of(raised(RuntimeError("the step failed"), source=error), world_size=1)
+    assert wrapped.out_of_memory
+    assert not wrapped.peer
+
+
+def test_a_peer_that_has_gone_is_recognised() -> None:
+    text = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    assert failure_of(raised(RuntimeError(text)), world_size=2).peer
+    assert failure_of(raised(torch.distributed.DistBackendError("NCCL error")), world_size=2).peer
+    assert not failure_of(raised(RuntimeError(text)), world_size=1).peer
+    assert not failure_of(raised(RuntimeError("shapes differ")), world_size=2).peer

@@ -1,0 +1,47 @@
+"""The user's Python file: found, loaded, and its function given."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from cloudtune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TrainFunction: TypeAlias = "Callable[[dict[str, Any]], object]"
+
+
+def load_function(directory: Path, spec: str) -> TrainFunction:
+    """Give the function that "train.py:train" names, of the user's file in `directory`.
+
+    The folder comes first on sys.path, so that the file can import its neighbours.
+    """
+    file, _, name = spec.partition(":")
+    path = (directory / file).absolute()
+    if not name:
+        raise UsageError(f"{spec!r} names no function; write it as train.py:train")
+    if path.suffix != ".py" or not path.is_file():
+        raise UsageError(f"there is no Python file {path}, which {spec!r} names")
+    function = getattr(_load_file(path), name, None)
+    if not callable(function):
+        raise UsageError(f"{path} has no function {name!r}, which {spec!r} names")
+    return cast("TrainFunction", function)
+
+
+def _load_file(path: Path) -> object:
+    folder = os.fspath(path.parent)
+    sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+    name = f"_cloudtune_user_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pickles and dataclasses of the script look for it there
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,105 @@
+"""The lease of an instance: not renewed, it shuts itself down, and so terminates.
+
+The user data sets the first one (`shutdown -P +FIRST_MINUTES`) before anything else runs. From
+then on the controller renews through the node, `LEASE_MINUTES` at a time, and never past the time
+to which deadline and budget pay for what is rented now. So a controller that died, or that can't
+reach its nodes, costs at most a lease, and neither limit is passed; nobody has to notice.
+
+The tag `cloudtune:lease` has the hard end, not the end of the lease that runs: tagging anew with
+each renewal would be a call to EC2 a minute for each instance. So `cloudtune gc` takes an instance
+of another machine's run for an orphan only when it has outlived its run's last moment, which on its
+own it can't: while its controller lives its tag is in the future, and when that dies it has ended
+itself long before.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+
+from cloudtune.errors import CloudtuneError
+
+FIRST_MINUTES = 15
+"""From boot until the first renewal: Linux, driver and Ray take a GPU instance 2 to 8 minutes."""
+LEASE_MINUTES = 15
+"""From a renewal on: long enough for a person to `cloudtune resume` a run whose controller died."""
+RENEW_SECONDS = 60.0
+"""How often the controller is to renew: a dozen renewals may get lost."""
+END_VARIABLE = "CLOUDTUNE_LEASE_END"
+COMMAND_VARIABLE = "CLOUDTUNE_SHUTDOWN"
+_COMMAND_SECONDS = 20.0
+
+
+def first_minutes(lease_seconds: float) -> int:
+    """Return the minutes of the first lease, for a run that may last so long."""
+    return min(FIRST_MINUTES, math.ceil(lease_seconds / 60))
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What this node may do about its own end: put it off, until `end` (Unix time) at the latest.
+
+    `command` is the machine's `shutdown`, by its path.
+    """
+
+    end: float
+    command: str
+
+    @classmethod
+    def of_this_node(cls) -> Lease | None:
+        """Return the lease that the node's environment speaks of; None where there is none."""
+        end, command = os.environ.get(END_VARIABLE), os.environ.get(COMMAND_VARIABLE)
+        return cls(float(end), command) if end and command else None
+
+    def renew(self, until: float) -> float:
+        """Put the end off to that time (Unix), or less far; return when it is now.
+
+        No further than a lease from now, nor past the hard end. The machine is told in whole
+        minutes, rounded up: who keeps it to the second calls `end_now` then.
+
+        Raises:
+            CloudtuneError: the machine doesn't take it; the lease that runs stays.
+        """
+        now = time.time()
+        due = min(self.end, until, now + 60 * LEASE_MINUTES)
+        self._tell(f"+{max(1, math.ceil((due - now) / 60))}")
+        return due
+
+    def end_now(self) -> None:
+        """Shut the machine down.
+
+        Raises:
+            CloudtuneError: the machine doesn't take it; it ends within the minute by itself.
+        """
+        self._tell("now")
+
+    def _tell(self, when: str) -> None:
+        try:
+            subprocess.run(
+                [self.command, "-P", when],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=_COMMAND_SECONDS,
+            )
+        except subprocess.CalledProcessError as error:
+            raise CloudtuneError(f"the lease can't be renewed: {error.stderr.strip()}") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CloudtuneError(f"the lease can't be renewed: {error}") from error
+
+
+def lease_environment(end: float | None) -> dict[str, str]:
+    """Return what tells the node's processes of its lease.
+
+    The path of `shutdown` is settled here, at boot: whatever PATH a process has later, no machine
+    is shut down but this one, which on a workstation is not the real one.
+    """
+    command = shutil.which("shutdown")
+    if end is None or command is None:
+        return {}
+    return {END_VARIABLE: repr(end), COMMAND_VARIABLE: command}

@@ -1,0 +1,104 @@
+"""A whole run on this machine itself: no cloud, no price, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.infra.emulator import find_emulator
+from cloudtune.infra.emulator_client import EmulatorControl
+from cloudtune.infra.lease import LEASE_MINUTES
+from cloudtune.profiles.store import script_hash, write
+from cloudtune.scaling import Measurement, ScalingProfile
+from tests.e2e.conftest import wait_for
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Bench
+
+pytestmark = pytest.mark.cluster
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+EXPERIMENT = """
+name: here
+train: train.py:train
+metric: {name: val_accuracy, mode: max}
+search: {lr: {loguniform: [1e-2, 1]}, momentum: 0.5, weight_decay: 0.0, batch_size: 64,
+         channels: 12, hidden: 32, dropout: 0.0, label_smoothing: 0.0, shift: 0}
+trials: 4
+epochs: {min: 4, max: 32}
+eta: 2
+limits: {deadline: 40m}
+cloud: {provider: local, slots: 2}
+"""
+
+
+@pytest.fixture
+def experiment(bench: Bench) -> Path:
+    """The digits example on two CPU slots of this machine, measured before."""
+    bench.environment["CUDA_VISIBLE_DEVICES"] = ""
+    shutil.copy(DIGITS / "train.py", bench.folder)
+    path = bench.folder / "experiment.yaml"
+    path.write_text(EXPERIMENT)
+    second = Measurement(1.0)
+    profile = ScalingProfile(
+        instance_type="local-2x-cpu",
+        epoch={1.0: Measurement(0.3), 2.0: Measurement(0.4)},
+        launch=second,
+        boot=Measurement(3.0),
+        start=second,
+        resize=second,
+        release=second,
+        script_hash=script_hash(bench.folder / "train.py"),
+        measured_at="2026-11-20T00:00:00Z",
+        source="a test",
+    )
+    write(bench.folder / "profile.json", [profile])
+    return path
+
+
+def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: Path) -> None:
+    process = bench.start("run", experiment)
+    wait_for(lambda: bool(machines(bench)))
+    (machine,) = machines(bench)
+    assert machine["type"] == "local-2x-cpu"
+    # Renewed from the first minute on: the lease that runs began after the boot.
+    wait_for(lambda: renewed_after_boot(bench), seconds=20)
+
+    second = bench("run", experiment)
+    assert second.code == 2
+    assert "another run has this machine" in second.err
+    told = bench("status")
+    assert machine["id"] in told.out
+    assert "$0.00" in told.out
+
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    assert "0 instances left" in out
+
+    report = bench.last_report()
+    assert report["dollars"] == {"planned": 0.0, "actual": 0.0}
+    assert report["exit_code"] == 0
+    assert report["best"]["value"] > 0.3
+    assert find_emulator(bench.home / "local") is None
+    assert "No instance of ours is alive" in bench("status").out
+
+
+def machines(bench: Bench) -> list[dict[str, Any]]:
+    """Return what this machine's own EC2 has running."""
+    emulator = find_emulator(bench.home / "local")
+    if emulator is None:
+        return []
+    found = EmulatorControl(emulator.endpoint).instances()
+    return [each for each in found if each["state"] == "running"]
+
+
+def renewed_after_boot(bench: Bench) -> bool:
+    lease = 60 * LEASE_MINUTES
+    began = [each["power_off_at"] - lease for each in machines(bench) if each["power_off_at"]]
+    booted = [each["booted_at"] for each in machines(bench)]
+    assert not began or began[0] < time.time() + 1
+    return bool(began) and began[0] > booted[0] + 1.0
