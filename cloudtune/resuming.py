@@ -8,7 +8,7 @@ more, which is harmless where it was carried out already: each command names wha
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from cloudtune.commands import (
     EndRun,
@@ -22,15 +22,20 @@ from cloudtune.commands import (
 from cloudtune.engine import World, run
 from cloudtune.errors import CloudtuneError
 from cloudtune.events import (
+    EpochDone,
     InstanceGone,
     InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunResumed,
     RunStarted,
     TimerFired,
     TrialFailed,
     TrialLost,
+    TrialStarted,
     TrialStopped,
 )
 
@@ -88,8 +93,12 @@ class Outstanding:
                 self.begun = True
             case TimerFired():
                 self.timers.pop(event.name, None)
-            case _:
+            case TrialStarted() | EpochDone() | InterruptionNotice() | Interrupted():
                 pass
+            case RunResumed():
+                pass
+            case _:
+                assert_never(event)
 
     def _close(self, intent: str) -> None:
         self.launches.pop(intent, None)
@@ -112,6 +121,8 @@ class Outstanding:
                 self.timers[command.name] = command.at
             case EndRun():
                 self.ended = True
+            case _:
+                assert_never(command)
 
     def _change(self, command: ExtendTrial | StopTrial) -> None:
         known = self.sessions.get(command.session)

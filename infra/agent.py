@@ -143,7 +143,8 @@ class Agent:
         self.duties: list[Callable[[], None]] = [self._end_the_faulted, self._end_with_its_lease]
         """What else is to be looked after twice a second."""
         logs.mkdir(parents=True, exist_ok=True)
-        self._forks = Forks(training.train, logs / "zygote.log", self._note_exit)
+        seen = self._environment(0, 1.0)  # one GPU, if any, as what it forks
+        self._forks = Forks(training.train, seen, logs / "zygote.log", self._note_exit)
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def hello(self) -> dict[str, str | int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import subprocess
@@ -31,13 +32,21 @@ class Forks:
 
     Args:
         train: the user's function, "file.py:function" in the current folder.
+        environment: what the zygote has more of in its own: which GPU the user's module sees there.
         log: what the zygote prints, and workers do before they train.
         on_end: called with a worker's name and exit status when it and all that it started are
             gone; the status is None where the zygote died with it.
     """
 
-    def __init__(self, train: str, log: Path, on_end: Callable[[str, int | None], None]) -> None:
+    def __init__(
+        self,
+        train: str,
+        environment: Mapping[str, str],
+        log: Path,
+        on_end: Callable[[str, int | None], None],
+    ) -> None:
         self._train = train
+        self._environment = environment
         self._log = log
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -55,6 +64,7 @@ class Forks:
         with its, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 command,
+                env={**os.environ, **self._environment},
                 pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

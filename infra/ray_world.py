@@ -261,6 +261,8 @@ class CloudWorld:
         session.hear(instance, news, settle)
 
     def _note_lost(self, instance: str, reason: str) -> None:
+        with (self._head.folder / "agents.log").open("a", encoding="utf-8") as log:
+            log.write(f"{time.time() - self._began:.1f} s: {reason}\n")
         for session in list(self._sessions.values()):
             session.note_lost(instance, reason)
 
