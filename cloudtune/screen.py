@@ -16,8 +16,11 @@ from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
+    NodeLost,
+    RunResumed,
     TimerFired,
     TrialFailed,
     TrialLost,
@@ -136,18 +139,38 @@ class Screen:
                 rented = fleet[event.intent]
                 cost = format_dollars(rented.dollars(event.at))
                 self._say(event.at, f"{rented.instance} returned, cost {cost}; {self._instances()}")
-            case LaunchFailed():
-                self._say(event.at, f"no instance: {event.code}: {event.message}")
-            case TrialFailed():
-                self._say(event.at, f"{_trial(event.session)} failed: {event.error}")
-            case TrialLost():
-                self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
+            case RunResumed():
+                self._say(event.at, f"taken over; {self._instances()}")
             case Interrupted():
                 self._say(event.at, "interrupted; giving everything back")
             case TimerFired(name="tick"):
                 self._show_progress(event.at)
             case _:
+                self._tell_trouble(event)
+
+    def _tell_trouble(self, event: Event) -> None:
+        match event:
+            case LaunchFailed():
+                self._say(event.at, f"no instance: {event.code}: {event.message}")
+            case NodeLost():
+                self._say(event.at, f"{self._name(event.intent)} left the cluster: {event.reason}")
+            case InterruptionNotice():
+                left = format_seconds(max(0.0, event.due - event.at))
+                self._say(event.at, f"the cloud takes {self._name(event.intent)} back in {left}")
+            case TrialFailed():
+                self._tell_failure(event)
+            case TrialLost():
+                self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
+            case _:
                 pass
+
+    def _tell_failure(self, event: TrialFailed) -> None:
+        trial = self._books.trials[_trial(event.session)]
+        if event.out_of_memory and trial.status != "failed":
+            share = gpus_text(trial.least_width)
+            self._say(event.at, f"{trial.id} ran out of memory; goes on with {share} or more")
+        else:
+            self._say(event.at, f"{trial.id} failed: {event.error}")
 
     def _show_progress(self, at: float) -> None:
         if self._bottom is not None:
@@ -223,8 +246,9 @@ class RunScreen(Screen):
     def __init__(self, out: Console, policy: RunPolicy) -> None:
         super().__init__(out, policy)
         self._policy = policy
-        self._stage = 0
-        self._alive = set(policy.trials)
+        self._stage = policy.stage  # one that is taken over is somewhere by now
+        self._alive = set(policy.members)
+        self._plan = policy.stage_plan
 
     def _progress(self, at: float) -> str:
         policy = self._policy
@@ -241,8 +265,11 @@ class RunScreen(Screen):
     def _tell_stage(self, at: float) -> None:
         policy = self._policy
         if policy.stage == self._stage:
+            if policy.stage_plan is not self._plan:
+                self._say(at, f"plans anew: {stage_text(policy.stage_plan)}")
+            self._plan = policy.stage_plan
             return
-        self._stage = policy.stage
+        self._stage, self._plan = policy.stage, policy.stage_plan
         plan, members = policy.stage_plan, counted(len(policy.members), "trial")
         cut = sorted(
             t.id for t in policy.trials.values() if t.id in self._alive - {*policy.members}

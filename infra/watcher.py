@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cloudtune.events import Event
+    from cloudtune.infra.autoscaler import Note
     from cloudtune.infra.ec2 import Ec2, Instance
     from cloudtune.infra.head import RayHead
 
@@ -48,6 +49,7 @@ _POLL_SECONDS = 0.5
 _SETTLE_SECONDS = 3.0
 _BLIND_SECONDS = 60.0
 _FORGOTTEN_SECONDS = 60.0
+_LISTED_SECONDS = 15.0
 
 
 @dataclass
@@ -222,6 +224,8 @@ class Watcher:
                 continue
             note = refused.get(intent)
             permanent = False
+            if note is not None and self._may_be_listed_yet(note):
+                continue
             if note is not None:
                 watched.over = True
                 code, message = note.code, note.message
@@ -233,6 +237,14 @@ class Watcher:
             else:
                 continue
             self._tell_refusal(LaunchFailed(0.0, intent, code, message, permanent))
+
+    @staticmethod
+    def _may_be_listed_yet(note: Note) -> bool:
+        """Whether there may be an instance for an answer that was lost: then it is as good as any.
+
+        EC2 lists it in a while, if there is one.
+        """
+        return note.what == "lost" and time.time() - note.at < _LISTED_SECONDS
 
     def _tell_refusal(self, refusal: LaunchFailed) -> None:
         self._emit(lambda at: dataclasses.replace(refusal, at=at))

@@ -10,10 +10,19 @@ from rich.console import Console
 
 from cloudtune.commands import Launch, StartTrial
 from cloudtune.engine import run
-from cloudtune.events import NodeJoined
+from cloudtune.events import (
+    InstanceLaunched,
+    InterruptionNotice,
+    NodeJoined,
+    NodeLost,
+    RunResumed,
+    RunStarted,
+    TrialFailed,
+)
 from cloudtune.ledger import MemoryLedger
 from cloudtune.reporting import build
 from cloudtune.screen import RunScreen, measuring, show_profile, show_report
+from tests.builders import scripted, staged
 from tests.proposals import CHEAP, MIXED, SETTING, speed
 
 if TYPE_CHECKING:
@@ -53,6 +62,29 @@ def test_a_stage_is_told_with_its_groups_and_who_was_cut() -> None:
     assert begin == "stage 2: 4 trials to epoch 4, 2 GPUs each, on 1 x p9.big spot us-east-1a"
     assert len(cut.split(", ")) == 12
     assert any(" grows from 1/2 to 2 GPUs, from epoch 1" in line for line in lines)
+
+
+def test_trouble_is_told() -> None:
+    def show(out: Console) -> None:
+        policy = scripted(staged((4, 0, 2, 1, 0.25)))
+        screen = RunScreen(out, policy)
+        full = TrialFailed(11.0, "t01.1", "CUDA out of memory", "…", out_of_memory=True)
+        for event in (
+            RunStarted(0.0),
+            InstanceLaunched(1.0, "i000", "i-000", 1.0),
+            NodeJoined(10.0, "i000"),
+            full,
+            InterruptionNotice(12.0, "i000", 132.0),
+            NodeLost(13.0, "i000", "its heartbeats have stopped"),
+            RunResumed(20.0),
+        ):
+            screen.watch(event, policy.handle(event))
+
+    lines = [line[7:] for line in printed(show)]
+    assert "t01 ran out of memory; goes on with 1/2 GPU or more" in lines
+    assert "the cloud takes i-000 back in 2m" in lines
+    assert "i-000 left the cluster: its heartbeats have stopped" in lines
+    assert "taken over; 1 instance rented" in lines
 
 
 def test_a_report_has_a_line_for_each_group() -> None:
