@@ -126,7 +126,7 @@ class ElasticPolicy(ElasticBooks):
         """
         if trial.checkpoint_epoch < trial.epoch:
             return None
-        width = self.allocator.resized(self, trial) or trial.width
+        width = max(self.allocator.resized(self, trial) or trial.width, trial.least_width)
         assert trial.offer is not None
         stays = all(piece.instance in self._seats.offers for piece in trial.placement)
         if width == trial.width and stays:
@@ -171,7 +171,7 @@ class ElasticPolicy(ElasticBooks):
         again = [Task(trial.trial, self._until[trial.id]) for trial in self._again.values()]
         commands: list[Command] = []
         for task in (*again, *tasks):
-            found = self._any_seat(self.allocator.widths(self, [task])[0])
+            found = self._any_seat(self._widths_for([task])[0])
             if found is not None and not self._full:
                 self._again.pop(task.trial.id, None)
                 commands.append(self._start(task, *found))
@@ -198,7 +198,7 @@ class ElasticPolicy(ElasticBooks):
             if move is not None:
                 widths: Sequence[Width] = (move.width, trial.width)
             else:
-                widths = self.allocator.widths(self, [task])
+                widths = self._widths_again(task)
             first = None if move is None else move.offer
             for width in widths:
                 seat = self._seats.find(width, first) if width and not self._full else None
@@ -206,6 +206,29 @@ class ElasticPolicy(ElasticBooks):
                     del self._again[trial.id]
                     yield task, seat, width
                     break
+
+    def _widths_again(self, task: Task) -> Sequence[Width]:
+        """Return the widths at which a lost trial may go on, the best first.
+
+        With what is left of its GPUs at once: a resize is soon done, another instance's boot isn't.
+        """
+        wanted = self._widths_for([task])[0]
+        if not wanted:
+            return []
+        known = {width for each in self.rentables for width in each.profile.widths}
+        least = self.trials[task.trial.id].least_width
+        narrower = (width for width in known if max(least, 1e-9) <= width < wanted)
+        return [wanted, *sorted(narrower, reverse=True)]
+
+    def _widths_for(self, tasks: Sequence[Task]) -> list[Width]:
+        """Return the allocator's widths, but none at which the trial ran out of memory before."""
+        widths = self.allocator.widths(self, tasks)
+        return [
+            max(width, self.trials[task.trial.id].least_width)
+            if width and task.trial.id in self.trials
+            else width
+            for task, width in zip(tasks, widths, strict=True)
+        ]
 
     @property
     def _full(self) -> bool:
@@ -219,8 +242,9 @@ class ElasticPolicy(ElasticBooks):
         if self.most_concurrent is not None:
             idle = sum(t.status == "at rung" for t in self._live.values())
             room = min(room, self.most_concurrent - len(self._live) + idle)
-        # Where nothing runs, one is asked for, however wide: it may have to do with less.
-        room = max(room, 0 if self._live else 1) - len(self._again)
+        # Where nothing trains, one is asked for, however wide: it may have to do with less.
+        room = max(room, 1 if all(t.status == "at rung" for t in self._live.values()) else 0)
+        room -= len(self._again)
         groups = self.strategy.requests(self, room) if room > 0 else ()
         return [task for group in groups for task in group.tasks]
 
@@ -242,7 +266,7 @@ class ElasticPolicy(ElasticBooks):
         ready = [t for t in tasks if t.trial.id not in known or not known[t.trial.id].live]
         commands: list[Command] = []
         waiting: list[Width] = []
-        for task, width in zip(ready, self.allocator.widths(self, ready), strict=True):
+        for task, width in zip(ready, self._widths_for(ready), strict=True):
             seat = self._seats.find(width) if width and not self._full else None
             if seat is None:
                 waiting.append(width)

@@ -144,6 +144,10 @@ class ElasticBooks(Renter):
         """GPUs of these on which nothing runs."""
         return self._seats.free_gpus
 
+    def until(self, trial: TrialId) -> int:
+        """Return the epoch that a trial may train to for now; 0 for one that never began."""
+        return self._until.get(trial, 0)
+
     def refused(self, offer: Offer) -> bool:
         """Whether asking for such an instance is pointless: it was refused again and again."""
         trouble = self.troubles.get(offer)

@@ -11,6 +11,7 @@ from cloudtune import samplers
 from cloudtune.elastic import ElasticPolicy
 from cloudtune.errors import UsageError
 from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
+from cloudtune.planners.fluid_widths import DynamicFluid, StaticFluid
 from cloudtune.planners.hypersched import POLICIES, HyperSchedAllocator
 from cloudtune.planners.seer_elastic import SeerAllocator, SeerFleet
 from cloudtune.planners.widths import SameWidth
@@ -194,6 +195,10 @@ STRATEGIES: dict[str, Callable[[Setup, Sampler], Strategy]] = {
 }
 ALLOCATORS: dict[str, Callable[[Setup], Allocator]] = {
     "same": _same_width,
+    "static-fluid": lambda _setup: StaticFluid(),
+    "static-fluid:published": lambda _setup: StaticFluid(published=True),
+    "dynamic-fluid": lambda _setup: DynamicFluid(),
+    "dynamic-fluid:published": lambda _setup: DynamicFluid(published=True),
     "hypersched": _hypersched_widths,
     **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},
 }

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.ledger import Entry
     from cloudtune.scaling import ScalingProfile
-    from cloudtune.strategies.base import FleetRule, Sampler, Strategy, TrialGroup, View
+    from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy, TrialGroup, View
     from cloudtune.trial import Mode, TrialId
 
     Build: TypeAlias = Callable[[Sampler, "Game"], Strategy]
@@ -96,6 +96,7 @@ class Game:
     target: float | None = None
     checked: bool = True
     seed: int = 0
+    allocator: Callable[[], Allocator] | None = None  # the same width for all, if none is given
     saves_every: int = 1
     gone: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, float] = field(default_factory=dict)  # for good
@@ -121,7 +122,7 @@ class Game:
         fleet: FleetRule = (NaiveFleet if self.naive else ConstantFleet)(self.offer, self.instances)
         return ElasticPolicy(
             strategy=Watched(build(sampler or Given(self.trials), self)),
-            allocator=SameWidth(self.width),
+            allocator=self.allocator() if self.allocator else SameWidth(self.width),
             fleet_rule=fleet,
             rentables=(self.rentable,),
             max_instances=self.instances + 1,

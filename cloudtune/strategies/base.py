@@ -154,6 +154,10 @@ class View(Protocol):
         """The seconds that each session took to be set up, in order; more are added at the end."""
         ...
 
+    def until(self, trial: TrialId) -> int:
+        """Return the epoch that a trial may train to for now; 0 for one that never began."""
+        ...
+
     def refused(self, offer: Offer) -> bool:
         """Whether asking for such an instance is pointless: it was refused again and again."""
         ...

@@ -281,18 +281,21 @@ def test_a_width_that_cannot_be_had_gives_way_to_a_narrower_one(asked: Width, gi
     assert starts(begun(run, "i000")) == {"t000.1": (Slice("i-000", given),)}
 
 
-def test_a_lost_wide_trial_goes_on_with_what_is_left() -> None:
-    """Eight GPUs were two instances; the second can't be had any more."""
+def test_a_lost_wide_trial_goes_on_with_what_is_left_and_grows_again() -> None:
+    """Eight GPUs were two instances: its ranks go on as four until there are two again."""
     wide = Rentable(FOUR, profile({4.0: 2.0, 8.0: 1.0}), 4)
     run = policy(
-        trials=1, allocator=Widths(8.0), fleet_rule=ConstantFleet(FOUR, 2), rentables=(wide,)
+        trials=1, allocator=Widths(8.0, 8.0), fleet_rule=ConstantFleet(FOUR, 2), rentables=(wide,)
     )
     begun(run, "i000", "i001")
     run.handle(epoch(20.0, "t000.1", 1))
     said = run.handle(InstanceGone(25.0, "i001", 25.0, "taken back"))
-    assert (StopTrial("t000.1"), launches(said)) == (said[0], ["i002"])
-    said = run.handle(refusal(26.0, "i002", permanent=True))
+    assert (said[0], launches(said)) == (StopTrial("t000.1"), ["i002"])
     assert starts(said) == {"t000.2": (Slice("i-000", 4.0),)}
+    join(run, 60.0, "i002")
+    assert run.handle(epoch(61.0, "t000.2", 2)) == (StopTrial("t000.2"),)
+    said = run.handle(TrialStopped(61.1, "t000.2"))
+    assert starts(said) == {"t000.3": (Slice("i-000", 4.0), Slice("i-002", 4.0))}
 
 
 def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:

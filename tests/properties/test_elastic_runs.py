@@ -1,0 +1,580 @@
+"""Whatever the job and whatever goes wrong: what holds of every run that decides as it goes."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cloudtune.bookkeeping import Brakes, Metric
+from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.elastic import ElasticPolicy
+from cloudtune.engine import run
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStopped,
+)
+from cloudtune.job import drain_seconds
+from cloudtune.ledger import Entry, MemoryLedger
+from cloudtune.plan import Charges, Limits, Rentable, admits
+from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
+from cloudtune.replay import ReplayWorld
+from cloudtune.simulator import SimWorld
+from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.tactics import STRATEGIES, Setup
+from cloudtune.trial import EndReason
+from tests.builders import offer, profile
+from tests.strategy_builders import Given, level, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.commands import Command
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import Decision, FleetRule, Strategy, View
+    from cloudtune.trial import Trial, TrialId, Width
+
+thorough = settings(
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+EVENTS = 40_000
+WIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def drawn(*key: object) -> float:
+    """Return a number from 0 to 1, always the same for the same key."""
+    bits = hashlib.sha256(repr(key).encode()).digest()
+    return int.from_bytes(bits[:4], "big") / 2**32
+
+
+# ---- who decides ---------------------------------------------------------------------------------
+
+
+class Fickle:
+    """A strategy of whims: it pauses, holds, cuts, retracts and sets alarms; it is finite."""
+
+    name, anytime = "fickle", False
+
+    def __init__(self, trials: Sequence[Trial], last: int, seed: int) -> None:
+        self._trials, self._last, self._seed = trials, last, seed
+        self._whims: dict[TrialId, int] = {}
+        self._calls = itertools.count()
+
+    def _whim(self, trial: TrialProgress) -> float:
+        """Return a draw; 1 for a trial that has had its share of whims."""
+        self._whims[trial.id] = count = self._whims.get(trial.id, 0) + 1
+        return 1.0 if count > 12 else drawn(self._seed, trial.id, count)
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        known = view.trials
+        ready = [
+            trial
+            for trial in self._trials
+            if trial.id not in known or known[trial.id].status in {"parked", "at rung"}
+        ]
+        steps = [1 + int(4 * drawn(self._seed, trial.id, "step")) for trial in ready]
+        begun = [known[t.id].epoch if t.id in known else 0 for t in ready]
+        tasks = [
+            Task(trial, min(self._last, epoch + step))
+            for trial, epoch, step in zip(ready, begun, steps, strict=True)
+            if epoch < self._last
+        ]
+        return [TrialGroup("whims", tuple(tasks[:room]))] if tasks[:room] else []
+
+    def judge(self, view: View, trial: TrialProgress) -> Decision:
+        if trial.epoch >= self._last:
+            return Verdict.FINISH
+        whim = self._whim(trial)
+        if whim < 0.15:
+            return Verdict.PAUSE
+        if whim < 0.3:
+            return Verdict.HOLD
+        return Verdict.CUT if whim < 0.33 else Go(trial.epoch + 1 + int(3 * whim))
+
+    def ended(self, view: View, trial: TrialProgress) -> None:
+        assert trial.status == "failed"
+
+    def retract(self, view: View) -> Mapping[TrialId, Verdict]:
+        verdicts = (Verdict.PAUSE, Verdict.CUT)
+        at = next(self._calls)
+        waiting = [trial for trial in view.trials.values() if trial.status == "waiting"]
+        return {
+            trial.id: verdicts[drawn(self._seed, at) < 0.01]
+            for trial in (*view.running, *waiting)
+            if drawn(self._seed, trial.id, at) < 0.05 and self._whim(trial) < 1.0
+        }
+
+    def wake_at(self, view: View) -> float | None:
+        return (1 + view.now // 50) * 50 if self._seed % 2 else None
+
+    def done(self, view: View) -> bool:
+        over = {"cut", "failed", "finished"}
+        left = [t for t in self._trials if t.id not in view.trials]
+        return not left and all(t.status in over for t in view.trials.values())
+
+
+@dataclass(frozen=True)
+class Jumpy:
+    """An allocator that changes its mind about every trial's width, by a seed."""
+
+    options: tuple[Width, ...]
+    seed: int
+    often: float
+    name: str = "jumpy"
+
+    def least(self, view: View) -> Width:
+        return min(self.options)
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        return [self._draw(task.trial.id, 0) for task in tasks]
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        if drawn(self.seed, "when", trial.id, trial.epoch) > self.often:
+            return trial.width
+        return self._draw(trial.id, trial.epoch)
+
+    def _draw(self, *key: object) -> Width:
+        return self.options[int(len(self.options) * drawn(self.seed, *key))]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A fleet of several offers that changes its mind now and then about which comes first."""
+
+    offers: tuple[Offer, ...]
+    instances: int
+    seed: int
+    repacks: bool
+    name: str = "mixed"
+
+    def most_gpus(self, view: View) -> int:
+        return max(offer.gpus for offer in self.offers) * self.instances
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        first = int(drawn(self.seed, int(view.now / 60)) * len(self.offers))
+        wanted: dict[Offer, int] = {}
+        left = self.instances
+        for each in (*self.offers[first:], *self.offers[:first]):
+            if view.refused(each):
+                continue
+            wanted[each] = min(left, max(0, math.ceil(needed / each.gpus - 1e-6)))
+            left -= wanted[each]
+            needed -= wanted[each] * each.gpus
+        return wanted or {self.offers[0]: math.ceil(needed)}
+
+
+# ---- what happens --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mess:
+    """How a world is unlike the simulator: late, repetitive, deaf."""
+
+    seed: int = 0
+    late: float = 0.0  # seconds at most
+    twice: float = 0.0  # the share of events that come a second time
+    deaf: float = 0.0  # the share of releases that are heard only when they are repeated
+    saves_every: int = 1  # 0: never
+
+
+class MessyWorld:
+    """A simulated world that tells of things late, and twice."""
+
+    def __init__(self, world: SimWorld, mess: Mess) -> None:
+        self._world, self._mess, self._left = world, mess, EVENTS
+        self._queue: list[tuple[float, int, Event]] = []
+        self._order = itertools.count()
+        self._unheard: set[str] = set()
+        self._now = 0.0
+
+    def next_event(self) -> Event | None:
+        self._left -= 1
+        assert self._left, f"the run doesn't end: it is at {self._now:.0f} s"
+        while True:
+            event = self._first()
+            if event is None:
+                return None
+            self._now = max(self._now, event.at)
+            self._world.now = self._now
+            return replace(event, at=self._now)
+
+    def _first(self) -> Event | None:
+        """Return the next event of the world's, or one that was held back until now."""
+        while True:
+            due, heap = self._queue, self._world._heap
+            if due and (not heap or due[0][0] <= heap[0][0]):
+                return heapq.heappop(due)[2]
+            event = self._world.next_event()
+            if event is None:
+                if due and not self._world._ended:
+                    continue
+                return None
+            if isinstance(event, EpochDone) and not self._saved(event.epoch):
+                event = replace(event, checkpoint=None)
+            if drawn(self._mess.seed, "twice", event.at, type(event)) < self._mess.twice:
+                self._hold(event, 5.0)
+            if not isinstance(event, InstanceGone | NodeLost | InstanceLaunched | TimerFired):
+                return event
+            self._hold(event, min(self._mess.late, 1.0 if isinstance(event, TimerFired) else 60.0))
+
+    def _hold(self, event: Event, most: float) -> None:
+        at = event.at + most * drawn(self._mess.seed, "late", event.at, type(event))
+        heapq.heappush(self._queue, (at, next(self._order), replace(event, at=at)))
+
+    def _saved(self, epoch: int) -> bool:
+        return self._mess.saves_every > 0 and epoch % self._mess.saves_every == 0
+
+    def apply(self, command: Command) -> None:
+        if isinstance(command, Release) and command.intent not in self._unheard:
+            self._unheard.add(command.intent)
+            if drawn(self._mess.seed, "deaf", command.intent) < self._mess.deaf:
+                return
+        self._world.apply(command)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, who decides about it, and the trouble that it will meet."""
+
+    rentables: tuple[Rentable, ...]
+    strategy: str
+    trials: int
+    last: int
+    allocator: Jumpy
+    fleet_rule: FleetRule
+    limits: Limits
+    max_instances: int
+    seed: int
+    charges: Charges
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict)
+    most_concurrent: int | None = None
+    target: float | None = None
+    heartbeat: bool = False
+    trouble: tuple[Event, ...] = ()
+    mess: Mess = Mess()
+
+    def decider(self) -> Strategy:
+        """Return a fresh strategy."""
+        trials = numbered(self.trials)
+        if self.strategy == "fickle":
+            return Fickle(trials, self.last, self.seed)
+        setup = Setup(
+            self.rentables,
+            self.max_instances,
+            self.limits,
+            "max",
+            1,
+            self.last,
+            3,
+            self.trials,
+            self.seed,
+        )
+        return STRATEGIES[self.strategy](setup, Given(trials))
+
+    def policy(self) -> ElasticPolicy:
+        """Return a fresh policy."""
+        return ElasticPolicy(
+            strategy=self.decider(),
+            allocator=self.allocator,
+            fleet_rule=self.fleet_rule,
+            rentables=self.rentables,
+            max_instances=self.max_instances,
+            metric=Metric("score", "max"),
+            limits=self.limits,
+            brakes=Brakes(drain=drain_seconds(*(r.profile for r in self.rentables)), join=120.0),
+            charges=self.charges,
+            vcpu_quotas=self.vcpu_quotas,
+            most_concurrent=self.most_concurrent,
+            target=self.target,
+            heartbeat=self.heartbeat,
+        )
+
+    def play(self) -> tuple[ElasticPolicy, tuple[Entry, ...]]:
+        """Play it to its end."""
+
+        def metric(config: Mapping[str, object], epoch: int) -> float:
+            number = config["x"]
+            assert isinstance(number, int)
+            return level(number, epoch, self.seed)
+
+        world = SimWorld(self.rentables, "score", metric, self.seed)
+        for event in self.trouble:
+            world.schedule(event)
+        policy, ledger = self.policy(), MemoryLedger()
+        run(policy, MessyWorld(world, self.mess), ledger)
+        return policy, tuple(ledger.entries)
+
+
+def troubles() -> st.SearchStrategy[Event]:
+    """Return things that go wrong; those that can't happen when their time comes don't."""
+    at = st.floats(0.0, 600.0)
+    intent = st.integers(0, 7).map("i{:03d}".format)
+    session = st.builds("t{:03d}.{}".format, st.integers(0, 9), st.integers(1, 4))
+    word = st.just("trouble")
+    return st.one_of(
+        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
+        st.builds(NodeLost, at, intent, word),
+        st.builds(LaunchFailed, st.floats(0.0, 60.0), intent, word, word, st.booleans()),
+        st.builds(TrialFailed, at, session, word, word),
+        st.builds(TrialLost, at, session, word),
+        st.builds(Interrupted, at),
+    )
+
+
+@st.composite
+def machines(draw: st.DrawFn, name: str, rates: tuple[float, ...]) -> Rentable:
+    """Give an offer, and how the script scales on it: not at every width."""
+    delays, seconds = st.floats(0.0, 40.0), st.floats(1.0, 30.0)
+    widths = draw(st.sets(st.sampled_from(WIDTHS), min_size=1, max_size=4))
+    made = profile(
+        {width: draw(seconds) for width in sorted(widths)},
+        launch=draw(delays),
+        boot=draw(delays),
+        start=draw(delays),
+        resize=draw(delays),
+        release=draw(st.floats(0.0, 5.0)),
+        spread=draw(st.sampled_from([0.0, 0.2])),
+        name=name,
+    )
+    rented = offer(
+        draw(st.sampled_from([1, 2, 4])),
+        draw(st.sampled_from([12.0, 36.0, 90.0])),
+        draw(st.sampled_from([0.0, 60.0])),
+        name=name,
+        interruptions_per_hour=draw(st.sampled_from(rates)),
+    )
+    grain = draw(st.sampled_from([0.0, 0.0, 60.0, 3600.0]))
+    return Rentable(replace(rented, granularity_seconds=grain), made, 4)
+
+
+@st.composite
+def fleets(draw: st.DrawFn, offers: tuple[Offer, ...]) -> FleetRule:
+    """Give fleets that stay, shrink, change or repack."""
+    count, kind = draw(st.integers(1, 4)), draw(st.sampled_from(["constant", "naive", "mixed"]))
+    if kind == "constant":
+        return ConstantFleet(offers[0], count)
+    if kind == "naive":
+        return NaiveFleet(offers[0], count, repacks=draw(st.booleans()))
+    return Mixed(offers, count, draw(st.integers(0, 99)), draw(st.booleans()))
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, limited: bool = True, deaf: bool = False) -> Case:
+    # Without limits, what is never saved and is always taken back trains for ever.
+    rates = (0.0, 0.0, 20.0) if limited else (0.0,)
+    rentables: tuple[Rentable, ...] = (draw(machines("g.4x", rates)),)
+    if draw(st.booleans()):
+        rentables = (*rentables, draw(machines("p.2x", rates)))
+    options = draw(st.sets(st.sampled_from(WIDTHS), min_size=1, max_size=3))
+    limits = Limits(draw(st.none() | st.floats(1.0, 900.0)), draw(st.none() | st.floats(0.1, 12.0)))
+    mess = Mess(
+        draw(st.integers(0, 99)),
+        draw(st.sampled_from([0.0, 0.0, 15.0])),
+        draw(st.sampled_from([0.0, 0.0, 0.3])),
+        0.5 if deaf else 0.0,
+        draw(st.sampled_from([1, 1, 2, 0])),
+    )
+    return Case(
+        rentables=rentables,
+        strategy=draw(st.sampled_from(["fickle", "fickle", *STRATEGIES])),
+        trials=draw(st.integers(1, 10)),
+        last=draw(st.integers(1, 9)),
+        allocator=Jumpy(
+            tuple(sorted(options)), draw(st.integers(0, 99)), draw(st.floats(0.0, 1.0))
+        ),
+        fleet_rule=draw(fleets(tuple(each.offer for each in rentables))),
+        limits=limits if limited else Limits(),
+        max_instances=draw(st.integers(1, 4)),
+        seed=draw(st.integers(0, 99)),
+        charges=Charges(draw(st.sampled_from([0.0, 0.25])), draw(st.sampled_from([0.0, 0.002]))),
+        vcpu_quotas=draw(st.sampled_from([{}, {}, {"on-demand g": 32}])),
+        most_concurrent=draw(st.none() | st.integers(1, 4)),
+        target=draw(st.none() | st.floats(0.1, 0.9)),
+        heartbeat=draw(st.booleans()),
+        trouble=tuple(draw(st.lists(troubles(), max_size=8))),
+        mess=mess,
+    )
+
+
+# ---- what holds ----------------------------------------------------------------------------------
+
+
+def bill(case: Case, entries: Sequence[Entry]) -> tuple[float, float]:
+    """Return when the last instance was gone, and what all cost, by the cloud's word alone."""
+    offers = {each.offer.instance_type.name: each.offer for each in case.rentables}
+    of: dict[str, Offer] = {}
+    begins: dict[str, float] = {}
+    lives: dict[str, tuple[float, float]] = {}
+    for entry in entries:
+        for command in entry.commands:
+            if isinstance(command, Launch):
+                of[command.intent] = offers[command.instance_type]
+        match entry.event:
+            case InstanceLaunched():
+                begins[entry.event.intent] = entry.event.launched_at
+            case InstanceGone():
+                ends = entry.event.gone_at
+                lives.setdefault(entry.event.intent, (begins.get(entry.event.intent, ends), ends))
+            case _:
+                pass
+    assert begins.keys() <= lives.keys(), "something was never given back"
+    seconds = max((end for _, end in lives.values()), default=0.0)
+    rented = sum(of[intent].charge(end - begin) for intent, (begin, end) in lives.items())
+    extra = len(lives) * case.charges.usd_per_launch + seconds * case.charges.usd_per_second
+    return seconds, rented + extra
+
+
+class Watch:
+    """Follows a run by its record alone, and checks each step of it."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._gpus = {r.offer.instance_type.name: r.gpus for r in case.rentables}
+        self._offer = {r.offer.instance_type.name: r.offer for r in case.rentables}
+        self._asked: dict[str, Launch] = {}
+        self._intent_of: dict[str, str] = {}
+        self._ready: set[str] = set()  # instances
+        self._joined: set[str] = set()  # intents
+        self._seats: dict[str, StartTrial] = {}
+
+    def take(self, entry: Entry) -> None:
+        self._follow(entry)
+        for command in entry.commands:
+            match command:
+                case Launch():
+                    self._asked[command.intent] = command
+                    alive: dict[Offer, int] = {}
+                    for launch in self._asked.values():
+                        each = self._offer[launch.instance_type]
+                        alive[each] = alive.get(each, 0) + 1
+                    assert admits(self._case.max_instances, self._case.vcpu_quotas, alive)
+                case StartTrial():
+                    self._start(command)
+                case StopTrial() if isinstance(entry.event, NodeLost | InstanceGone):
+                    self._seats.pop(command.session, None)
+                case Release():
+                    self._ready -= {i for i, it in self._intent_of.items() if it == command.intent}
+                case SetTimer():
+                    assert command.at > entry.event.at, "a timer of the past"
+                case _:
+                    pass
+
+    def _follow(self, entry: Entry) -> None:
+        match entry.event:
+            case InstanceLaunched(intent=intent, instance=instance):
+                self._intent_of[instance] = intent
+            case NodeJoined(intent=intent):
+                self._joined.add(intent)
+            case NodeLost(intent=intent):
+                self._joined.discard(intent)
+            case InstanceGone(intent=intent) | LaunchFailed(intent=intent):
+                self._asked.pop(intent, None)
+                self._joined.discard(intent)
+            case TrialStopped(session=session) | TrialFailed(session=session):
+                self._seats.pop(session, None)
+            case TrialLost(session=session):
+                self._seats.pop(session, None)
+            case _:
+                pass
+
+    def _start(self, command: StartTrial) -> None:
+        assert command.start_epoch < command.until_epoch
+        trials = {each.trial for each in self._seats.values()}
+        assert command.trial not in trials, f"{command.trial} has two sessions"
+        self._seats[command.session] = command
+        most = self._case.most_concurrent
+        assert most is None or len(self._seats) <= most
+        pieces = [piece for each in self._seats.values() for piece in each.placement]
+        for piece in command.placement:
+            intent = self._intent_of[piece.instance]
+            assert intent in self._joined, f"{piece.instance} takes no trials"
+            taken = sum(p.gpus for p in pieces if p.instance == piece.instance)
+            assert taken <= self._gpus[self._asked[intent].instance_type] + 1e-6
+
+
+def releases_are_confirmed_or_repeated(entries: Sequence[Entry]) -> None:
+    """None is waited for longer than twice the policy's patience: the run's end begins it anew."""
+    waiting: dict[str, float] = {}
+    for entry in entries:
+        if isinstance(entry.event, InstanceGone | LaunchFailed):
+            waiting.pop(entry.event.intent, None)
+        for command in entry.commands:
+            if isinstance(command, Release):
+                waiting[command.intent] = entry.event.at
+        late = [intent for intent, at in waiting.items() if entry.event.at > at + 63.0]
+        assert not late, f"{late} not confirmed at {entry.event.at}"
+    assert not waiting
+
+
+def no_storm(entries: Sequence[Entry]) -> None:
+    """The policy's own alarms are few: two a second, and some for what happens besides."""
+    fired = sum(isinstance(entry.event, TimerFired) for entry in entries)
+    others = len(entries) - fired
+    assert fired <= 2 * entries[-1].event.at + others + 20, f"{fired} timers, {others} events"
+
+
+def holds(case: Case) -> tuple[ElasticPolicy, tuple[Entry, ...]]:
+    """Play a case and check what holds of all."""
+    policy, entries = case.play()
+    assert policy.ended, f"it stands still at {policy.now:.0f} s"
+    assert policy.fleet.alive() == []
+    ends = [c for entry in entries for c in entry.commands if isinstance(c, EndRun)]
+    assert ends == [EndRun(policy.ending or EndReason.FAILED)]
+    watch = Watch(case)
+    for entry in entries:
+        watch.take(entry)
+    releases_are_confirmed_or_repeated(entries)
+    no_storm(entries)
+    return policy, entries
+
+
+@thorough
+@given(case=cases())
+def test_a_run_ends_within_its_limits_and_leaves_nothing(case: Case) -> None:
+    _, entries = holds(case)
+    seconds, dollars = bill(case, entries)
+    assert case.limits.deadline is None or seconds <= case.limits.deadline
+    assert case.limits.budget is None or dollars <= case.limits.budget + 1e-9
+
+
+@thorough
+@given(case=cases(limited=False))
+def test_a_run_without_limits_ends_when_its_strategy_does(case: Case) -> None:
+    policy, _ = holds(case)
+    assert policy.ending not in {EndReason.BUDGET, EndReason.DEADLINE}
+
+
+@settings(parent=thorough, max_examples=20)
+@given(case=cases(deaf=True))
+def test_a_cloud_that_hears_badly_is_told_again(case: Case) -> None:
+    holds(case)
+
+
+@settings(parent=thorough, max_examples=20)
+@given(case=cases())
+def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
+    policy, entries = case.play()
+    again, ledger = case.policy(), MemoryLedger()
+    run(again, ReplayWorld(entries), ledger)
+    assert tuple(ledger.entries) == entries
+    assert again.best == policy.best
+    assert again.spent(policy.now) == policy.spent(policy.now)
