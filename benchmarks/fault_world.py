@@ -145,7 +145,8 @@ class OutlivingCloud:
         for name, known in outstanding.sessions.items():
             commands += [known.start, ExtendTrial(name, known.start.until_epoch)]
             commands += [StopTrial(name)] if known.stopping else []
-        commands += [SetTimer(name, at) for name, at in outstanding.timers.items()]
+        due = {name: max(at, self.world.now) for name, at in outstanding.timers.items()}
+        commands += [SetTimer(name, at) for name, at in due.items()]
         begin: list[Event] = [RunResumed(self.world.now)] if outstanding.begun else []
         # What trials have reported is found first: it is in the storage, whatever became of them.
         self._missed.sort(key=lambda event: not isinstance(event, EpochDone))

@@ -6,8 +6,10 @@ import bisect
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.accounting import account
 from cloudtune.codec import encode
 from cloudtune.commands import StartTrial
 from cloudtune.elastic import ElasticPolicy
@@ -19,9 +21,10 @@ from cloudtune.ledger import read_entries, read_header
 from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from cloudtune.accounting import Accounting, Amount, InstanceAccount
     from cloudtune.elastic_plan import Figures, Forecast
     from cloudtune.fleet import Rented
     from cloudtune.job import JobPolicy
@@ -74,6 +77,11 @@ class Report:
     def forecast(self) -> Forecast | None:
         """What simulations of the policy said before the run; None where there was a plan."""
         return self.job.plan.forecast if isinstance(self.job.plan, ElasticPlan) else None
+
+    @cached_property
+    def accounting(self) -> Accounting:
+        """Where the money went; its total is `dollars`."""
+        return account(self.entries, self.job.offers, self.policy.charges)
 
     @property
     def planned_seconds(self) -> float:
@@ -235,6 +243,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "forecast": encode(report.forecast),
         "figures": encode(report.figures),
         "rungs": encode(report.rungs),
+        "accounting": _accounting_json(report.accounting),
         "fleet": [{"at": at, "instances": size} for at, size in report.fleet],
         "width_changes": [vars(change) for change in report.width_changes],
         "parameters_equal": {
@@ -244,6 +253,40 @@ def to_json(report: Report) -> dict[str, Any]:
         "trials": [_trial_json(trial) for trial in policy.ranking()],
     }
     return _finite(data)  # type: ignore[no-any-return]
+
+
+def _accounting_json(found: Accounting) -> dict[str, Any]:
+    return {
+        "total": encode(found.whole),
+        "categories": _amounts_json(found.amounts),
+        "boot": encode(found.boot),
+        "busy_share": found.busy_share,
+        "restarts": found.restarts,
+        "resizes": found.resizes,
+        "instances": [_instance_json(each) for each in found.instances],
+        "trials": {name: _amounts_json(amounts) for name, amounts in found.trials.items()},
+    }
+
+
+def _instance_json(found: InstanceAccount) -> dict[str, Any]:
+    return {
+        "intent": found.intent,
+        "instance": found.instance,
+        "offer": str(found.offer),
+        "gpus": found.offer.gpus,
+        "begin": found.begin,
+        "end": found.end,
+        "returned": found.returned,
+        "total": encode(found.whole),
+        "categories": _amounts_json(found.amounts),
+        "boot": encode(found.boot),
+        "busy_share": found.busy_share,
+        "busy": [{"at": at, "gpus": gpus} for at, gpus in found.busy],
+    }
+
+
+def _amounts_json(amounts: Mapping[str, Amount]) -> dict[str, Any]:
+    return {name.replace("-", "_"): encode(amount) for name, amount in amounts.items()}
 
 
 def _stage_json(stage: StageReport) -> dict[str, Any]:

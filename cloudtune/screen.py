@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from cloudtune import elastic_tables
+from cloudtune import accounting_tables, elastic_tables
 from cloudtune.commands import Launch, Release, StartTrial
 from cloudtune.events import (
     InstanceGone,
@@ -309,6 +309,9 @@ def show_report(out: Console, report: Report) -> None:
         print_sheet(out, elastic_tables.rungs(report.rungs, report.policy.metric.name))
     else:
         _show_stages(out, run, report)
+    if report.accounting.instances:
+        print_sheet(out, accounting_tables.money(report.accounting))
+        out.print(accounting_tables.use(report.accounting))
     _show_facts(out, report)
     _show_best(out, report.policy)
 

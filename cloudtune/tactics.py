@@ -183,6 +183,7 @@ STRATEGIES: dict[str, Callable[[Setup, Sampler], Strategy]] = {
     "sequential": _sequential,
     "median": _median,
     "sha": _sha,
+    "halving": _sha,  # as above, where a run planned beforehand has that name
     "hyperband": _hyperband,
     "bohb": _bohb,
     "sync-bohb": _sync_bohb,

@@ -37,6 +37,7 @@ from cloudtune.infra.messages import (
     Lost,
     News,
     Ready,
+    Remark,
     Stop,
 )
 from cloudtune.infra.news import NewsLog
@@ -138,9 +139,14 @@ class Agent:
         self._no_spare_before: dict[int, float] = {}  # by GPU: one that breaks spare workers
         self._forked = 0
         self._lock = threading.RLock()
+        self._remarked = ""
         self._leased_until = math.inf  # the first lease is the machine's own business
         self._closing = threading.Event()
-        self.duties: list[Callable[[], None]] = [self._end_the_faulted, self._end_with_its_lease]
+        self.duties: list[Callable[[], None]] = [
+            self._end_the_faulted,
+            self._end_with_its_lease,
+            self._remark,
+        ]
         """What else is to be looked after twice a second."""
         logs.mkdir(parents=True, exist_ok=True)
         seen = self._environment(0, 1.0)  # one GPU, if any, as what it forks
@@ -161,6 +167,13 @@ class Agent:
         if lease is not None:
             with _told_on_stderr():  # asked again in a minute
                 self._leased_until = lease.renew(until)
+
+    def _remark(self) -> None:
+        """Tell once why packed workers take turns on their GPU."""
+        text = self._gpus.notice
+        if text and text != self._remarked:
+            self._remarked = text
+            self._news.add("", 0, Remark(text))
 
     def _end_with_its_lease(self) -> None:
         """Shut the node down when its lease is over, to the second."""

@@ -244,6 +244,8 @@ def _environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{endpoint}/_imds/{machine}",
         "AWS_ENDPOINT_URL": endpoint,
+        # Emulated GPUs are CPU slots: several machines would take this machine's first GPU.
+        "CUDA_VISIBLE_DEVICES": "",
         "AWS_ACCESS_KEY_ID": "emulated",
         "AWS_SECRET_ACCESS_KEY": "emulated",
         # gloo binds to the address of the host name by default; every machine is on loopback.

@@ -118,13 +118,20 @@ class Interruption:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What a person should know of the node, once. News of no session."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class News:
     """What an agent tells, numbered from 1 on; it keeps it until that number is acknowledged."""
 
     number: int
     session: str
     rank: int
-    body: Body | Interruption
+    body: Body | Interruption | Remark
 
 
 @dataclass(frozen=True)

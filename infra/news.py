@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtune.infra.messages import News
 
 if TYPE_CHECKING:
-    from cloudtune.infra.messages import Body, Interruption
+    from cloudtune.infra.messages import Body, Interruption, Remark
 
 
 class NewsLog:
@@ -21,7 +21,7 @@ class NewsLog:
         self._closed = False
         self._changed = threading.Condition()
 
-    def add(self, session: str, rank: int, body: Body | Interruption) -> int:
+    def add(self, session: str, rank: int, body: Body | Interruption | Remark) -> int:
         """Add news; returns their number."""
         with self._changed:
             self.last += 1

@@ -44,7 +44,7 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.infra.agents import Agents
-from cloudtune.infra.messages import Interruption
+from cloudtune.infra.messages import Interruption, Remark
 from cloudtune.infra.trial_session import TrialSession
 from cloudtune.infra.watcher import Watcher
 
@@ -113,6 +113,7 @@ class CloudWorld:
         self._emitting = threading.Lock()
         self._last = 0.0
         self._ended = False
+        self._remarks: set[str] = set()
         self._lease_end = math.inf
         self._agents = Agents(
             head.rental.run, training, self._hear, self._note_lost, lambda: self._lease_end
@@ -253,12 +254,22 @@ class CloudWorld:
         if isinstance(news.body, Interruption):
             self._watcher.note_interruption(instance, news.body.due, settle)
             return
+        if isinstance(news.body, Remark):
+            settle()
+            self._remark(news.body.text)
+            return
         with self._hearing:
             session = self._sessions.get(news.session)
             if session is None:
                 self._unclaimed.setdefault(news.session, []).append((instance, news, settle))
                 return
         session.hear(instance, news, settle)
+
+    def _remark(self, text: str) -> None:
+        """Say what is the same on every node once."""
+        if text not in self._remarks:
+            self._remarks.add(text)
+            sys.stderr.write(f"note: {text}\n")
 
     def _note_lost(self, instance: str, reason: str) -> None:
         with (self._head.folder / "agents.log").open("a", encoding="utf-8") as log:

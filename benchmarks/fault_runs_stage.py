@@ -1,0 +1,276 @@
+"""One run of the fault campaign on the real loop: its home, its emulated EC2, its processes.
+
+Everything that is killed here was started here: the controller is our child, the head is in the
+run's own record, and workers are looked for among the processes of the home's own machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import psutil
+
+from cloudtune.commands import EndRun, Launch, Release, StartTrial
+from cloudtune.errors import CloudtuneError
+from cloudtune.events import EpochDone
+from cloudtune.infra.cloud import EMULATED_IMAGE
+from cloudtune.infra.ec2 import RUN_TAG, Ec2, Endpoint
+from cloudtune.infra.emulator import Emulator, ensure_emulator, stop_emulator
+from cloudtune.infra.emulator_client import EmulatorControl
+from cloudtune.infra.errors import TROUBLE
+from cloudtune.infra.processes import ProcessGroup, is_running
+from cloudtune.ledger import Entry, read_entries
+from cloudtune.profiles.store import script_hash, write
+from cloudtune.scaling import Measurement, ScalingProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+Machine: TypeAlias = "Mapping[str, Any]"
+TYPE = "g7.12xlarge"
+LIMIT_SECONDS = 150.0
+"""How much longer than its deadline a run's processes may take before it counts as hung."""
+_POLL_SECONDS = 0.1
+_EPOCH_SECONDS = 0.5
+_ZYGOTE = "cloudtune.infra.zygote"
+
+# The loss follows from the configuration and the epoch alone, whoever trains it where and how wide.
+_TRAIN = """
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import cloudtune
+
+
+def train(config):
+    done = 0
+    checkpoint = cloudtune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            done = json.loads((Path(folder) / "state.json").read_text())["epoch"]
+    workers = cloudtune.get_context().get_world_size()
+    for epoch in cloudtune.epochs():
+        if epoch != done + 1:
+            raise ValueError(f"epoch {epoch} follows the checkpoint of epoch {done}")
+        time.sleep(SECONDS / workers)
+        if workers > 1:
+            count = torch.ones(1)
+            torch.distributed.all_reduce(count)
+        done = epoch
+        loss = (config["x"] - 0.4) ** 2 + config["y"] / epoch
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "state.json").write_text(json.dumps({"epoch": epoch}))
+            cloudtune.report({"loss": loss}, cloudtune.Checkpoint.from_directory(folder))
+""".replace("SECONDS", str(_EPOCH_SECONDS))
+
+_EXPERIMENT = """
+name: fault
+train: train.py:train
+metric: {{name: loss, mode: min}}
+search: {{x: {{uniform: [0, 1]}}, y: {{uniform: [0.1, 1]}}}}
+trials: 4
+epochs: {{min: 8, max: 32}}
+eta: 2
+limits: {{deadline: {deadline:.0f}s, budget: ${budget}}}
+cloud: {{instances: [{kind}], max_instances: 2, avoid: 5s, market: {market}}}
+"""
+
+
+class Stage:
+    """A home with an experiment and an emulated EC2 that outlives the run, to be asked after it."""
+
+    def __init__(self, folder: Path, deadline: float, budget: float, market: str) -> None:
+        self.folder = folder
+        self.home = folder / "h"
+        self.deadline = deadline
+        self.out = folder / "out.log"
+        self._environment = {**os.environ, "CLOUDTUNE_HOME": str(self.home)}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+        text = _EXPERIMENT.format(deadline=deadline, budget=budget, kind=TYPE, market=market)
+        (folder / "experiment.yaml").write_text(text)
+        (folder / "train.py").write_text(_TRAIN)
+        write(folder / "profile.json", [_profile(folder / "train.py")])
+        self._emulator = self._keep_emulator()
+        self.control = EmulatorControl(self._emulator.endpoint)
+
+    def _keep_emulator(self) -> Emulator:
+        """Start the emulator, with an instance of nobody's, so that no end of a run ends it."""
+        emulator = ensure_emulator(self.home / "emulator")
+        ec2 = Ec2(Endpoint("us-east-1", emulator.endpoint, "emulated"))
+        request = {"InstanceType": "g4dn.xlarge", "ImageId": EMULATED_IMAGE}
+        ec2.run_instance("sentinel", {"Name": "sentinel"}, request)
+        return emulator
+
+    # ---- the command line ----------------------------------------------------------------
+
+    def start(self, *arguments: str) -> None:
+        """Start a command of cloudtune's; its output goes to a file."""
+        with self.out.open("ab") as out:
+            out.write(f"\n$ cloudtune {' '.join(arguments)}\n".encode())
+            out.flush()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cloudtune", *arguments],
+                env=self._environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def code(self) -> int | None:
+        """Return the exit code of the command; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def finish(self) -> int | None:
+        """Wait for the command, and return its exit code; None if it had to be killed for it."""
+        give_up = max(time.monotonic() + 60.0, self._began + self.deadline + LIMIT_SECONDS)
+        self.wait(lambda: False, give_up - time.monotonic())
+        code = self.code()
+        if code is None:
+            self.kill_controller()
+        return code
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something is so; returns whether it is, before the command has ended."""
+        give_up = time.monotonic() + seconds
+        while self.code() is None and time.monotonic() < give_up:
+            if condition():
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    # ---- what there is -------------------------------------------------------------------
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Where the run's records are, once it has some."""
+        return next((path.parent for path in self.home.glob("runs/*/ledger.jsonl")), None)
+
+    def entries(self) -> list[Entry]:
+        """Return the ledger so far."""
+        folder = self.run_folder
+        return [] if folder is None else list(read_entries(folder / "ledger.jsonl"))
+
+    def in_phase(self, phase: str) -> bool:
+        """Whether the run has come that far."""
+        return any(_PHASES[phase](entry) for entry in self.entries())
+
+    def machines(self) -> list[Machine]:
+        """Return the emulator's own records of every instance that the run ever had."""
+        return [each for each in self.control.instances() if RUN_TAG in each["tags"]]
+
+    def alive(self) -> list[Machine]:
+        """Return those that bill."""
+        return [each for each in self.machines() if each["state"] in {"pending", "running"}]
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every process that speaks of the home, but the emulator."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                told = " ".join([*process.cmdline(), *process.environ().values()])
+                if str(self.folder) in told and is_running(process):
+                    found.append(process)
+        return [each for each in found if each.pid not in {os.getpid(), self._emulator.pid}]
+
+    def zygotes(self) -> list[psutil.Process]:
+        """Return the processes of the home's machines that workers are forked from."""
+        known = {each["id"] for each in self.alive()}
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                machine = process.environ().get("CLOUDTUNE_MACHINE")
+                if _ZYGOTE in process.cmdline() and machine in known:
+                    found[process.pid] = process
+        return [each for each in found.values() if each.ppid() not in found]
+
+    # ---- what is done to it --------------------------------------------------------------
+
+    def kill_controller(self) -> None:
+        """Kill -9 the command."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def kill_head(self) -> None:
+        """Kill -9 all of the run's Ray head."""
+        folder = self.run_folder
+        recorded = None if folder is None else ProcessGroup.recorded(folder / "head.json")
+        for process in [] if recorded is None else recorded[0].members():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def kill(self, processes: Iterable[psutil.Process]) -> None:
+        """Kill -9 processes that were found here."""
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def terminate(self, instance: str) -> None:
+        """End an instance as another person with the same account would, whatever EC2 answers."""
+        ec2 = Ec2(Endpoint("us-east-1", self.control.endpoint, "emulated"))
+        for _ in range(10):
+            with contextlib.suppress(*TROUBLE):
+                ec2.terminate([instance])
+                return
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        """End what is left of it."""
+        with contextlib.suppress(CloudtuneError):
+            stop_emulator(self.home / "emulator", only_if_idle=False)
+        self.kill_head()
+        self.kill(self.processes())
+
+    def report(self) -> dict[str, Any]:
+        """Return what `cloudtune report -o json` says."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cloudtune", "report", "-o", "json"],
+            env=self._environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+
+
+_PHASES: dict[str, Callable[[Entry], bool]] = {
+    "boot": lambda entry: any(isinstance(each, Launch) for each in entry.commands),
+    "training": lambda entry: isinstance(entry.event, EpochDone),
+    "hand-over": lambda entry: any(
+        isinstance(each, StartTrial) and each.start_epoch >= 8 for each in entry.commands
+    ),
+    "wind-down": lambda entry: any(isinstance(each, Release | EndRun) for each in entry.commands),
+}
+PHASES = tuple(_PHASES)
+
+
+def _profile(script: Path) -> ScalingProfile:
+    return ScalingProfile(
+        instance_type=TYPE,
+        epoch={1.0: Measurement(_EPOCH_SECONDS + 0.1), 2.0: Measurement(_EPOCH_SECONDS / 2 + 0.1)},
+        launch=Measurement(1.0),
+        boot=Measurement(9.0),
+        start=Measurement(0.3),
+        resize=Measurement(0.3),
+        release=Measurement(1.5),
+        script_hash=script_hash(script),
+        measured_at="2026-11-21T00:00:00Z",
+        source="made up for this campaign",
+    )
