@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cloudtune.ledger import Entry
 
 _ENDS = {0, 4, 5, 6}
+_OPTIONS = ("--no-pace", "--force", "--objective", "time")
 _SETTLE_SECONDS = 1.0
 _QUIET_SECONDS = 20.0
 
@@ -88,23 +89,28 @@ _HEADS = (
 )
 
 
-def one_run(folder: Path, chosen: Case, undisturbed: Mapping[str, Any] | None) -> Row:
-    """Carry out a run with its mischief, and judge it; `undisturbed` is what it should come to."""
+def one_run(
+    folder: Path, chosen: Case, undisturbed: Mapping[str, Any] | None
+) -> tuple[Row, dict[str, Any]]:
+    """Carry out a run with its mischief; return its row and its report.
+
+    `undisturbed` is the report of one to which nothing was done.
+    """
     began = time.monotonic()
     stage = Stage(folder, chosen.deadline, chosen.budget, chosen.market)
     row = Row(chosen.name, str(chosen))
     try:
         stage.control.add(*chosen.faults)
-        stage.start("run", "experiment.yaml", "--no-pace", "--force", "--objective", "time")
+        stage.start("run", "experiment.yaml", *_OPTIONS)
         play(stage, chosen)
         row.code = stage.finish()
         if row.code not in _ENDS:
             _look_after(stage)
-        _judge(row, stage, chosen, undisturbed)
+        told = _judge(row, stage, chosen, undisturbed)
     finally:
         stage.close()
-        row.seconds = time.monotonic() - began
-    return row
+    row.seconds = time.monotonic() - began
+    return row, told
 
 
 def _look_after(stage: Stage) -> None:
@@ -119,7 +125,9 @@ def _look_after(stage: Stage) -> None:
 # ---- judging -------------------------------------------------------------------------------------
 
 
-def _judge(row: Row, stage: Stage, chosen: Case, undisturbed: Mapping[str, Any] | None) -> None:
+def _judge(
+    row: Row, stage: Stage, chosen: Case, undisturbed: Mapping[str, Any] | None
+) -> dict[str, Any]:
     _judge_instances(row, stage, chosen)
     entries = stage.entries()
     row.resumed = sum(isinstance(entry.event, RunResumed) for entry in entries)
@@ -136,6 +144,7 @@ def _judge(row: Row, stage: Stage, chosen: Case, undisturbed: Mapping[str, Any] 
     counts = {"left": row.left, "processes": row.processes, "over": row.over, "past": row.past}
     counts |= {"lost": row.lost, "differs": bool(row.differs), "bought twice": row.bought > 1}
     row.wrong += [name for name, count in counts.items() if count]
+    return told
 
 
 def _judge_instances(row: Row, stage: Stage, chosen: Case) -> None:
@@ -145,9 +154,7 @@ def _judge_instances(row: Row, stage: Stage, chosen: Case) -> None:
     bought = Counter(machine["tags"][INTENT_TAG] for machine in machines)
     row.bought = max(bought.values(), default=0)
     offers = pricing.catalog("us-east-1", ("on-demand", "spot")).offers
-    offer = next(
-        o for o in offers if (o.instance_type.name, o.market) == (TYPE, chosen.market)
-    )
+    offer = next(o for o in offers if (o.instance_type.name, o.market) == (TYPE, chosen.market))
     ends = [machine["shutting_down_at"] or time.time() for machine in machines]
     lasted = [end - each["launched_at"] for each, end in zip(machines, ends, strict=True)]
     row.over = max(0.0, sum(map(offer.charge, lasted)) - chosen.budget)
@@ -235,32 +242,24 @@ def main() -> None:
     given = parser.parse_args()
     _print_row(_HEADS)
     _print_row(["---"] * len(_HEADS))
-    undisturbed, row = _undisturbed()
+    row, undisturbed = _undisturbed()
     rows = [row]
     for number in range(given.first, given.first + given.runs):
         rows.append(_in_a_home(number, case(number, given.seed), undisturbed))
     _print_total(rows)
 
 
-def _undisturbed() -> tuple[Mapping[str, Any], Row]:
-    """Return the report of a run to which nothing is done, and its row."""
+def _undisturbed() -> tuple[Row, Mapping[str, Any]]:
+    """Return the row and the report of a run to which nothing is done."""
     with tempfile.TemporaryDirectory(prefix="fr-") as folder:
-        row = one_run(Path(folder), Case("undisturbed", 180.0, 1.0), None)
-        told = _last_report(Path(folder))
-    _print_row(["0", *row.cells()][1:])
-    return told, row
-
-
-def _last_report(folder: Path) -> Mapping[str, Any]:
-    from cloudtune import reporting  # noqa: PLC0415
-
-    (ledger,) = folder.glob("h/runs/*/ledger.jsonl")
-    return reporting.to_json(reporting.load(ledger.parent))
+        row, told = one_run(Path(folder), Case("undisturbed", 180.0, 1.0), None)
+    _print_row(row.cells())
+    return row, told
 
 
 def _in_a_home(number: int, chosen: Case, undisturbed: Mapping[str, Any]) -> Row:
     folder = Path(tempfile.mkdtemp(prefix=f"fr{number}-"))
-    row = one_run(folder, chosen, undisturbed)
+    row, _ = one_run(folder, chosen, undisturbed)
     row.name = f"{number} {row.name}"
     _print_row(row.cells())
     if row.wrong:

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
         epochs,
         get_checkpoint,
         get_context,
+        is_leaving,
         prepare_data_loader,
         prepare_model,
         report,
+        save,
     )
 
 __all__ = [
@@ -33,9 +35,11 @@ __all__ = [
     "epochs",
     "get_checkpoint",
     "get_context",
+    "is_leaving",
     "prepare_data_loader",
     "prepare_model",
     "report",
+    "save",
 ]
 
 _HOMES = {

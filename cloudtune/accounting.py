@@ -215,10 +215,10 @@ def _steps(uses: Iterable[_Use]) -> list[tuple[float, float]]:
     steps: list[tuple[float, float]] = []
     busy = 0.0
     for at in sorted(changes):
-        now = round(busy + math.fsum(changes[at]), 9)  # thirds of a GPU add up to a whole one
-        if now != busy:
-            steps.append((at, now))
-        busy = now
+        busy += math.fsum(changes[at])
+        shown = abs(round(busy, 6))  # thirds of a GPU add up to a whole one, or to none
+        if shown != (steps[-1][1] if steps else 0.0):
+            steps.append((at, shown))
     return steps
 
 

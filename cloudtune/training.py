@@ -12,11 +12,9 @@ import contextlib
 import hashlib
 import importlib
 import os
-import random
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
@@ -25,9 +23,10 @@ from cloudtune.checkpoint import Checkpoint, CheckpointStore, read_manifest
 from cloudtune.deliveries import Deliveries
 from cloudtune.errors import UsageError
 from cloudtune.loading import DeviceLoader, split
+from cloudtune.training_state import digest, numbers_of, seed_everything
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
     from torch.utils.data import DataLoader
@@ -120,6 +119,10 @@ class Session:
 
     epoch: int = field(init=False)
     """The last epoch that was reported, or that the trial was restored at."""
+    leaving: bool = field(default=False, init=False)
+    """Whether the machine is about to be taken back."""
+    _kept: Mapping[str, float] | None = field(default=None, init=False)
+    """The metrics of the last epoch, where the trial has a checkpoint of its own of it."""
     _waiting: bool = field(default=False, init=False)
     _granted: int = field(default=0, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -161,9 +164,12 @@ class Session:
     def activate(self) -> Iterator[Session]:
         """Make this the session of the calling thread: seeds, hook and start epoch are set."""
         if self.restore is not None:
-            self.epoch = self.start_epoch = read_manifest(self.restore).epoch
+            manifest = read_manifest(self.restore)
+            self.epoch = self.start_epoch = manifest.epoch
+            if manifest.trial == self.trial_id:  # another's, for a clone
+                self._kept = dict(manifest.metrics)
         self._hook = _load_epoch_hook(os.environ.get(HOOK_VARIABLE))
-        _seed_everything(self.derived_seed)
+        seed_everything(self.derived_seed)
         token = _active.set(self)
         self._began = time.monotonic()
         self.born = self._began if self.born is None else self.born
@@ -214,7 +220,7 @@ class Session:
 
     def report(self, metrics: Mapping[str, float], checkpoint: Checkpoint | None) -> None:
         """End an epoch; see the function of this name."""
-        numbers = _numbers(metrics)
+        numbers = numbers_of(metrics)
         if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
             raise MissingMetricError(
                 f"report() gave {{{', '.join(sorted(numbers))}}}; "
@@ -229,10 +235,20 @@ class Session:
         saving = time.monotonic() - began_saving
         in_sync = self._compare_ranks()
         self.epoch = epoch
+        self._kept = None if staged is None else numbers
         if self.rank == 0:
             seconds = time.monotonic() - self._began
             self._deliver(Report(epoch, numbers, None, seconds, in_sync, saving), staged)
         self._wait_for_grant()
+
+    def save(self, checkpoint: Checkpoint) -> bool:
+        """Save in the middle of an epoch; see the function of this name."""
+        if self.rank != 0 or self.store is None or self._kept is None:
+            return False
+        self.flush()
+        with checkpoint.as_directory() as folder:
+            self.store.save(self.trial_id, self.epoch, self._kept, folder)
+        return True
 
     def _call_hook(self, epoch: int, since: float) -> None:
         if self._hook is not None:
@@ -287,7 +303,7 @@ class Session:
         import torch.distributed  # noqa: PLC0415
 
         digests: list[str | None] = [None] * self.world_size
-        torch.distributed.all_gather_object(digests, _digest(self._models))
+        torch.distributed.all_gather_object(digests, digest(self._models))
         return len(set(digests)) == 1
 
     def _wait_for_grant(self) -> None:
@@ -389,6 +405,21 @@ def report(metrics: Mapping[str, float], checkpoint: Checkpoint | None = None) -
     _current().report(metrics, checkpoint)
 
 
+def is_leaving() -> bool:
+    """Whether the machine is about to be taken back: time to `save`, if an epoch takes long."""
+    return _current().leaving
+
+
+def save(checkpoint: Checkpoint) -> bool:
+    """Save in the middle of an epoch: what `get_checkpoint` gives where the epoch must begin again.
+
+    It takes the place of the last epoch's checkpoint, so let it say how far the epoch has come. Of
+    ranks, 0's counts. Returns whether it was saved: not before the first epoch that was reported
+    with a checkpoint, since nobody would look for it.
+    """
+    return _current().save(checkpoint)
+
+
 def prepare_model(model: ModelT) -> ModelT:
     """Give the model on this worker's device, data-parallel where the trial has several workers.
 
@@ -442,40 +473,6 @@ def _alone() -> Session:
 def _show(report: Report) -> None:
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
     print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    if not isinstance(metrics, Mapping):
-        raise UsageError(f"report() takes a mapping of names to numbers, not {metrics!r}")
-    numbers = {}
-    for name, value in metrics.items():
-        try:
-            # A number, or what stands for one (a tensor of one element), but no text.
-            numbers[str(name)] = float(value.__float__())
-        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            raise UsageError(f"report() gave {name} = {value!r}; a metric is a number") from error
-    return numbers
-
-
-def _digest(models: list[torch.nn.Module]) -> str:
-    """Give the SHA-1 of the bytes of all parameters."""
-    import torch  # noqa: PLC0415
-
-    digest = hashlib.sha1(usedforsecurity=False)
-    for model in models:
-        for parameter in model.parameters():
-            flat = parameter.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _seed_everything(seed: int) -> None:
-    import torch  # noqa: PLC0415
-
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
 
 
 def _load_epoch_hook(spec: str | None) -> EpochHook | None:

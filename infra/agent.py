@@ -34,6 +34,7 @@ from cloudtune.infra.messages import (
     Gone,
     Grant,
     Interruption,
+    Leave,
     Lost,
     News,
     Ready,
@@ -183,8 +184,11 @@ class Agent:
                 lease.end_now()
 
     def note_interruption(self, due: float) -> None:
-        """Tell that the cloud takes this node back (Unix time)."""
+        """Tell that the cloud takes this node back (Unix time): the controller, and each worker."""
         self._news.add("", 0, Interruption(due))
+        with self._lock:
+            for worker in self._workers.values():
+                self._send(worker, Leave())
 
     # ---- what the controller asks for ----------------------------------------------------
 

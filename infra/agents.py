@@ -88,7 +88,8 @@ class Agents:
         run: the run's id, and the namespace.
         training: what the sessions have in common.
         hear: called with an instance, its news, and what to call once they are dealt with.
-        lost: called with an instance and a reason when its agent is gone; its workers are too.
+        lost: called with an instance and a reason when its agent is gone; its workers are too. And
+            with whether another agent takes its place.
         leased_until: the Unix time at which all must be gone if nothing more is decided.
     """
 
@@ -97,7 +98,7 @@ class Agents:
         run: str,
         training: Training,
         hear: Callable[[str, News, Callable[[], None]], None],
-        lost: Callable[[str, str], None],
+        lost: Callable[[str, str, bool], None],
         leased_until: Callable[[], float],
     ) -> None:
         self._leased_until = leased_until
@@ -220,7 +221,8 @@ class Agents:
             del self._known[known.instance]
             if known.instance in _nodes():  # what is asked for from now on waits for another
                 self._start(known.instance, known.node, known.gpus)
-        self._lost(known.instance, f"the agent of {known.instance} is gone: {reason}")
+            replaced = known.instance in self._known
+        self._lost(known.instance, f"the agent of {known.instance} is gone: {reason}", replaced)
 
 
 def _nodes() -> dict[str, tuple[str, int]]:

@@ -60,7 +60,12 @@ class Stop:
     """End: once what was reported is stored, in the middle of an epoch too."""
 
 
-Order: TypeAlias = Begin | Grant | Acknowledge | Stop
+@dataclass(frozen=True)
+class Leave:
+    """The machine is about to be taken back: a script that can saves in mid-epoch."""
+
+
+Order: TypeAlias = Begin | Grant | Acknowledge | Stop | Leave
 
 # ---- from a worker, and of it ------------------------------------------------------------
 

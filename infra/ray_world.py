@@ -271,9 +271,11 @@ class CloudWorld:
             self._remarks.add(text)
             sys.stderr.write(f"note: {text}\n")
 
-    def _note_lost(self, instance: str, reason: str) -> None:
+    def _note_lost(self, instance: str, reason: str, replaced: bool) -> None:
         with (self._head.folder / "agents.log").open("a", encoding="utf-8") as log:
             log.write(f"{time.time() - self._began:.1f} s: {reason}\n")
+        if not replaced:  # first: or its trials would be started there again
+            self._watcher.note_lost(instance, reason)
         for session in list(self._sessions.values()):
             session.note_lost(instance, reason)
 

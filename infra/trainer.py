@@ -22,6 +22,7 @@ from cloudtune.infra.messages import (
     Epoch,
     Failure,
     Grant,
+    Leave,
     Order,
     Ready,
     Stop,
@@ -148,6 +149,9 @@ class Worker:
                     case Acknowledge(epoch):
                         if self._session is not None:
                             self._session.acknowledge(epoch)
+                    case Leave():
+                        if self._session is not None:
+                            self._session.leaving = True
                     case Stop():
                         self._stop()
         except (EOFError, OSError):

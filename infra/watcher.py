@@ -196,12 +196,23 @@ class Watcher:
                 if ready and not watched.joined:
                     watched.joined = True
                     self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
-            elif watched.joined and not watched.lost:
-                watched.lost = True
-                reason = node.get("DeathReasonMessage") or "its node left the cluster"
-                self._emit(
-                    lambda at, intent=intent, reason=reason: NodeLost(at, intent, reason)  # type: ignore[misc]
-                )
+            else:
+                self._lose(intent, node.get("DeathReasonMessage") or "its node left the cluster")
+
+    def note_lost(self, instance: str, reason: str) -> None:
+        """Take note that an instance takes no trials any more, whatever Ray says of its node."""
+        with self._lock:
+            found = [name for name, it in self._intents.items() if it.instance == instance]
+        for intent in found:
+            self._lose(intent, reason)
+
+    def _lose(self, intent: str, reason: str) -> None:
+        with self._lock:
+            watched = self._intents[intent]
+            if watched.lost or watched.over or not watched.joined:
+                return
+            watched.lost = True
+        self._emit(lambda at: NodeLost(at, intent, reason))
 
     def note_interruption(self, instance: str, due: float, settle: Callable[[], None]) -> None:
         """Take note that the cloud takes an instance back (Unix time); settled when it is told."""

@@ -10,6 +10,7 @@ import queue
 import random
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -31,6 +32,7 @@ from cloudtune.training import (
     Session,
     StopTraining,
 )
+from cloudtune.training_state import digest
 from cloudtune.user_script import load_function
 
 if TYPE_CHECKING:
@@ -109,9 +111,11 @@ def test_the_facade() -> None:
         "epochs",
         "get_checkpoint",
         "get_context",
+        "is_leaving",
         "prepare_data_loader",
         "prepare_model",
         "report",
+        "save",
     ]
     assert cloudtune.report is training.report
     assert cloudtune.Checkpoint is Checkpoint
@@ -540,11 +544,11 @@ def test_a_model_moves_to_the_device() -> None:
 
 def test_the_digest_tells_parameters_apart() -> None:
     model = torch.nn.Linear(2, 2).to(torch.bfloat16)
-    before = training._digest([model])
-    assert training._digest([model]) == before
+    before = digest([model])
+    assert digest([model]) == before
     with torch.no_grad():
         model.bias[1] += 1
-    assert training._digest([model]) != before
+    assert digest([model]) != before
 
 
 @pytest.mark.gpu
@@ -652,3 +656,75 @@ def test_a_function_that_is_not_there(
     (tmp_path / "tuned.py").write_text("VALUE = 1\ndef train(config): ...\n")
     with pytest.raises(UsageError, match=message):
         load_function(tmp_path, spec)
+
+
+# ── saving in the middle of an epoch ──
+
+
+def counting(kept: list[bool]) -> Callable[[dict[str, Any]], None]:
+    """Return a script that counts steps and saves in mid-epoch, and goes on from there."""
+
+    def train(config: dict[str, Any]) -> None:
+        steps = 0
+        checkpoint = cloudtune.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                steps = int(Path(folder, "steps").read_text())
+        for _ in cloudtune.epochs():
+            steps += 1
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "steps").write_text(str(steps))
+                kept.append(cloudtune.save(Checkpoint.from_directory(folder)))
+                steps += 9
+                Path(folder, "steps").write_text(str(steps))
+                cloudtune.report({"acc": float(steps)}, Checkpoint.from_directory(folder))
+
+    return train
+
+
+def test_an_epoch_begins_again_from_what_was_saved_in_its_middle(tmp_path: Path) -> None:
+    kept: list[bool] = []
+    store = CheckpointStore(str(tmp_path))
+    session = make_session(store=store)
+    session.grant(2)
+    thread = threading.Thread(target=session.run, args=(counting(kept), {}))
+    thread.start()
+    while len(kept) < 2 or session.epoch < 2:
+        assert thread.is_alive()
+        session.flush()
+    session.stop()
+    thread.join()
+    assert kept == [False, True], "before the first epoch nobody would look for it"
+
+    middle = tmp_path / "middle"
+    middle.mkdir()
+    (middle / "steps").write_text("21")
+    path = store.latest("t1")
+    assert path is not None
+    again = make_session(store=store, restore=path, max_epoch=3)
+    with again.activate():
+        assert again.save(Checkpoint.from_directory(middle)), "of a restored one, too"
+    reports = run_granted(counting(kept), store=store, restore=path, max_epoch=3)
+    assert [report.metrics["acc"] for report in reports] == [31.0], "21 steps, and an epoch's 10"
+    assert read_manifest(path).metrics == {"acc": 20.0}, "the metrics are the last epoch's"
+
+
+def test_other_ranks_and_clones_save_nothing_in_mid_epoch(tmp_path: Path) -> None:
+    store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
+    files.mkdir()
+    (files / "steps").write_text("1")
+    here = Checkpoint.from_directory(files)
+    path = store.save("parent", 3, {"acc": 0.5}, files)
+    others: list[dict[str, Any]] = [{"rank": 1, "trial_id": "parent"}, {"trial_id": "clone"}]
+    for options in others:
+        session = make_session(store=store, restore=path, **options)
+        with session.activate():
+            assert not session.save(here)
+
+
+def test_a_script_is_told_that_its_machine_is_leaving() -> None:
+    session = make_session()
+    with session.activate():
+        assert not cloudtune.is_leaving()
+        session.leaving = True
+        assert cloudtune.is_leaving()
