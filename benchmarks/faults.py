@@ -72,6 +72,7 @@ class Case:
 
     seed: int
     strategy: str
+    allocator: str
     limits: Limits
     rentables: tuple[Rentable, ...]
     trouble: tuple[Event, ...]
@@ -135,7 +136,9 @@ def case(seed: int) -> Case:
     rentables = tuple(_rentables(rng, spread, spot=not behaved and rng.random() < 0.5))
     limits = Limits() if behaved else _limits(rng, strategy)
     trouble = () if behaved else tuple(_trouble(rng, limits.deadline or 400.0))
-    return Case(seed, strategy, limits, rentables, trouble, tuple(_kills(rng)))
+    own = strategy in {"hypersched", "seer"}
+    allocator = "" if own else rng.choice(("", "static-fluid", "dynamic-fluid"))
+    return Case(seed, strategy, allocator, limits, rentables, trouble, tuple(_kills(rng)))
 
 
 def _rentables(rng: random.Random, spread: float, *, spot: bool) -> Iterator[Rentable]:
@@ -239,7 +242,7 @@ def _elastic(case: Case) -> Renter:
         seed=case.seed,
     )
     sampler = SpaceSampler({"lr": Uniform(0.0, 1.0)}, seed=case.seed, most=12)
-    chosen = tactic(setup, sampler, case.strategy)
+    chosen = tactic(setup, sampler, case.strategy, case.allocator)
     return elastic_policy(setup, chosen, Metric("score", "max"), Brakes(avoid=30.0))
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from cloudtune.infra.trainer import Seat, Training
 
 _TICK_SECONDS = 0.5
+_WARM_SECONDS = 60.0
 _KILL_SECONDS = STOP_SECONDS + 2.0
 _DRAIN_SECONDS = 5.0
 _SPARE_PAUSE = 30.0
@@ -108,7 +109,7 @@ def _told_on_stderr() -> Iterator[None]:
 
 
 class Agent:
-    """The sessions of one node. Every method answers at once, but `news`, which waits for some.
+    """The sessions of one node. Every method answers at once, but `hello` and `news`, which wait.
 
     Args:
         address: where the workers of other nodes reach this one.
@@ -157,8 +158,10 @@ class Agent:
     def hello(self) -> dict[str, str | int]:
         """Return what is to be known of this agent: its pid, the zygote's and what that says.
 
+        Waits until workers start at once, a minute at most: see `Forks.wait_until_warm`.
         `mps`: why packed workers take turns on a GPU, empty where they needn't.
         """
+        self._forks.wait_until_warm(_WARM_SECONDS)
         forks, gpus = self._forks, self._gpus
         return {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note, "mps": gpus.notice}
 

@@ -55,7 +55,11 @@ class NodeAgent(Agent):
 
 
 _Actor = ray.remote(
-    num_cpus=0, num_gpus=0, max_restarts=0, lifetime="detached", concurrency_groups={"news": 4}
+    num_cpus=0,
+    num_gpus=0,
+    max_restarts=0,
+    lifetime="detached",
+    concurrency_groups={"news": 4, "hello": 2},  # both wait, and nothing else may wait for them
 )(NodeAgent)
 
 
@@ -112,7 +116,7 @@ class Agents:
         self._closing = threading.Event()
 
     def ready(self, instance: str, node: str, gpus: int, *, wanted: bool = True) -> bool:
-        """Have an agent on that Ray node, and return whether it answers by now.
+        """Have an agent on that Ray node, and return whether it starts workers at once by now.
 
         While the node is wanted its lease is renewed with that, as often as is needed.
         """
@@ -154,7 +158,8 @@ class Agents:
         self._take(instance, node, gpus, actor)
 
     def _take(self, instance: str, node: str, gpus: int, actor: Any) -> None:
-        known = _Known(instance, node, gpus, actor, actor.hello.remote())
+        hello = actor.hello.options(concurrency_group="hello").remote()
+        known = _Known(instance, node, gpus, actor, hello)
         self._known[instance] = known
         name = f"{_PREFIX}{instance}"
         known.thread = threading.Thread(target=self._listen, args=(known,), name=name, daemon=True)

@@ -52,6 +52,7 @@ class Forks:
         self._lock = threading.Lock()
         self._pids: dict[str, int | None] = {}
         self._closing = False
+        self._settled = threading.Event()  # it forks at once, or never will
         self._starts = 0
         self.note = "warming up"
         """What is to be known of the zygote."""
@@ -71,6 +72,7 @@ class Forks:
                 stderr=subprocess.STDOUT,
             )
         self._control = ours
+        self._settled.clear()
         self._starts += 1
         self._started = time.monotonic()
         threading.Thread(target=self._listen, args=(ours,), name="zygote", daemon=True).start()
@@ -79,6 +81,10 @@ class Forks:
     def pid(self) -> int:
         """The zygote's."""
         return self._zygote.pid
+
+    def wait_until_warm(self, seconds: float) -> None:
+        """Wait until a fork takes milliseconds, but not for a zygote older than that."""
+        self._settled.wait(max(0.0, self._started + seconds - time.monotonic()))
 
     def fork(
         self, name: str, environment: Mapping[str, str], *, warm: bool = False
@@ -103,6 +109,7 @@ class Forks:
         """End the zygote, and with it all workers."""
         with self._lock:
             self._closing = True
+            self._settled.set()
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
         try:
@@ -130,12 +137,14 @@ class Forks:
         if self._starts < _MOST_STARTS:
             return True
         self.note = f"the zygote has died {self._starts} times; see {self._log}"
+        self._settled.set()
         return False
 
     def _hear(self, message: Warm | Forked | Exited) -> None:
         match message:
             case Warm(without):
                 self.note = f"warm, without the user's module: {without}" if without else "warm"
+                self._settled.set()
             case Forked(name, pid):
                 self._pids[name] = pid
             case Exited(name, status):
