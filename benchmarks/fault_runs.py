@@ -29,11 +29,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.fault_runs_mischief import Case, case, play
-from benchmarks.fault_runs_stage import TYPE, Stage
+from benchmarks.fault_runs_mischief import Case, case, offer_on, play
+from benchmarks.fault_runs_stage import Stage
 from cloudtune.commands import EndRun, StartTrial, StopTrial
 from cloudtune.events import EpochDone, RunResumed, TrialFailed, TrialLost, TrialStopped
-from cloudtune.infra import pricing
 from cloudtune.infra.ec2 import INTENT_TAG
 from cloudtune.ledger import read_header
 
@@ -153,11 +152,9 @@ def _judge_instances(row: Row, stage: Stage, chosen: Case) -> None:
     row.instances, row.left = len(machines), len(stage.alive())
     bought = Counter(machine["tags"][INTENT_TAG] for machine in machines)
     row.bought = max(bought.values(), default=0)
-    offers = pricing.catalog("us-east-1", ("on-demand", "spot")).offers
-    offer = next(o for o in offers if (o.instance_type.name, o.market) == (TYPE, chosen.market))
     ends = [machine["shutting_down_at"] or time.time() for machine in machines]
     lasted = [end - each["launched_at"] for each, end in zip(machines, ends, strict=True)]
-    row.over = max(0.0, sum(map(offer.charge, lasted)) - chosen.budget)
+    row.over = max(0.0, sum(map(offer_on(chosen.market).charge, lasted)) - chosen.budget)
     if folder is not None:
         began = read_header(folder / "ledger.jsonl")["began"]
         row.past = max(0.0, max(ends, default=began) - began - chosen.deadline)
@@ -245,7 +242,7 @@ def main() -> None:
     row, undisturbed = _undisturbed()
     rows = [row]
     for number in range(given.first, given.first + given.runs):
-        rows.append(_in_a_home(number, case(number, given.seed), undisturbed))
+        rows.append(_in_a_home(number, case(number, given.seed), undisturbed))  # noqa: PERF401
     _print_total(rows)
 
 

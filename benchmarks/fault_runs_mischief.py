@@ -9,13 +9,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from benchmarks.fault_runs_stage import PHASES
+from benchmarks.fault_runs_stage import PHASES, TYPES
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra import pricing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from benchmarks.fault_runs_stage import Stage
+    from cloudtune.catalog import Offer
 
 Fault: TypeAlias = "Mapping[str, Any]"
 _LONGEST_PHASE = 240.0
@@ -146,8 +148,15 @@ def case(number: int, seed: int) -> Case:
     rng = random.Random(1000 * seed + number)
     steps, faults, market = draw(rng)
     deadline = rng.choice((90.0, 120.0, 180.0))
+    budget = offer_on(market).charge(60.0 * rng.choice((3.5, 5.0, 8.0)))
     ordered = tuple(sorted(steps, key=lambda step: PHASES.index(step.phase)))
-    return Case(name, deadline, rng.choice((0.4, 0.6, 1.0)), market, ordered, tuple(faults))
+    return Case(name, deadline, budget, market, ordered, tuple(faults))
+
+
+def offer_on(market: str) -> Offer:
+    """Return what the campaign rents on a market."""
+    offers = pricing.catalog("us-east-1", ("on-demand", "spot")).offers
+    return next(o for o in offers if (o.instance_type.name, o.market) == (TYPES[market], market))
 
 
 _Drawn: TypeAlias = "tuple[list[Step], list[Fault], str]"

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psutil
@@ -32,9 +31,11 @@ from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
 Machine: TypeAlias = "Mapping[str, Any]"
-TYPE = "g7.12xlarge"
+TYPES = {"on-demand": "g7.12xlarge", "spot": "g5g.16xlarge"}
+"""One with two GPUs on each market; the first isn't to be had on spot."""
 LIMIT_SECONDS = 150.0
 """How much longer than its deadline a run's processes may take before it counts as hung."""
 _POLL_SECONDS = 0.1
@@ -82,7 +83,7 @@ search: {{x: {{uniform: [0, 1]}}, y: {{uniform: [0.1, 1]}}}}
 trials: 4
 epochs: {{min: 8, max: 32}}
 eta: 2
-limits: {{deadline: {deadline:.0f}s, budget: ${budget}}}
+limits: {{deadline: {deadline:.0f}s, budget: ${budget:.4f}}}
 cloud: {{instances: [{kind}], max_instances: 2, avoid: 5s, market: {market}}}
 """
 
@@ -99,10 +100,12 @@ class Stage:
         self._process: subprocess.Popen[bytes] | None = None
         self._began = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
-        text = _EXPERIMENT.format(deadline=deadline, budget=budget, kind=TYPE, market=market)
+        text = _EXPERIMENT.format(
+            deadline=deadline, budget=budget, kind=TYPES[market], market=market
+        )
         (folder / "experiment.yaml").write_text(text)
         (folder / "train.py").write_text(_TRAIN)
-        write(folder / "profile.json", [_profile(folder / "train.py")])
+        write(folder / "profile.json", [_profile(folder / "train.py", TYPES[market])])
         self._emulator = self._keep_emulator()
         self.control = EmulatorControl(self._emulator.endpoint)
 
@@ -261,9 +264,9 @@ _PHASES: dict[str, Callable[[Entry], bool]] = {
 PHASES = tuple(_PHASES)
 
 
-def _profile(script: Path) -> ScalingProfile:
+def _profile(script: Path, instance_type: str) -> ScalingProfile:
     return ScalingProfile(
-        instance_type=TYPE,
+        instance_type=instance_type,
         epoch={1.0: Measurement(_EPOCH_SECONDS + 0.1), 2.0: Measurement(_EPOCH_SECONDS / 2 + 0.1)},
         launch=Measurement(1.0),
         boot=Measurement(9.0),

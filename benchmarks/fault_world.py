@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from cloudtune.resuming import Outstanding
     from cloudtune.simulator import SimWorld
 
+_TOO_LATE = 7.0
+"""Taken over so shortly before its leases end (a tick, and the drain), a run brakes at once."""
+
 
 class KilledError(Exception):
     """The controller died here."""
@@ -122,9 +125,9 @@ class OutlivingCloud:
         self._taken = None
         back = self.world.now + kill.away
         self._pass(min(safe_until, back))
-        if safe_until < back:
-            self._end(self.world.alive(), self.world.now)
-            self._pass(back)
+        if safe_until < back + _TOO_LATE:
+            self._end(self.world.alive(), max(safe_until, self.world.now))
+        self._pass(back)
 
     def _pass(self, until: float) -> None:
         missed = self.world.pass_without(until)

@@ -216,7 +216,7 @@ def _steps(uses: Iterable[_Use]) -> list[tuple[float, float]]:
     busy = 0.0
     for at in sorted(changes):
         busy += math.fsum(changes[at])
-        shown = abs(round(busy, 6))  # thirds of a GPU add up to a whole one, or to none
+        shown = abs(round(busy, 9))  # thirds of a GPU add up to a whole one, or to none
         if shown != (steps[-1][1] if steps else 0.0):
             steps.append((at, shown))
     return steps

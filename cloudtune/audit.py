@@ -187,8 +187,9 @@ class _Clerk:
         """Take an event down."""
         match event:
             case InstanceLaunched():
-                offer = self.asked.pop(event.intent)
-                self.open[event.intent] = (offer, event.launched_at)
+                if event.intent in self.asked:  # told a second time after a takeover
+                    offer = self.asked.pop(event.intent)
+                    self.open[event.intent] = (offer, event.launched_at)
             case LaunchFailed():
                 self.asked.pop(event.intent, None)
             case InstanceGone():

@@ -28,6 +28,7 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.fleet import FleetBook, Trouble
+from cloudtune.placement import rooms
 from cloudtune.plan import Charges
 from cloudtune.progress import OVER, Best, Record, TrialProgress
 from cloudtune.trial import EndReason, rank_key
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cloudtune.catalog import Offer
+    from cloudtune.placement import Room
     from cloudtune.plan import Limits
     from cloudtune.progress import Status
     from cloudtune.trial import Mode, Slice, Trial
@@ -140,12 +142,7 @@ class Books:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
-        taken: dict[str, float] = {}
-        for piece in self._taken():
-            taken[piece.instance] = taken.get(piece.instance, 0.0) + piece.gpus
-        has = {r.instance: r.offer.gpus for r in self.fleet}
-        for name, gpus in taken.items():
-            assert gpus <= has[name] + 1e-6, f"{name} holds {gpus} GPUs of trials"
+        self._check_rooms()
         alive = Counter(rented.offer for rented in self.fleet.alive())
         assert self._admits(alive), f"{alive.total()} instances at once: {alive}"
         for trial in self.trials.values():
@@ -153,6 +150,17 @@ class Books:
             assert trial.live == bool(trial.placement), f"{trial.id}: {trial.status} on a slot"
         if self.ended:
             assert not self.fleet.alive() or self.cleanups > self.brakes.patience
+
+    def _check_rooms(self) -> dict[str, Room]:
+        """Return what is free on instances of which something is kept: no GPU has too much."""
+        kept = self._kept()
+        names = {piece.instance for piece in kept}
+        has = {r.instance: r.offer.gpus for r in self.fleet if r.instance in names}
+        found = rooms(has, kept)
+        assert found.keys() == names, f"{names - found.keys()} were never rented"
+        for name, room in found.items():
+            assert not room.overfull(), f"{name} holds more trials than fit: {room.shared}"
+        return found
 
     # ---- what each policy says for itself ------------------------------------------------
 
@@ -174,8 +182,12 @@ class Books:
 
     # ---- what both halves use ------------------------------------------------------------
 
-    def _taken(self) -> Iterable[Slice]:
+    def _taken(self) -> Sequence[Slice]:
         return [piece for trial in self.trials.values() for piece in trial.placement]
+
+    def _kept(self) -> Sequence[Slice]:
+        """Return what is taken, and what is reserved besides."""
+        return self._taken()
 
     def _end(self, reason: EndReason) -> None:
         if self.ending is None:

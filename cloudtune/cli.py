@@ -328,12 +328,19 @@ def _conclude(ended: Ended) -> int:
 @experiment_options
 @PACE
 @click.option("--epochs", type=click.IntRange(min=2), default=4, show_default=True)
+@click.option(
+    "--pack",
+    type=click.IntRange(2, 16),
+    default=None,
+    help="Also with 2, 4 … and so many trials on each GPU.",
+)
 @click.option("--save", type=click.Path(path_type=Path), help="Write the profile to a file too.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before renting from AWS.")
 def profile(
     experiment: Path,
     pace: bool,
     epochs: int,
+    pack: int | None,
     save: Path | None,
     yes: bool,
     **given: Any,
@@ -349,7 +356,13 @@ def profile(
     for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = Limits(None, _left(limits_of(wanted), spent).budget)
         found, cost = driving.measure(
-            wanted, name, _measure_watch(), pace=pace, limits=limits, epochs=epochs
+            wanted,
+            name,
+            _measure_watch(),
+            pace=pace,
+            limits=limits,
+            epochs=epochs,
+            pack=pack or 1,
         )
         spent += cost
         profiles.append(found)

@@ -64,7 +64,7 @@ class Controlled(Policy, Protocol):
 LEDGER = "ledger.jsonl"
 CONTROLLER = "controller.json"
 PROFILE_SECONDS = 900.0
-"""What measuring may take on one instance type."""
+"""What measuring may take on one instance type, so many times for so many trials on a GPU."""
 
 
 def check_script(experiment: Experiment) -> None:
@@ -412,22 +412,27 @@ def measure(
     pace: bool,
     limits: Limits,
     epochs: int = 4,
+    pack: int = 1,
 ) -> tuple[ScalingProfile, float]:
     """Measure an experiment's script on one instance; returns the profile and its dollars.
+
+    Up to `pack` trials share a GPU.
 
     Raises:
         CloudtuneError: it couldn't be measured; the message says why.
         NoCapacityError: the cloud has no such instance now.
     """
     began = time.time()
-    limits = Limits(min(limits.deadline or PROFILE_SECONDS, PROFILE_SECONDS), limits.budget)
+    longest = PROFILE_SECONDS * pack  # as much slower are its epochs, at the worst
+    limits = Limits(min(limits.deadline or longest, longest), limits.budget)
     market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
     offer = catalog_of(experiment, (market,)).offer(instance_type, market)
     policy = MeasurePolicy(
-        trials=trials(replace_trials(experiment, max(offer.gpus, 1))),
+        trials=trials(replace_trials(experiment, max(offer.gpus, 1) * pack)),
         offer=offer,
         limits=limits,
         epochs=epochs,
+        pack=pack,
     )
     cloud = open_cloud(experiment, pace=pace)
     folder = home.new_run(f"{experiment.name}-profile")
@@ -449,7 +454,9 @@ def measure(
         instance_type,
         store.script_hash(experiment.train_file),
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        f"measured on {experiment.cloud.provider} cloud",
+        "; ".join(
+            filter(None, (f"measured on {experiment.cloud.provider} cloud", policy.left_out))
+        ),
     )
     return profile, policy.fleet.dollars(time.time() - began)
 

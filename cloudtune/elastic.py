@@ -358,7 +358,7 @@ class ElasticPolicy(ElasticBooks):
         They move when their next epoch is done (`_resize`); until then the instance stays.
         """
         for offer in [offer for offer, count in extra.items() if count > 0]:
-            free = self._seats.free.get(offer, {})
+            free = {name: room.free for name, room in self._seats.free.get(offer, {}).items()}
             elsewhere = sum(free.values())
             for instance in sorted(free, key=lambda name: (-free[name], name))[: extra[offer]]:
                 elsewhere -= free[instance]

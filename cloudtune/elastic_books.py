@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.events import EpochDone
+from cloudtune.placement import Room
 from cloudtune.plan import admits
 from cloudtune.renting import Renter
 from cloudtune.seats import Seats
@@ -180,21 +181,26 @@ class ElasticBooks(Renter):
         if not self._checked:
             return
         super().check_invariants()
-        taken: dict[str, float] = {}
-        reserved = (piece for move in self._moves.values() for piece in move.reserved)
-        for piece in (*self._taken(), *reserved):
-            taken[piece.instance] = taken.get(piece.instance, 0.0) + piece.gpus
-        for offer, free in self._seats.free.items():
-            for instance, left in free.items():
-                full = taken.get(instance, 0.0) + left
-                assert abs(offer.gpus - full) < 1e-6, f"{instance}: {left} GPUs are free"
         assert set(self._live) == {t.id for t in self.trials.values() if t.live}
         assert all(t.status == "waiting" for t in self._again.values())
 
+    def _check_rooms(self) -> dict[str, Room]:
+        found = super()._check_rooms()
+        for offer, free in self._seats.free.items():
+            empty = Room(offer.gpus)
+            for instance, room in free.items():
+                expected = found.get(instance, empty)
+                assert room.matches(expected), f"{instance}: {room.free} GPUs are free"
+        return found
+
     # ---- events --------------------------------------------------------------------------
 
-    def _taken(self) -> Iterable[Slice]:
+    def _taken(self) -> Sequence[Slice]:
         return [piece for trial in self._live.values() for piece in trial.placement]
+
+    def _kept(self) -> Sequence[Slice]:
+        reserved = (piece for move in self._moves.values() for piece in move.reserved)
+        return [*self._taken(), *reserved]
 
     def _note(self, event: Event) -> Iterable[Command]:
         self._reported = None

@@ -228,6 +228,7 @@ def _assumptions(problem: Problem) -> Iterator[str]:
         "the forecast's metrics are made up: who goes on, and so how much is trained, will differ; "
         "seconds and dollars are the profile's and the catalog's"
     )
+    yield from problem.notes
     charges = charges_of(problem.experiment)
     if not (charges.usd_per_launch or charges.usd_per_second):
         yield "instances only: this machine, storage and transfer are not in the price (charges)"

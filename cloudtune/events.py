@@ -94,7 +94,8 @@ class EpochDone:
 
     `seconds` is how long the epoch took, `saving` of them for its checkpoint; 0 where nobody knows.
     `checkpoint` is where that was saved, if it gave one; `in_sync` says whether the parameters were
-    equal on all ranks (None at one rank).
+    equal on all ranks (None at one rank). `memory_mib` is the most GPU memory that rank 0 has had;
+    None without a GPU.
     """
 
     at: float
@@ -105,6 +106,7 @@ class EpochDone:
     seconds: float
     in_sync: bool | None = None
     saving: float = 0.0
+    memory_mib: float | None = None
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,12 @@ class Session:
         stop = self.end if self.stopping is None else min(self.stopping, self.end)
         cursor = self.begin
         gap: Use = "start-up"
-        for epoch, (begin, end) in zip(self.epochs, self._placed(stop), strict=True):
+        placed = list(self._placed(stop))
+        if placed and self.started is not None and self.started < placed[0][0] - _NOISE:
+            # Its first epoch was told late: that it was set up by then is known all the same.
+            yield Stretch(cursor, self.started, "start-up")
+            cursor, gap = self.started, "barrier"
+        for epoch, (begin, end) in zip(self.epochs, placed, strict=True):
             yield Stretch(cursor, begin, gap)
             lost, saved = epoch.number > kept, max(begin, end - epoch.saving)
             yield Stretch(begin, saved, "lost" if lost else "training")
@@ -145,7 +150,7 @@ class Session:
             if epoch.seconds > 0:
                 begin = max(cursor, end - epoch.seconds)
             else:
-                begin = min(end, max(cursor, epoch.after))
+                begin = min(end, max(cursor, epoch.after, self.started or 0.0))
                 end = min(end, begin + usual)
             begin = cursor if begin - cursor < _NOISE else begin
             yield begin, end

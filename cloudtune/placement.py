@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -56,28 +57,143 @@ def enough(group: Group, trials: int, have: int) -> int:
     return next(fitting, group.instances)
 
 
-def free_gpus(gpus: Mapping[str, int], taken: Iterable[Slice]) -> dict[str, float]:
-    """Return the free GPUs of each instance of `gpus`; slices on other instances are ignored."""
-    free = {instance: float(count) for instance, count in gpus.items()}
+class Room:
+    """What is free on one instance: whole GPUs, and the rest of those that shares sit on.
+
+    Two free halves of different GPUs are no room for a trial that needs a whole one. Whole GPUs are
+    alike and have no numbers, so what fits here can always be seated on physical GPUs.
+    """
+
+    __slots__ = ("shared", "whole")
+
+    def __init__(self, gpus: int) -> None:
+        self.whole = gpus
+        """GPUs on which nothing sits."""
+        self.shared: dict[int, float] = {}
+        """The part in use of each GPU that shares sit on."""
+
+    @property
+    def free(self) -> float:
+        """All that is free, the rest of shared GPUs included."""
+        return self.whole + sum([1 - used for used in self.shared.values()], 0.0)
+
+    def take(self, piece: Slice) -> None:
+        """Have something sit on a slice of it."""
+        gpus = piece.gpus
+        if gpus >= 1:
+            self.whole -= math.ceil(gpus - _EPSILON)
+            return
+        if piece.gpu not in self.shared:
+            self.whole -= 1
+        self.shared[piece.gpu] = self.shared.get(piece.gpu, 0.0) + gpus
+
+    def give(self, piece: Slice) -> None:
+        """Make a slice of it free; a GPU that nothing shares any more is whole again."""
+        if piece.gpus >= 1:
+            self.whole += _whole_gpus(piece)
+        elif self._alone(piece):
+            del self.shared[piece.gpu]
+            self.whole += 1
+        else:
+            self.shared[piece.gpu] -= piece.gpus
+
+    def besides(self, own: Slice, wanted: Slice) -> tuple[Slice, ...]:
+        """Return what a trial at `own` needs besides, for `wanted` to fit once it has left.
+
+        `wanted` is a slice that would fit if `own` were free already.
+        """
+        if wanted.gpus >= 1:
+            return self._besides_for_whole(own, wanted)
+        if own.gpus >= 1:
+            return (wanted,) if wanted.gpu in self.shared else ()
+        fresh = wanted.gpu not in self.shared and self._alone(own)  # then its own will do
+        if wanted.gpu != own.gpu and not fresh:
+            return (wanted,)
+        grows = wanted.gpus - own.gpus
+        return (Slice(own.instance, grows, own.gpu),) if grows > _EPSILON else ()
+
+    def _besides_for_whole(self, own: Slice, wanted: Slice) -> tuple[Slice, ...]:
+        if own.gpus >= 1:
+            grows = _whole_gpus(wanted) - _whole_gpus(own)
+            return (Slice(own.instance, float(grows)),) if grows > 0 else ()
+        if not self._alone(own):
+            return (wanted,)
+        rest = Slice(own.instance, 1 - own.gpus, own.gpu)  # its own GPU, and nobody else's
+        others = _whole_gpus(wanted) - 1
+        return (rest, Slice(own.instance, float(others))) if others else (rest,)
+
+    def _alone(self, piece: Slice) -> bool:
+        """Whether nothing but this share sits on its GPU."""
+        return self.shared[piece.gpu] - piece.gpus <= _EPSILON
+
+    def fresh(self) -> int:
+        """Return the lowest number of a GPU that no share has."""
+        return next(gpu for gpu in itertools.count() if gpu not in self.shared)
+
+    def overfull(self) -> bool:
+        """Whether more sits on it, or on one GPU of it, than fits."""
+        if self.whole < 0:
+            return True
+        return bool(self.shared) and max(self.shared.values()) > 1 + _EPSILON
+
+    def matches(self, other: Room) -> bool:
+        """Whether the same is free on both."""
+        mine, its = self.shared, other.shared
+        if self.whole != other.whole or mine.keys() != its.keys():
+            return False
+        return not mine or all(abs(mine[gpu] - its[gpu]) <= _EPSILON for gpu in mine)
+
+
+def _whole_gpus(piece: Slice) -> int:
+    """Return the GPUs of a slice that shares none: none of them is of use to anybody else."""
+    return math.ceil(piece.gpus - _EPSILON)
+
+
+def rooms(gpus: Mapping[str, int], taken: Iterable[Slice]) -> dict[str, Room]:
+    """Return what is free on each instance of `gpus`; slices on other instances are ignored."""
+    found = {instance: Room(count) for instance, count in gpus.items()}
     for piece in taken:
-        if piece.instance in free:
-            free[piece.instance] -= piece.gpus
-    return free
+        room = found.get(piece.instance)
+        if room is not None:
+            room.take(piece)
+    return found
 
 
-def place(width: Width, gpus: int, free: Mapping[str, float]) -> tuple[Slice, ...] | None:
+def place(width: Width, gpus: int, free: Mapping[str, Room]) -> tuple[Slice, ...] | None:
     """Return slices for one trial, or None where it doesn't fit now.
 
-    `gpus` is what one empty instance has. Of the instances that fit, the fullest is taken, so
-    that whole instances stay free for wide trials; ties go by instance id.
+    `gpus` is what one empty instance has. A share goes on the fullest GPU that has room for it,
+    and opens another only where none has. Of the instances that have the GPUs the fullest is
+    taken, so that whole instances stay free for wide trials; ties go by instance id.
     """
+    if width < 1:
+        return _place_share(width, free)
     if width <= gpus:
-        fitting = [name for name in free if free[name] >= width - _EPSILON]
-        if not fitting:
-            return None
-        return (Slice(min(fitting, key=lambda name: (free[name], name)), width),)
+        name = _fullest(width, free)
+        return None if name is None else (Slice(name, width),)
     needed = math.ceil(width / gpus - _EPSILON)
-    empty = sorted(name for name in free if free[name] >= gpus - _EPSILON)
+    empty = sorted(name for name in free if free[name].whole >= gpus)
     if len(empty) < needed:
         return None
-    return tuple(Slice(name, width / needed) for name in empty[:needed])
+    each = width / needed
+    return tuple(Slice(name, each, -1 if each >= 1 else 0) for name in empty[:needed])
+
+
+def _place_share(width: Width, free: Mapping[str, Room]) -> tuple[Slice, ...] | None:
+    fitting = [
+        (-used, room.whole, name, gpu)
+        for name, room in free.items()
+        for gpu, used in room.shared.items()
+        if used + width <= 1 + _EPSILON
+    ]
+    if fitting:
+        _, _, instance, gpu = min(fitting)
+        return (Slice(instance, width, gpu),)
+    name = _fullest(1, free)
+    return None if name is None else (Slice(name, width, free[name].fresh()),)
+
+
+def _fullest(width: Width, free: Mapping[str, Room]) -> str | None:
+    """Return the instance that has so many whole GPUs, and the fewest besides."""
+    fitting = [(room.whole, name) for name, room in free.items() if room.whole >= width - _EPSILON]
+    return min(fitting)[1] if fitting else None

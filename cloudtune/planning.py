@@ -13,6 +13,7 @@ from cloudtune.elastic_plan import ElasticPlan
 from cloudtune.errors import InfeasibleError, UsageError
 from cloudtune.infra import local, pricing
 from cloudtune.job import charges_of, drain_seconds, strategy, trials
+from cloudtune.phrases import width_text
 from cloudtune.plan import Limits, Outlook, PlanRequest, Rentable
 from cloudtune.planners.choose import measures
 from cloudtune.planners.estimate import outlook, quantile_plan
@@ -63,11 +64,15 @@ class Wish:
 
 @dataclass(frozen=True)
 class Problem:
-    """What can be rented for an experiment, at which prices, and how its script runs there."""
+    """What can be rented for an experiment, at which prices, and how its script runs there.
+
+    `notes` say what a person should know of that.
+    """
 
     experiment: Experiment
     catalog: Catalog
     rentables: tuple[Rentable, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,11 +184,14 @@ def problem_of(
     profiles: Sequence[ScalingProfile],
     markets: tuple[Market, ...] | None = None,
 ) -> Problem:
-    """Return what there is to choose from; where a type wasn't measured, derived if possible."""
+    """Return what there is to choose from; where a type wasn't measured, derived if possible.
+
+    Shares of a GPU at which the trials have no room in its memory are none of it.
+    """
     catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
     by_type = {profile.instance_type: profile for profile in profiles}
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
-    found = []
+    found, notes = [], []
     for offer in offers:
         machine = offer.instance_type
         if machine.name not in by_type:
@@ -191,8 +199,27 @@ def problem_of(
             if derived is None:
                 continue
             by_type[machine.name] = derived
-        found.append(Rentable(offer, by_type[machine.name], experiment.cloud.max_instances))
-    return Problem(experiment, catalog, tuple(found))
+        profile, note = _with_room(by_type[machine.name], machine)
+        notes += note
+        if profile.widths:
+            found.append(Rentable(offer, profile, experiment.cloud.max_instances))
+    return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)))
+
+
+def _with_room(
+    profile: ScalingProfile, machine: InstanceType
+) -> tuple[ScalingProfile, Sequence[str]]:
+    """Return a profile with the widths that fit into a type's GPUs; a note where others don't."""
+    room = machine.gpu_memory_mib
+    fitting = [width for width in profile.widths if profile.fits(width, room)]
+    crowded = [width_text(width) for width in profile.widths if width not in fitting]
+    if not crowded:
+        return profile, ()
+    widths = ", ".join(reversed(crowded))
+    note = (
+        f"{machine.name}: no trials at {widths} of a GPU: too much for its {room:,} MiB of memory"
+    )
+    return profile.only(fitting), (note,)
 
 
 def _derived(machine: InstanceType, profiles: Sequence[ScalingProfile]) -> ScalingProfile | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from cloudtune.bookkeeping import Brakes, Metric
 from cloudtune.commands import Command, ExtendTrial, Launch, SetTimer, StartTrial
 from cloudtune.fleet import Trouble
-from cloudtune.placement import can_train, enough, free_gpus, open_groups, place
+from cloudtune.placement import can_train, enough, open_groups, place, rooms
 from cloudtune.progress import OVER
 from cloudtune.renting import Renter
 from cloudtune.trial import EndReason
@@ -377,7 +377,7 @@ class RunPolicy(Renter):
         usable = (r for r in self.fleet.usable() if r.offer == group.offer)
         gpus = {r.instance: group.offer.gpus for r in usable if r.instance}
         width = self._width(group, trial)
-        return place(width, group.offer.gpus, free_gpus(gpus, self._taken()))
+        return place(width, group.offer.gpus, rooms(gpus, self._taken()))
 
     def _make_room(self, groups: Iterable[Group]) -> Iterable[Command]:
         offers = {group.offer for group in groups}

@@ -153,6 +153,7 @@ def _worst(plan: Plan, limits: Limits) -> tuple[float, str]:
 
 def _assumptions(planned: Planned) -> Iterator[str]:
     request, charges = planned.request, planned.request.charges
+    yield from planned.problem.notes
     if planned.wish.confidence is None:
         share = f"{planning.MARGIN:.0%}"
         yield f"planned on mean durations, with {share} of each limit in reserve"

@@ -185,13 +185,16 @@ def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> f
 
 
 def _fleet_sizes(entries: Sequence[Entry]) -> Sequence[tuple[float, int]]:
-    """Return the number of billing instances after each change."""
-    changes = [
-        *((e.event.launched_at, 1) for e in entries if isinstance(e.event, InstanceLaunched)),
-        *((e.event.gone_at, -1) for e in entries if isinstance(e.event, InstanceGone)),
-    ]
+    """Return the number of billing instances after each change.
+
+    After a takeover an instance may be told a second time: it counts once, as last told.
+    """
+    events = [entry.event for entry in entries]
+    begun = {e.intent: e.launched_at for e in events if isinstance(e, InstanceLaunched)}
+    gone = {e.intent: e.gone_at for e in events if isinstance(e, InstanceGone)}
+    ends = (at for intent, at in gone.items() if intent in begun)
     size, sizes = 0, []
-    for at, change in sorted(changes):
+    for at, change in sorted([*((at, 1) for at in begun.values()), *((at, -1) for at in ends)]):
         size += change
         sizes.append((at, size))
     return sizes

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from cloudtune.trial import Width
+
+_EPSILON = 1e-6  # three workers of 1/3 fit on one GPU
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class ScalingProfile:
     `release`: from giving an instance back until the cloud says that it is going (billed).
     `error`: how wrong all the epochs may be together, as a relative standard deviation; not 0 where
     they weren't measured on this type but derived from another. An empty `script_hash` stands for
-    published figures: of no script of the user's.
+    published figures: of no script of the user's. `memory` is the most MiB of a GPU that a worker
+    has had, by width; empty where nobody measured it.
     """
 
     instance_type: str
@@ -64,6 +67,7 @@ class ScalingProfile:
     measured_at: str
     source: str
     error: float = 0.0
+    memory: Mapping[Width, float] = field(default_factory=dict)
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -73,6 +77,40 @@ class ScalingProfile:
     def epoch_seconds(self, width: Width) -> float:
         """Return the mean seconds of one epoch at a measured width."""
         return self.epoch[width].mean
+
+    def worker_memory(self, width: Width) -> float | None:
+        """Return the MiB of a GPU that a worker has at a width; None where nothing is known.
+
+        At a share of a GPU that wasn't measured it is what a worker had at the nearest wider one,
+        else at the nearest narrower one: the batch is the same at any share. Widths above 1 tell
+        nothing, as there each worker has a part of the batch.
+        """
+        if width in self.memory:
+            return self.memory[width]
+        shares = sorted(known for known in self.memory if known <= 1)
+        if width > 1 or not shares:
+            return None
+        wider = [known for known in shares if known > width]
+        return self.memory[wider[0] if wider else shares[-1]]
+
+    def fits(self, width: Width, gpu_memory_mib: float) -> bool:
+        """Whether as many workers as share a GPU at a width have room in its memory.
+
+        True where it isn't known what they need, or what the GPU has (0), and for whole GPUs: what
+        was measured there did train.
+        """
+        if width >= 1 or gpu_memory_mib <= 0:
+            return True
+        each = self.worker_memory(width)
+        return each is None or math.floor(1 / width + _EPSILON) * each <= gpu_memory_mib
+
+    def only(self, widths: Container[Width]) -> ScalingProfile:
+        """Return this profile with no other widths than those."""
+        return replace(
+            self,
+            epoch={width: found for width, found in self.epoch.items() if width in widths},
+            memory={width: mib for width, mib in self.memory.items() if width in widths},
+        )
 
     def slowed(self, factor: float) -> ScalingProfile:
         """Return this profile with every epoch taking `factor` times as long."""

@@ -73,11 +73,14 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     table = Table(title=escape(f"Profile: {profile.instance_type}{derived}"), title_justify="left")
     for name in ("what", "mean", "spread", "measured"):
         table.add_column(name, justify="left" if name == "what" else "right")
+    if profile.memory:
+        table.add_column("GPU memory each", justify="right")
     for width in profile.widths:
         found = profile.epoch[width]
         gain = profile.epoch[profile.widths[0]].mean / found.mean
         what = f"epoch on {gpus_text(width)} (x{gain:.2f})"
-        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
+        memory = [f"{profile.memory[width]:,.0f} MiB"] if width in profile.memory else []
+        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}", *memory)
     delays = {
         "request to launch": profile.launch,
         "launch to node ready": profile.boot,
@@ -88,6 +91,7 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     for what, found in delays.items():
         table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
     out.print(table)
+    out.print(profile.source, markup=False)
 
 
 class Screen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from cloudtune.placement import place
+from cloudtune.placement import Room, place
 from cloudtune.trial import Slice
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Seats:
     def __init__(self, widths: Mapping[Offer, Container[Width]] | None = None) -> None:
         """`widths` are those that can be had on an offer; any, where it isn't given."""
         self._widths = widths
-        self.free: dict[Offer, dict[str, float]] = {}
+        self.free: dict[Offer, dict[str, Room]] = {}
         self.offers: dict[str, Offer] = {}  # by instance
 
     @property
@@ -32,8 +32,8 @@ class Seats:
 
     @property
     def free_gpus(self) -> float:
-        """Those on which nothing sits."""
-        return sum(sum(free.values()) for free in self.free.values())
+        """Those on which nothing sits, and the rest of those that are shared."""
+        return sum([room.free for free in self.free.values() for room in free.values()])
 
     def follow(self, usable: Mapping[str, Offer], taken: Iterable[Slice]) -> None:
         """Take note of which instances there are now, and what is taken on new ones."""
@@ -44,22 +44,23 @@ class Seats:
             del self.free[self.offers[instance]][instance]
         for instance, offer in usable.items():
             if instance not in self.offers:
-                sat = sum(piece.gpus for piece in pieces if piece.instance == instance)
-                self.free.setdefault(offer, {})[instance] = offer.gpus - sat
+                room = self.free.setdefault(offer, {})[instance] = Room(offer.gpus)
+                for piece in pieces:
+                    if piece.instance == instance:
+                        room.take(piece)
         self.offers = dict(usable)
 
     def give(self, pieces: Iterable[Slice]) -> None:
         """Make slices free."""
-        self._change(pieces, 1.0)
+        for piece in pieces:
+            if piece.instance in self.offers:
+                self.free[self.offers[piece.instance]][piece.instance].give(piece)
 
     def take(self, pieces: Iterable[Slice]) -> None:
         """Have something sit on slices."""
-        self._change(pieces, -1.0)
-
-    def _change(self, pieces: Iterable[Slice], sign: float) -> None:
         for piece in pieces:
             if piece.instance in self.offers:
-                self.free[self.offers[piece.instance]][piece.instance] += sign * piece.gpus
+                self.free[self.offers[piece.instance]][piece.instance].take(piece)
 
     def find(self, width: Width, first: Offer | None = None) -> Seat | None:
         """Return a seat of that width, on instances of `first` if there is one; it stays free."""
@@ -84,8 +85,12 @@ class Seats:
         self.take(placed)
         if seat is None:
             return None
-        own = {piece.instance: piece.gpus for piece in placed}
-        more = ((p.instance, p.gpus - own.get(p.instance, 0.0)) for p in seat[1])
-        needed = tuple(Slice(instance, gpus) for instance, gpus in more if gpus > 0)
+        rooms, own = self.free[seat[0]], {piece.instance: piece for piece in placed}
+        needed: list[Slice] = []
+        for piece in seat[1]:
+            # One on several instances finds them empty, so no GPU of them may go to others.
+            wanted = Slice(piece.instance, float(seat[0].gpus)) if len(seat[1]) > 1 else piece
+            mine = own.get(piece.instance)
+            needed += (wanted,) if mine is None else rooms[piece.instance].besides(mine, wanted)
         self.take(needed)
-        return seat, needed
+        return seat, tuple(needed)

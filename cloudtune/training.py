@@ -23,7 +23,7 @@ from cloudtune.checkpoint import Checkpoint, CheckpointStore, read_manifest
 from cloudtune.deliveries import Deliveries
 from cloudtune.errors import UsageError
 from cloudtune.loading import DeviceLoader, split
-from cloudtune.training_state import digest, numbers_of, seed_everything
+from cloudtune.training_state import digest, numbers_of, peak_memory_mib, seed_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -72,7 +72,7 @@ class Report:
     `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
     the epoch's length, waiting for a grant left out. `in_sync`: the parameters are equal, bit for
     bit, on all ranks; None at one rank, or without `prepare_model`. `saving` is the part of the
-    epoch's seconds for which its checkpoint held training up.
+    epoch's seconds for which its checkpoint held training up. `memory_mib`: see `peak_memory_mib`.
     """
 
     epoch: int
@@ -81,6 +81,7 @@ class Report:
     seconds: float
     in_sync: bool | None
     saving: float = 0.0
+    memory_mib: float | None = None
 
 
 @dataclass(eq=False)
@@ -238,7 +239,9 @@ class Session:
         self._kept = None if staged is None else numbers
         if self.rank == 0:
             seconds = time.monotonic() - self._began
-            self._deliver(Report(epoch, numbers, None, seconds, in_sync, saving), staged)
+            memory = peak_memory_mib(self.device)
+            told = Report(epoch, numbers, None, seconds, in_sync, saving, memory)
+            self._deliver(told, staged)
         self._wait_for_grant()
 
     def save(self, checkpoint: Checkpoint) -> bool:

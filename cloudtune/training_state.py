@@ -6,12 +6,15 @@ import hashlib
 import random
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
+
+CONTEXT_MIB: Final = 500.0
+"""Assumed: what a process has of a GPU before it holds any tensor (CUDA's context, kernels)."""
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -42,6 +45,20 @@ def digest(models: list[torch.nn.Module]) -> str:
             flat = parameter.detach().cpu().contiguous().reshape(-1)
             found.update(flat.view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def peak_memory_mib(device: str) -> float | None:
+    """Give the most GPU memory that this process has had, in MiB; None on a CPU.
+
+    That is what torch's allocator took from the device, not what tensors filled of it: nobody else
+    can have the rest. Counted since the process began, or since the script reset the peak. What
+    the script takes past torch isn't in it, and the context's share is an estimate.
+    """
+    if not device.startswith("cuda"):
+        return None
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.max_memory_reserved(device) / 2**20 + CONTEXT_MIB
 
 
 def seed_everything(seed: int) -> None:

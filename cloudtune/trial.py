@@ -28,10 +28,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Slice:
-    """So many GPUs of one instance."""
+    """So many GPUs of one instance.
+
+    `gpu`: which GPU of the instance a share of less than one sits on, by a number that shares of
+    the same GPU have in common; which physical one that is, the instance decides. -1: any.
+    """
 
     instance: str
     gpus: Width
+    gpu: int = -1
 
 
 class EndReason(enum.Enum):

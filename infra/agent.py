@@ -57,6 +57,7 @@ _WARM_SECONDS = 60.0
 _KILL_SECONDS = STOP_SECONDS + 2.0
 _DRAIN_SECONDS = 5.0
 _SPARE_PAUSE = 30.0
+_SEAT_SECONDS = 120.0
 _TAIL_BYTES = 400
 _FAULT = "a fault ended all that share GPU"
 
@@ -88,6 +89,7 @@ class _Local:
     ready: set[int] = field(default_factory=set)
     epoch: int = 0
     granted: int = 0
+    asked_at: float = 0.0
     stopping_since: float | None = None
     begun: bool = False
     gone: int | None = None
@@ -97,6 +99,11 @@ class _Local:
         """Whether its workers should have ended long since."""
         since = self.stopping_since
         return since is not None and time.monotonic() >= since + _KILL_SECONDS
+
+    def is_unseated(self) -> bool:
+        """Whether it has waited for its GPUs longer than those before it can take to end."""
+        waits = self.part is not None and not self.begun and self.stopping_since is None
+        return waits and time.monotonic() >= self.asked_at + _SEAT_SECONDS
 
 
 @contextlib.contextmanager
@@ -199,12 +206,12 @@ class Agent:
         """Start this node's workers of a session; returns where its workers meet.
 
         The agent that is given no `meeting` has rank 0, and chooses it. Asked once more, nothing
-        is started. Without room, the session waits for it.
+        is started. Without room, the session waits for it, and is lost where none comes in time.
         """
         with self._lock:
             local = self._locals.setdefault(part.session, _Local())
             if local.part is None:
-                local.part = part
+                local.part, local.asked_at = part, time.monotonic()
                 local.granted = max(local.granted, part.assignment.until_epoch)
                 local.meeting = meeting
                 if not meeting and part.seats[0].world_size > 1:
@@ -280,7 +287,7 @@ class Agent:
                 local.begun = True
                 self._finish(local)
                 continue
-            gpus = self._seats.take(local.part.session, local.part.gpus)
+            gpus = self._seats.take(local.part.session, local.part.gpus, local.part.gpu)
             if gpus is not None:
                 self._begin(local, local.part, gpus)
         self._keep_spares()
@@ -411,6 +418,7 @@ class Agent:
         while not self._closing.wait(_TICK_SECONDS):
             with self._lock:
                 self._kill_stubborn()
+                self._give_up_unseated()
                 self._keep_spares()
             for duty in self.duties:
                 duty()
@@ -423,6 +431,17 @@ class Agent:
                     self._gpus.release(pid)
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
+
+    def _give_up_unseated(self) -> None:
+        """Tell of the sessions for which no GPU came free that they are lost."""
+        late = [local for local in self._locals.values() if local.is_unseated()]
+        for local in late:
+            assert local.part is not None
+            reason = f"no room on this node's GPUs for {_SEAT_SECONDS:g} s; others still hold them"
+            self._news.add(local.part.session, local.part.seats[0].rank, Lost(reason))
+            self._end(local)
+        if late:
+            self._seat_waiting()
 
     def _end_the_faulted(self) -> None:
         """End the packed workers of a GPU whose MPS had to be started afresh: they are lost."""

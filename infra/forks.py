@@ -72,9 +72,9 @@ class Forks:
                 stderr=subprocess.STDOUT,
             )
         self._control = ours
-        self._settled.clear()
         self._starts += 1
         self._started = time.monotonic()
+        self._settled.clear()
         threading.Thread(target=self._listen, args=(ours,), name="zygote", daemon=True).start()
 
     @property

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """What one node has of a session: the seats of its workers, on `gpus` of its GPUs."""
+    """What one node has of a session: the seats of its workers, on `gpus` of its GPUs.
+
+    Shares with the same `gpu` sit on the same one, as in `cloudtune.trial.Slice`.
+    """
 
     session: str
     seats: tuple[Seat, ...]
     gpus: float
     assignment: Assignment
+    gpu: int = -1
 
 
 # ---- to a worker -------------------------------------------------------------------------

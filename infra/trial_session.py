@@ -55,7 +55,7 @@ def parts_of(command: StartTrial, known: int) -> dict[str, Part]:
             Seat(first + local, local, size, len(workers), share)
             for local, share in enumerate(each)
         )
-        parts[piece.instance] = Part(command.session, seats, piece.gpus, assignment)
+        parts[piece.instance] = Part(command.session, seats, piece.gpus, assignment, piece.gpu)
         first += len(each)
     return parts
 
@@ -139,9 +139,8 @@ class TrialSession:
                     self._ready.add(news.rank)
                     self._note_ready()
                 case Epoch(report):
-                    if not self._stopping:
-                        session = self.command.session
-                        self._tell(lambda at: EpochDone(at, session, **report))
+                    session = self.command.session
+                    self._tell(lambda at: EpochDone(at, session, **report))
                 case Failure() | Done() | Lost() as end:
                     self._ends.append(end)
                     self._stop_parts()

@@ -202,7 +202,8 @@ class Watcher:
     def note_lost(self, instance: str, reason: str) -> None:
         """Take note that an instance takes no trials any more, whatever Ray says of its node."""
         with self._lock:
-            found = [name for name, it in self._intents.items() if it.instance == instance]
+            wanted = {name: it for name, it in self._intents.items() if it.released_at is None}
+            found = [name for name, it in wanted.items() if it.instance == instance]
         for intent in found:
             self._lose(intent, reason)
 

@@ -102,15 +102,15 @@ def monotone_envelope(profile: ScalingProfile) -> ScalingProfile:
     Never applied by itself: a curve that falls is a fact that a planner has to deal with. `source`
     says that it was applied, and what was dropped.
     """
-    kept: dict[Width, Measurement] = {}
+    kept: list[Width] = []
     for width in profile.widths:
-        if all(profile.epoch[width].mean < other.mean for other in kept.values()):
-            kept[width] = profile.epoch[width]
+        if all(profile.epoch[width].mean < profile.epoch[other].mean for other in kept):
+            kept.append(width)
     dropped = [f"{width:g}" for width in profile.widths if width not in kept]
     if not dropped:
         return profile
     note = f"monotone envelope applied: dropped width {', '.join(dropped)}"
-    return replace(profile, epoch=kept, source=f"{profile.source}; {note}")
+    return replace(profile.only(kept), source=f"{profile.source}; {note}")
 
 
 def _terms(width: Width) -> NDArray[np.float64]:

@@ -1,12 +1,13 @@
 """Measuring how a script scales: a run like any other, driven by a policy of its own.
 
 One instance is rented and filled with trials at each width in turn, so that what the trials of one
-machine take from each other is in the figures. Pure, as every policy is: all that it learns comes
-from events.
+machine take from each other is in the figures; whole GPUs first, then, if wanted, shares of one,
+from wide to narrow. Pure, as every policy is: all that it learns comes from events.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
@@ -31,9 +32,9 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.fleet import FleetBook
-from cloudtune.placement import free_gpus, place, slots
-from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.trial import EndReason
+from cloudtune.placement import place, rooms, slots
+from cloudtune.profiles.figures import Figures, packed_widths, widths_of
+from cloudtune.trial import EndReason, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,17 +44,11 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.fleet import Rented
     from cloudtune.plan import Limits
-    from cloudtune.trial import Slice, Trial, Width
+    from cloudtune.trial import Slice, Width
 
 _TICK = 1.0
 _CLEANUP, _PATIENCE = 30.0, 10
 """Seconds until an unconfirmed release is repeated, and how often that is done."""
-
-
-def widths_of(gpus: int) -> tuple[Width, ...]:
-    """Return the widths worth measuring on one instance: 1, 2, 4 … and all its GPUs."""
-    powers = [float(2**k) for k in range(gpus.bit_length()) if 2**k <= gpus]
-    return tuple(sorted({*powers, float(gpus)}))
 
 
 @dataclass
@@ -68,41 +63,9 @@ class _Session:
     first_at: float | None = None
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
+    memory: float | None = None
     live: bool = True
     stopping: bool = False
-
-
-@dataclass
-class Figures:
-    """Everything measured so far, in seconds."""
-
-    launch: list[float] = field(default_factory=list)
-    boot: list[float] = field(default_factory=list)
-    start: list[float] = field(default_factory=list)
-    resize: list[float] = field(default_factory=list)
-    release: list[float] = field(default_factory=list)
-    epoch: dict[Width, list[float]] = field(default_factory=dict)
-
-    def profile(
-        self, instance_type: str, script_hash: str, measured_at: str, source: str
-    ) -> ScalingProfile:
-        """Return the figures as a profile.
-
-        Raises:
-            ValueError: something was never measured.
-        """
-        return ScalingProfile(
-            instance_type=instance_type,
-            epoch={width: Measurement.of(found) for width, found in self.epoch.items()},
-            launch=Measurement.of(self.launch),
-            boot=Measurement.of(self.boot),
-            start=Measurement.of(self.start),
-            resize=Measurement.of(self.resize),
-            release=Measurement.of(self.release),
-            script_hash=script_hash,
-            measured_at=measured_at,
-            source=source,
-        )
 
 
 class MeasureError(CloudtuneError):
@@ -118,8 +81,12 @@ class MeasurePolicy:
     """Rents one instance, trains a few epochs at each width on it, and gives it back.
 
     `epochs` at each width, at least 2: the first of a session is reckoned to starting it as far
-    as it is slower than the others (a GPU warms up). The last phase resumes from checkpoints in
-    any case, so that a resize is measured even where there is one width.
+    as it is slower than the others (a GPU warms up). The last phase of whole GPUs resumes from
+    checkpoints in any case, so that a resize is measured even where there is one width.
+
+    Up to `pack` trials share a GPU. A share at which a trial runs out of memory, or which the
+    limits leave no room for, is left out with all narrower ones (`left_out` says so); of whole
+    GPUs nothing is. How long a trial takes to start is measured on whole GPUs alone.
     """
 
     def __init__(
@@ -131,6 +98,7 @@ class MeasurePolicy:
         widths: Sequence[Width] | None = None,
         epochs: int = 4,
         drain: float = 6.0,
+        pack: int = 1,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
         self.figures = Figures()
@@ -143,10 +111,12 @@ class MeasurePolicy:
         self._drain = drain
         self._epochs = epochs
         measured = tuple(widths or widths_of(offer.gpus))
-        self.phases: tuple[Width, ...] = measured if len(measured) > 1 else measured * 2
+        whole = measured if len(measured) > 1 else measured * 2
+        self.phases: tuple[Width, ...] = (*whole, *packed_widths(pack))
+        self.left_out = ""
         self._phase = -1
         self._sessions: dict[str, _Session] = {}
-        self._checkpoints: dict[str, str] = {}
+        self._checkpoints: dict[str, tuple[int, str]] = {}
         self._asked_at = 0.0
         self._phase_began = 0.0
         self._released_at: float | None = None
@@ -156,8 +126,16 @@ class MeasurePolicy:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch that every trial ends at."""
-        return self._epochs * len(self.phases)
+        """The epoch that no trial trains beyond."""
+        return sum(map(self._epochs_at, self.phases))
+
+    def _epochs_at(self, width: Width) -> int:
+        """Return the epochs of a phase, with one to spare for trials that share GPUs.
+
+        In it those that are ready first go on training beside the others, which would else be
+        measured on a GPU that they have to themselves in the end.
+        """
+        return self._epochs + (width < 1)
 
     def raise_if_failed(self) -> None:
         """Raise what kept the measurement from being finished.
@@ -214,8 +192,7 @@ class MeasurePolicy:
             case TrialStopped():
                 self._sessions[event.session].live = False
             case TrialFailed():
-                self._sessions[event.session].live = False
-                self._fail(event.error, event.traceback)
+                self._note_failed(event)
             case TrialLost():
                 self._sessions[event.session].live = False
                 self._fail(f"a worker was lost: {event.reason}", "")
@@ -255,12 +232,29 @@ class MeasurePolicy:
     def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
         session = self._sessions[event.session]
         if event.checkpoint:
-            self._checkpoints[session.trial.id] = event.checkpoint
+            self._checkpoints[session.trial.id] = (event.epoch, event.checkpoint)
+        if event.memory_mib is not None:
+            session.memory = max(event.memory_mib, session.memory or 0.0)
         if session.first_at is None:
             session.first_at, session.first_seconds = event.at, event.seconds
-            return []
-        session.seconds.append(event.seconds)
+        elif len(session.seconds) < self._epochs - 1:
+            session.seconds.append(event.seconds)
         return []
+
+    def _note_failed(self, event: TrialFailed) -> None:
+        session = self._sessions[event.session]
+        session.live = False
+        if event.out_of_memory and session.width < 1:
+            self._leave_out("a trial ran out of memory")
+        else:
+            self._fail(event.error, event.traceback)
+
+    def _leave_out(self, why: str) -> None:
+        """End it with what was measured before this share of a GPU."""
+        if self.ending is None:
+            trials = round(1 / self.phases[self._phase])
+            self.left_out = f"{trials} or more trials on a GPU left out: {why}"
+            self.ending = EndReason.DONE
 
     def _note_tick(self, at: float) -> Iterable[Command]:
         self._brake(at)
@@ -270,10 +264,15 @@ class MeasurePolicy:
         """End it while all can be given back within the limits; `fresh` is about to be spent."""
         ahead = at + _TICK + self._drain
         if self._limits.deadline is not None and ahead >= self._limits.deadline:
-            self.ending = self.ending or EndReason.DEADLINE
+            self._run_out(EndReason.DEADLINE)
         dollars = self.fleet.dollars(ahead) + fresh
         if self._limits.budget is not None and dollars > self._limits.budget:
-            self.ending = self.ending or EndReason.BUDGET
+            self._run_out(EndReason.BUDGET)
+
+    def _run_out(self, reason: EndReason) -> None:
+        if self._phase >= 0 and self.phases[self._phase] < 1:
+            self._leave_out(f"the {reason.value} was reached")
+        self.ending = self.ending or reason
 
     # ---- decisions -----------------------------------------------------------------------
 
@@ -288,30 +287,36 @@ class MeasurePolicy:
         trained = all(len(session.seconds) == self._epochs - 1 for session in live)
         if trained and not any(session.stopping for session in live):
             self._phase_began = at
+            self._summarise(live)
             return self._stop_all()
         return []
 
     def _next_phase(self, at: float) -> Iterable[Command]:
         self._phase += 1
         if self._phase == len(self.phases):
-            self._summarise()
             self.ending = EndReason.DONE
             return self._wind_down(at)
         width = self.phases[self._phase]
-        count = min(len(self._trials), slots(width, self.offer.gpus, 1))
-        return [self._start(trial, width, at) for trial in self._trials[:count]]
+        crew = itertools.islice(self._crew(width), slots(width, self.offer.gpus, 1))
+        return [self._start(trial, width, at) for trial in crew]
+
+    def _crew(self, width: Width) -> Iterable[Trial]:
+        """Yield the trials; where GPUs are shared, more of the same follow, to fill them all."""
+        yield from self._trials
+        for again in itertools.count(2) if width < 1 else ():
+            for trial in self._trials:
+                yield Trial(f"{trial.id}-{again}", trial.config)
 
     def _start(self, trial: Trial, width: Width, at: float) -> Command:
         instance = self._rented.instance or ""
         taken = [p for s in self._sessions.values() if s.live for p in s.placement]
-        placement = place(width, self.offer.gpus, free_gpus({instance: self.offer.gpus}, taken))
+        placement = place(width, self.offer.gpus, rooms({instance: self.offer.gpus}, taken))
         assert placement is not None, "a phase never asks for more than the instance has"
         session = f"{trial.id}.{self._phase + 1}"
         asked_at = self._phase_began if self._phase else at
         self._sessions[session] = _Session(trial, width, asked_at, self._phase > 0, placement)
-        checkpoint = self._checkpoints.get(trial.id)
-        start = self._phase * self._epochs if checkpoint else 0
-        until = start + self._epochs
+        start, checkpoint = self._checkpoints.get(trial.id, (0, None))
+        until = start + self._epochs_at(width)
         return StartTrial(
             session, trial.id, trial.config, width, placement, checkpoint, start, until
         )
@@ -323,11 +328,12 @@ class MeasurePolicy:
             session.stopping = True
         return [StopTrial(name) for name in ending]
 
-    def _summarise(self) -> None:
+    def _summarise(self, trained: Iterable[_Session]) -> None:
         """Split what each session took into training and getting there."""
-        for session in self._sessions.values():
-            epochs = self.figures.epoch.setdefault(session.width, [])
-            epochs.extend(session.seconds)
+        for session in trained:
+            self.figures.add_epochs(session.width, session.seconds, session.memory)
+            if session.width < 1:
+                continue
             assert session.first_at is not None
             steady = min(session.first_seconds, sum(session.seconds) / len(session.seconds))
             overhead = session.first_at - steady - session.asked_at

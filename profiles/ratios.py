@@ -95,6 +95,7 @@ def derive(
         profile,
         instance_type=to_type.name,
         epoch={width: _divided(profile.epoch[width], ratio.ratio) for width in widths},
+        memory={width: mib for width, mib in profile.memory.items() if width in widths},
         error=math.hypot(profile.error, ratio.spread),
         source=_source(profile, ratio, from_type, to_type),
     )

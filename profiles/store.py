@@ -168,6 +168,9 @@ def _impossible(profile: ScalingProfile) -> Iterator[str]:
         yield from _impossible_seconds(f"{where}: `epoch` at width {width:g}", seconds)
         if seconds.mean == 0:
             yield f"{where}: `epoch` at width {width:g} has a mean of 0, and must be above 0"
+    for width, mib in profile.memory.items():
+        if not _finite(mib):
+            yield f"{where}: `memory` at width {width:g} is {mib:g}, and must be 0 or more"
     for name in ("launch", "boot", "start", "resize", "release"):
         yield from _impossible_seconds(f"{where}: `{name}`", getattr(profile, name))
 

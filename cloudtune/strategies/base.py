@@ -146,7 +146,7 @@ class View(Protocol):
 
     @property
     def free_gpus(self) -> float:
-        """GPUs of these on which nothing runs."""
+        """GPUs of these on which nothing runs, and the rest of those that are shared."""
         ...
 
     @property

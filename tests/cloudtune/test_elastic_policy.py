@@ -51,7 +51,7 @@ class Widths:
     name: str = "by hand"
 
     def least(self, view: View) -> Width:
-        return 1.0
+        return min(1.0, self.start)
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         return [self.start] * len(tasks)
@@ -331,6 +331,49 @@ def test_a_trial_whose_new_place_vanishes_goes_on_where_it_was() -> None:
     run.handle(InstanceGone(20.5, "i001", 20.5, "taken back"))
     said = run.handle(TrialStopped(21.0, "t000.1"))
     assert starts(said) == {"t000.2": (Slice("i-000", 2.0),)}
+
+
+# ---- shares of a GPU -----------------------------------------------------------------------------
+
+TWO = offer(2, name="g.2x")
+PACKED = Rentable(TWO, profile({0.5: 8.0, 1.0: 5.0, 2.0: 3.0}), 4)
+
+
+def packed(trials: int, allocator: Widths) -> tuple[ElasticPolicy, dict[str, tuple[Slice, ...]]]:
+    """Return a run of trials on two GPUs, and where those sit that begin at once."""
+    fleet = ConstantFleet(TWO, 1)
+    run = policy(trials, 9, allocator=allocator, fleet_rule=fleet, rentables=(PACKED,))
+    return run, starts(begun(run, "i000"))
+
+
+def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+    run, placed = packed(5, Widths(0.5))
+    assert [at for (at,) in placed.values()] == [Slice("i-000", 0.5, gpu) for gpu in (0, 0, 1, 1)]
+    assert starts(run.handle(TrialFailed(20.0, "t002.1", "boom", ""))) == {
+        "t004.1": (Slice("i-000", 0.5, 1),)
+    }
+
+
+def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_trial() -> None:
+    allocator = Widths(0.5)
+    run, _ = packed(5, allocator)
+    allocator.start = 1.0
+    assert starts(run.handle(TrialFailed(20.0, "t000.1", "boom", ""))) == {}
+    assert starts(run.handle(TrialFailed(21.0, "t002.1", "boom", ""))) == {}
+    assert run.free_gpus == 1.0
+    said = run.handle(TrialFailed(22.0, "t001.1", "boom", ""))
+    assert starts(said) == {"t004.1": (Slice("i-000", 1.0),)}
+
+
+def test_a_share_grows_to_a_whole_gpu_only_where_it_can_have_one() -> None:
+    allocator = Widths(0.5, then=1.0)
+    run, _ = packed(4, allocator)
+    run.handle(TrialFailed(20.0, "t003.1", "boom", ""))
+    assert run.handle(epoch(21.0, "t000.1", 1)) == ()
+    assert run.handle(epoch(22.0, "t002.1", 1)) == (StopTrial("t002.1"),)
+    assert run.free_gpus == 0.0, "the other half is kept for it"
+    said = run.handle(TrialStopped(23.0, "t002.1"))
+    assert starts(said) == {"t002.2": (Slice("i-000", 1.0),)}
 
 
 # ---- what is told twice, or late -----------------------------------------------------------------

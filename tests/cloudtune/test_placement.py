@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.placement import enough, free_gpus, open_groups, place, slots
+from cloudtune.codec import decode, encode
+from cloudtune.placement import Room, enough, open_groups, place, rooms, slots
 from cloudtune.trial import Slice
 from tests.builders import group, offer
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from cloudtune.plan import Group
 
 WIDTHS = st.sampled_from([1 / 7, 1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0])
+
+
+def free(**whole: int) -> dict[str, Room]:
+    """Give instances with so many whole GPUs free."""
+    return {name: Room(count) for name, count in whole.items()}
 
 
 @pytest.mark.parametrize(
@@ -38,25 +44,76 @@ def test_slots(width: float, gpus: int, instances: int, expected: int) -> None:
 
 
 def test_the_fullest_instance_that_fits_is_taken() -> None:
-    assert place(1.0, 4, {"a": 4.0, "b": 2.0, "c": 0.0}) == (Slice("b", 1.0),)
-    assert place(4.0, 4, {"a": 4.0, "b": 2.0}) == (Slice("a", 4.0),)
-    assert place(1.0, 4, {"b": 2.0, "a": 2.0}) == (Slice("a", 1.0),), "ties go by id"
+    assert place(1.0, 4, free(a=4, b=2, c=0)) == (Slice("b", 1.0),)
+    assert place(4.0, 4, free(a=4, b=2)) == (Slice("a", 4.0),)
+    assert place(1.0, 4, free(b=2, a=2)) == (Slice("a", 1.0),), "ties go by id"
 
 
 def test_a_trial_that_does_not_fit_now_has_no_place() -> None:
-    assert place(2.0, 4, {"a": 1.0, "b": 1.0}) is None
+    assert place(2.0, 4, free(a=1, b=1)) is None
     assert place(1.0, 4, {}) is None
 
 
 def test_a_wide_trial_takes_whole_empty_instances() -> None:
-    assert place(8.0, 4, {"c": 4.0, "b": 3.0, "a": 4.0}) == (Slice("a", 4.0), Slice("c", 4.0))
-    assert place(8.0, 4, {"a": 4.0, "b": 3.0}) is None
-    assert place(6.0, 4, {"a": 4.0, "b": 4.0}) == (Slice("a", 3.0), Slice("b", 3.0))
+    assert place(8.0, 4, free(c=4, b=3, a=4)) == (Slice("a", 4.0), Slice("c", 4.0))
+    assert place(8.0, 4, free(a=4, b=3)) is None
+    assert place(6.0, 4, free(a=4, b=4)) == (Slice("a", 3.0), Slice("b", 3.0))
+    assert place(1.5, 1, free(a=1, b=1)) == (Slice("a", 0.75, 0), Slice("b", 0.75, 0))
 
 
 def test_slices_elsewhere_take_nothing() -> None:
-    taken = [Slice("a", 1.0), Slice("gone", 4.0), Slice("a", 0.5)]
-    assert free_gpus({"a": 4, "b": 1}, taken) == {"a": 2.5, "b": 1.0}
+    taken = [Slice("a", 1.0), Slice("gone", 4.0), Slice("a", 0.5, 0)]
+    left = rooms({"a": 4, "b": 1}, taken)
+    assert {name: room.free for name, room in left.items()} == {"a": 2.5, "b": 1.0}
+    assert left["a"].whole == 2
+
+
+def test_two_free_halves_of_different_gpus_are_no_room_for_a_whole_one() -> None:
+    left = rooms({"a": 2}, [Slice("a", 0.5, 0), Slice("a", 0.5, 1)])
+    assert left["a"].free == 1.0
+    assert place(1.0, 2, left) is None
+    assert place(0.5, 2, left) == (Slice("a", 0.5, 0),)
+
+
+def test_a_share_goes_on_the_fullest_gpu_that_has_room() -> None:
+    left = rooms({"a": 4, "b": 4}, [Slice("a", 0.5, 0), Slice("b", 0.25, 0), Slice("b", 0.6, 2)])
+    assert place(0.25, 4, left) == (Slice("b", 0.25, 2),)
+    assert place(0.5, 4, left) == (Slice("a", 0.5, 0),)
+    assert place(0.9, 4, left) == (Slice("b", 0.9, 1),), "the lowest number that is nobody's"
+
+
+def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+    left, found = {"a": Room(2)}, []
+    while (placed := place(0.5, 2, left)) is not None:
+        left["a"].take(placed[0])
+        found.append(placed[0].gpu)
+    assert found == [0, 0, 1, 1]
+
+
+def test_a_gpu_is_whole_again_when_its_last_share_has_gone() -> None:
+    room = Room(1)
+    thirds = [Slice("a", 1 / 3, 0)] * 3
+    for piece in thirds:
+        room.take(piece)
+    assert (room.whole, place(0.01, 1, {"a": room})) == (0, None)
+    for piece in thirds:
+        room.give(piece)
+    assert room.matches(Room(1))
+
+
+def test_a_slice_of_an_old_ledger_is_read() -> None:
+    assert decode(Slice, {"instance": "a", "gpus": 2.0}) == Slice("a", 2.0)
+    assert decode(Slice, encode(Slice("a", 0.5, 3))) == Slice("a", 0.5, 3)
+
+
+def test_a_room_knows_when_it_holds_too_much() -> None:
+    for pieces in (
+        [Slice("a", 2.0)],
+        [Slice("a", 0.6, 0)] * 2,
+        [Slice("a", 0.5, n) for n in (0, 1)],
+    ):
+        assert rooms({"a": 1}, pieces)["a"].overfull()
+    assert not rooms({"a": 1}, [Slice("a", 0.5, 0)] * 2)["a"].overfull()
 
 
 SMALL, BIG = group(offer(1), 4, 1.0, 4), group(offer(4, name="p.4x"), 2, 8.0, 1)
@@ -96,10 +153,10 @@ def test_as_many_trials_find_a_place_as_there_are_slots(
     machines = {f"i{n}": gpus for n in range(instances)}
     taken: list[Slice] = []
     placed = 0
-    while (found := place(width, gpus, free_gpus(machines, taken))) is not None:
+    while (found := place(width, gpus, rooms(machines, taken))) is not None:
         assert math.isclose(sum(piece.gpus for piece in found), width)
         assert len(found) == (1 if width <= gpus else math.ceil(width / gpus))
         taken += found
         placed += 1
     assert placed == slots(width, gpus, instances)
-    assert all(free >= -1e-6 for free in free_gpus(machines, taken).values())
+    assert not any(room.overfull() for room in rooms(machines, taken).values())

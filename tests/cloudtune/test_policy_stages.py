@@ -159,7 +159,36 @@ def test_a_trial_wider_than_an_instance_waits_for_all_of_its_instances() -> None
 
 def test_packed_trials_share_a_gpu() -> None:
     policy = scripted(staged((3, 0, 1, 1, 1 / 3), gpus=1))
-    assert starts(begun(policy, "i000")) == {f"t0{n}.1": (Slice("i-000", 1 / 3),) for n in range(3)}
+    third = (Slice("i-000", 1 / 3, 0),)
+    assert starts(begun(policy, "i000")) == {f"t0{n}.1": third for n in range(3)}
+
+
+def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_trial() -> None:
+    """What ran out of memory on half a GPU waits until one is wholly free."""
+    policy = scripted(staged((4, 0, 2, 1, 0.5), gpus=2))
+    begun(policy, "i000")
+    stopped = [TrialFailed(12.0, name, "boom", "") for name in ("t00.1", "t01.1")]
+    assert [starts(policy.handle(event)) for event in stopped] == [{}, {}]
+    full = TrialFailed(13.0, "t02.1", "out of memory", "…", out_of_memory=True)
+    assert starts(policy.handle(full)) == {"t02.2": (Slice("i-000", 1.0),)}
+
+    policy = scripted(staged((4, 0, 2, 1, 0.5), gpus=2))
+    begun(policy, "i000")
+    assert starts(policy.handle(TrialFailed(12.0, "t00.1", "boom", ""))) == {}
+    assert starts(policy.handle(TrialFailed(13.0, "t02.1", "…", "", out_of_memory=True))) == {}
+    assert policy.trials["t02"].status == "waiting", "a half of each is free"
+    said = policy.handle(TrialFailed(14.0, "t01.1", "boom", ""))
+    assert starts(said) == {"t02.2": (Slice("i-000", 1.0),)}
+
+
+def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+    """F12 of Fluid, with c = 2: GPUs 0 and 1 have two trials each, and the fifth has to wait."""
+    policy = scripted(staged((5, 0, 1, 1, 0.5), gpus=2))
+    placed = starts(begun(policy, "i000"))
+    assert [at for (at,) in placed.values()] == [Slice("i-000", 0.5, gpu) for gpu in (0, 0, 1, 1)]
+    policy.handle(epoch(12.0, "t02.1", 1))
+    started = starts(policy.handle(TrialStopped(12.5, "t02.1")))
+    assert started == {"t04.1": (Slice("i-000", 0.5, 1),)}, "on the GPU that has room"
 
 
 def test_the_end_comes_only_when_the_cloud_confirms_it() -> None:

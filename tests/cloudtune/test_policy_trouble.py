@@ -410,7 +410,7 @@ def test_a_packed_trial_that_runs_out_of_memory_goes_on_with_a_wider_share() -> 
     begun(policy, "i000")
     full = TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True)
     started = starts(policy.handle(full))
-    assert started["t01.2"] == (Slice("i-000", 0.5),), "its share is doubled"
+    assert started["t01.2"] == (Slice("i-000", 0.5, 1),), "its share is doubled"
     policy.handle(TrialStarted(12.0, "t01.2"))
     again = TrialFailed(13.0, "t01.2", "out of memory", "…", out_of_memory=True)
     assert starts(policy.handle(again))["t01.3"] == (Slice("i-000", 1.0),)

@@ -102,7 +102,7 @@ def main(path: str) -> None:
         max_instances=2,
         metric=Metric("loss", "min"),
         limits=Limits(90.0, None),
-        brakes=brakes((rented,)),
+        brakes=brakes(experiment, (rented,)),
     )
     folder, began = home.new_run(experiment.name), time.time()
     drive = Drive(
@@ -113,6 +113,7 @@ def main(path: str) -> None:
         began=began,
         lease_seconds=600.0,
         lease_end=began + 600.0,
+        join_seconds=120.0,
         last_epoch=FAR,
     )
     drive.go(policy, folder / "ledger.jsonl", {"probe": True}, lambda *_: None)

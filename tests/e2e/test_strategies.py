@@ -120,7 +120,8 @@ def test_sessions_as_only_such_a_run_asks_for_them(bench: Bench) -> None:
     for start in starts:
         epochs = epochs_of(entries, start.session)
         assert epochs == list(range(start.start_epoch + 1, start.start_epoch + 1 + len(epochs)))
-    assert epochs_of(entries, "t00.1")[-1] > 3, "it was stopped in mid-training"
+    assert starts[0].until_epoch > 3, "it was stopped in mid-training"
+    assert epochs_of(entries, "t00.1")[-1] >= 3
     assert len(epochs_of(entries, "c00.1")) >= 10
     assert not [e for e in entries if isinstance(e.event, TrialFailed | TrialLost)]
 

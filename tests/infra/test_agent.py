@@ -21,9 +21,9 @@ from cloudtune.infra.trial_session import cause
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudtune.infra.messages import Body, Interruption, News
+    from cloudtune.infra.messages import Body, Interruption, News, Remark
 
-    Told = Body | Interruption
+    Told = Body | Interruption | Remark
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,12 +69,17 @@ def training(folder: Path) -> Training:
 
 
 def part_of(
-    session: str, width: float, until: int, checkpoint: str | None = None, **config: object
+    session: str,
+    width: float,
+    until: int,
+    checkpoint: str | None = None,
+    gpu: int = -1,
+    **config: object,
 ) -> Part:
     workers = max(1, round(width))
     seats = tuple(Seat(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers))
     trial = session.rpartition(".")[0]
-    return Part(session, seats, width, Assignment(trial, config, checkpoint, 0, until, 0))
+    return Part(session, seats, width, Assignment(trial, config, checkpoint, 0, until, 0), gpu)
 
 
 class Node:
@@ -194,8 +199,8 @@ def test_a_stop_in_the_middle_of_an_epoch_waits_for_nothing(node: Node) -> None:
 
 
 def test_packed_trials_share_a_gpu_and_the_next_waits_for_room(node: Node) -> None:
-    for name in ("p.1", "q.1", "r.1", "s.1"):
-        node.agent.start(part_of(name, 0.5, until=1))
+    for name, gpu in (("p.1", 1), ("q.1", 1), ("r.1", 0), ("s.1", 0)):
+        node.agent.start(part_of(name, 0.5, until=1, gpu=gpu))
     node.agent.start(part_of("w.1", 1.0, until=1))
     node.agent.stop("p.1")
     node.hear("p.1")
@@ -203,6 +208,24 @@ def test_packed_trials_share_a_gpu_and_the_next_waits_for_room(node: Node) -> No
     node.agent.stop("q.1")
     assert kinds(node.hear("w.1", Epoch)) == ["Ready", "Epoch"]
     for name in ("r.1", "s.1", "w.1"):
+        node.agent.stop(name)
+        node.hear(name)
+
+
+def test_a_session_for_which_no_gpu_comes_free_is_lost(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two halves of different GPUs are no seat for a whole one; nobody should place it here."""
+    node.agent.start(part_of("h.1", 0.5, until=1, gpu=0))
+    node.agent.start(part_of("i.1", 0.5, until=1, gpu=1))
+    node.hear("i.1", Epoch)
+    monkeypatch.setattr("cloudtune.infra.agent._SEAT_SECONDS", 0.5)
+    node.agent.start(part_of("x.1", 1.0, until=1))
+    told = node.hear("x.1")
+    assert kinds(told) == ["Lost", "Gone"]
+    assert "no room on this node's GPUs for 0.5 s" in str(told[0])
+    assert not node.agent.describe()["h.1"].gone, "who has a seat keeps it"
+    for name in ("h.1", "i.1"):
         node.agent.stop(name)
         node.hear(name)
 

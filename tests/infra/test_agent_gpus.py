@@ -64,7 +64,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
 def begin(agent: Agent, session: str, kind: str, share: float = 0.5) -> None:
     config = {"kind": kind, "alone": str(Path.cwd())}
     assignment = Assignment(session, config, None, 0, 1, 0)
-    agent.start(Part(session, (Seat(0, 0, 1, 1, share),), share, assignment))
+    agent.start(Part(session, (Seat(0, 0, 1, 1, share),), share, assignment, gpu=0))
 
 
 def hear(agent: Agent, *sessions: str) -> dict[str, list[News]]:

@@ -65,7 +65,7 @@ def test_epoch_0_is_the_start_of_a_worker_at_any_width() -> None:
     pace = pacing.pace_of("v100")
     starts = {pacing.seconds_for(pace, "t0", 0, width, 1) for width in (1, 2, 4)}
     assert len(starts) == 1
-    assert starts.pop() == pytest.approx(16.0, rel=0.1)
+    assert starts.pop() == pytest.approx(1.0, rel=0.1)
 
 
 def test_cpu_types_and_the_tag_off_are_not_paced() -> None:

@@ -73,7 +73,8 @@ def test_ranks_follow_the_placement_and_those_of_a_node_are_together() -> None:
     ]
     assert [seat.local_rank for seat in parts["i-2"].seats] == [0, 1]
     assert {(s.world_size, s.nodes) for part in parts.values() for s in part.seats} == {(3, 2)}
-    packed = parts_of(start(Slice("i-1", 0.5)), known=0)["i-1"]
+    packed = parts_of(start(Slice("i-1", 0.5, 3)), known=0)["i-1"]
+    assert packed.gpu == 3
     assert [seat.share for seat in packed.seats] == [0.5]
     assert packed.gpus == 0.5
 

@@ -25,7 +25,8 @@ from cloudtune.events import (
 )
 from cloudtune.ledger import MemoryLedger
 from cloudtune.plan import Limits, Rentable
-from cloudtune.profiles.measure import Figures, MeasureError, MeasurePolicy, widths_of
+from cloudtune.profiles.figures import Figures, widths_of
+from cloudtune.profiles.measure import MeasureError, MeasurePolicy
 from cloudtune.replay import ReplayWorld
 from cloudtune.simulator import SimWorld, synthetic_metric
 from cloudtune.trial import EndReason, Slice

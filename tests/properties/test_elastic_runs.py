@@ -30,6 +30,7 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
+from cloudtune.infra.gpu_seats import GpuSeats
 from cloudtune.job import drain_seconds
 from cloudtune.ledger import Entry, MemoryLedger
 from cloudtune.plan import Charges, Limits, Rentable, admits
@@ -57,7 +58,7 @@ thorough = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 EVENTS = 40_000
-WIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
+WIDTHS = (1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def drawn(*key: object) -> float:
@@ -455,6 +456,7 @@ class Watch:
         self._ready: set[str] = set()  # instances
         self._joined: set[str] = set()  # intents
         self._seats: dict[str, StartTrial] = {}
+        self._agents: dict[str, GpuSeats] = {}  # by instance, as those of a real run
 
     def take(self, entry: Entry) -> None:
         self._follow(entry)
@@ -470,7 +472,7 @@ class Watch:
                 case StartTrial():
                     self._start(command)
                 case StopTrial() if isinstance(entry.event, NodeLost | InstanceGone):
-                    self._seats.pop(command.session, None)
+                    self._leave(command.session)
                 case Release():
                     self._ready -= {i for i, it in self._intent_of.items() if it == command.intent}
                 case SetTimer():
@@ -490,9 +492,9 @@ class Watch:
                 self._asked.pop(intent, None)
                 self._joined.discard(intent)
             case TrialStopped(session=session) | TrialFailed(session=session):
-                self._seats.pop(session, None)
+                self._leave(session)
             case TrialLost(session=session):
-                self._seats.pop(session, None)
+                self._leave(session)
             case _:
                 pass
 
@@ -503,12 +505,20 @@ class Watch:
         self._seats[command.session] = command
         most = self._case.most_concurrent
         assert most is None or len(self._seats) <= most
-        pieces = [piece for each in self._seats.values() for piece in each.placement]
         for piece in command.placement:
             intent = self._intent_of[piece.instance]
             assert intent in self._joined, f"{piece.instance} takes no trials"
-            taken = sum(p.gpus for p in pieces if p.instance == piece.instance)
-            assert taken <= self._gpus[self._asked[intent].instance_type] + 1e-6
+            gpus = self._agents.setdefault(piece.instance, GpuSeats(self._gpus_of(intent)))
+            seated = gpus.take(command.session, piece.gpus, piece.gpu)
+            assert seated is not None, f"{piece} can't sit there"
+
+    def _gpus_of(self, intent: str) -> int:
+        return self._gpus[self._asked[intent].instance_type]
+
+    def _leave(self, session: str) -> None:
+        self._seats.pop(session, None)
+        for gpus in self._agents.values():
+            gpus.give(session)
 
 
 def releases_are_confirmed_or_repeated(entries: Sequence[Entry]) -> None:
