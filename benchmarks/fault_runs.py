@@ -240,9 +240,8 @@ def main() -> None:
     _print_row(_HEADS)
     _print_row(["---"] * len(_HEADS))
     row, undisturbed = _undisturbed()
-    rows = [row]
-    for number in range(given.first, given.first + given.runs):
-        rows.append(_in_a_home(number, case(number, given.seed), undisturbed))  # noqa: PERF401
+    numbers = range(given.first, given.first + given.runs)
+    rows = [row, *(_in_a_home(each, case(each, given.seed), undisturbed) for each in numbers)]
     _print_total(rows)
 
 

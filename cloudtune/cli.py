@@ -338,6 +338,7 @@ def _conclude(ended: Ended) -> int:
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before renting from AWS.")
 def profile(
     experiment: Path,
+    *,
     pace: bool,
     epochs: int,
     pack: int | None,

@@ -199,6 +199,7 @@ class Drive:
             request=self.cloud.request,
             tags=self.cloud.tags,
             join_seconds=self.join_seconds,
+            deadline=self.lease_end - LEASE_GRACE_SECONDS,
         )
         return CloudWorld(
             RayHead(self.folder, rental, _own_address(self.cloud)),
@@ -450,13 +451,12 @@ def measure(
     )
     drive.go(policy, folder / "measure.jsonl", {"measure": experiment.to_json()}, watch)
     policy.raise_if_failed()
+    told = (f"measured on {experiment.cloud.provider} cloud", policy.left_out)
     profile = policy.figures.profile(
         instance_type,
         store.script_hash(experiment.train_file),
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "; ".join(
-            filter(None, (f"measured on {experiment.cloud.provider} cloud", policy.left_out))
-        ),
+        "; ".join(filter(None, told)),
     )
     return profile, policy.fleet.dollars(time.time() - began)
 

@@ -191,7 +191,8 @@ def problem_of(
     catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
     by_type = {profile.instance_type: profile for profile in profiles}
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
-    found, notes = [], []
+    found: list[Rentable] = []
+    notes: list[str] = []
     for offer in offers:
         machine = offer.instance_type
         if machine.name not in by_type:
@@ -216,9 +217,7 @@ def _with_room(
     if not crowded:
         return profile, ()
     widths = ", ".join(reversed(crowded))
-    note = (
-        f"{machine.name}: no trials at {widths} of a GPU: too much for its {room:,} MiB of memory"
-    )
+    note = f"{machine.name}: no trials at {widths} of a GPU, whose {room:,} MiB they would exceed"
     return profile.only(fitting), (note,)
 
 

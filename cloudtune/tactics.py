@@ -170,6 +170,12 @@ def _same_width(setup: Setup) -> Allocator:
     return SameWidth(_one_gpu(setup))
 
 
+def _ilp_widths(_setup: Setup) -> Allocator:
+    from cloudtune.planners.ilp_widths import IlpWidths  # noqa: PLC0415  the solver takes long
+
+    return IlpWidths()
+
+
 def _hypersched_widths(setup: Setup, policy: str = "UNIFORM") -> Allocator:
     return HyperSchedAllocator(policy=policy, atom=_one_gpu(setup), seed=setup.seed)
 
@@ -200,6 +206,7 @@ ALLOCATORS: dict[str, Callable[[Setup], Allocator]] = {
     "static-fluid:published": lambda _setup: StaticFluid(published=True),
     "dynamic-fluid": lambda _setup: DynamicFluid(),
     "dynamic-fluid:published": lambda _setup: DynamicFluid(published=True),
+    "ilp": _ilp_widths,
     "hypersched": _hypersched_widths,
     **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},
 }

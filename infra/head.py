@@ -37,6 +37,7 @@ JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
 RECORD = "head.json"
 _START_SECONDS = 60.0
+_SCRIPT_SECONDS = 30.0  # until a machine that was asked for runs its user data, and its lease
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_AUTH_MODE": "disabled",
@@ -58,7 +59,8 @@ class Rental:
 
     `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
     `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
-    it has in any case, to come up and be renewed. `request` goes to RunInstances as it is (image,
+    it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
+    run, if a minute is left till then. `request` goes to RunInstances as it is (image,
     subnet, …); `tags` are added to our own.
     """
 
@@ -70,6 +72,13 @@ class Rental:
     request: Mapping[str, Any]
     tags: Mapping[str, str]
     join_seconds: float = 900.0
+    deadline: float = math.inf
+
+    def unseen(self, now: float, until: float) -> float:
+        """Return how long one that never joins may last, in seconds, where limits pay till then."""
+        minutes = max(1.0, (self.deadline - now - _SCRIPT_SECONDS) / 60)
+        by_deadline = minutes if math.isinf(minutes) else math.floor(minutes)
+        return min(60.0 * by_deadline, max(until - now, self.join_seconds))
 
 
 @dataclass
@@ -205,7 +214,7 @@ class RayHead:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
         now, rental = time.time(), self.rental
         lease = max(60.0, min(now + rental.lease_seconds, rental.lease_end) - now)
-        first = min(lease, max(until - now, rental.join_seconds))
+        first = min(lease, rental.unseen(now, until))
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
             self._intents.setdefault(launch.intent, _Intent(launch, now, lease, first))

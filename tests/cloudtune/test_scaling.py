@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cloudtune.scaling import Measurement
@@ -26,3 +28,20 @@ def test_a_slower_script_takes_longer_epochs_and_the_same_boot() -> None:
     assert slow.epoch[2.0] == Measurement(7.5, 0.75, 3)
     assert (slow.boot, slow.start, slow.resize) == (made.boot, made.start, made.resize)
     assert made.slowed(1.0) is made
+
+
+def test_the_memory_of_a_share_is_measured_or_of_the_nearest() -> None:
+    made = replace(profile(SUBLINEAR), memory={0.5: 900.0, 1.0: 1000.0, 2.0: 700.0})
+    at = {width: made.worker_memory(width) for width in (0.25, 0.5, 0.75, 1.0, 2.0, 4.0)}
+    assert at == {0.25: 900.0, 0.5: 900.0, 0.75: 1000.0, 1.0: 1000.0, 2.0: 700.0, 4.0: None}
+    narrow = replace(made, memory={0.25: 800.0, 4.0: 500.0})
+    assert (narrow.worker_memory(0.5), narrow.worker_memory(1.0)) == (800.0, 800.0)
+    assert profile(SUBLINEAR).worker_memory(0.5) is None
+
+
+def test_as_many_as_share_a_gpu_must_fit() -> None:
+    made = replace(profile(SUBLINEAR), memory={1.0: 1000.0})
+    assert made.fits(1 / 3, 3000.0)
+    assert not made.fits(1 / 3, 2999.0)
+    assert made.fits(1 / 16, 0.0), "nobody knows what the GPU has"
+    assert made.fits(1.0, 999.0), "it did train"

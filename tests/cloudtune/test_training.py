@@ -32,7 +32,7 @@ from cloudtune.training import (
     Session,
     StopTraining,
 )
-from cloudtune.training_state import digest
+from cloudtune.training_state import CONTEXT_MIB, digest
 from cloudtune.user_script import load_function
 
 if TYPE_CHECKING:
@@ -549,6 +549,20 @@ def test_the_digest_tells_parameters_apart() -> None:
     with torch.no_grad():
         model.bias[1] += 1
     assert digest([model]) != before
+
+
+def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [report.memory_mib for report in run_granted(steady, max_epoch=1)] == [None]
+    asked: list[str] = []
+
+    def reserved(device: str) -> int:
+        asked.append(device)
+        return 3 * 2**20
+
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", reserved)
+    told = run_granted(steady, max_epoch=1, device="cuda:0")
+    assert [report.memory_mib for report in told] == [3 + CONTEXT_MIB]
+    assert asked == ["cuda:0"]
 
 
 @pytest.mark.gpu

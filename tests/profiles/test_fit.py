@@ -79,6 +79,13 @@ def test_the_envelope_drops_what_is_no_faster_and_says_so() -> None:
     assert found.source == "made up; monotone envelope applied: dropped width 8, 12"
 
 
+def test_the_envelope_goes_through_shares_of_a_gpu_and_memory() -> None:
+    here = profile({0.25: 30.0, 0.5: 14.0, 1.0: 14.0, 2.0: 5.0})
+    found = monotone_envelope(replace(here, memory={0.5: 900.0, 1.0: 1000.0}))
+    assert found.widths == (0.25, 0.5, 2.0)
+    assert found.memory == {0.5: 900.0}
+
+
 def test_the_envelope_of_a_falling_curve_is_the_curve() -> None:
     here = profile(law(8.0, 1.0, 0.0))
     assert monotone_envelope(here) is here

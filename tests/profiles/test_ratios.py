@@ -103,6 +103,16 @@ def test_the_same_gpu_elsewhere_is_as_fast_within_a_stated_error() -> None:
     assert found.error == SAME_GPU_SPREAD
 
 
+def test_memory_stays_with_the_widths_that_stay() -> None:
+    here = replace(profile(EPOCH), memory={0.5: 7000.0, 1.0: 6500.0, 8.0: 2000.0})
+    packed = derive(here, V100, machine("v100", 2))
+    assert packed is not None
+    assert packed.memory == {0.5: 7000.0, 1.0: 6500.0}
+    faster = derive(here, V100, A100)
+    assert faster is not None
+    assert faster.memory == {1.0: 6500.0, 8.0: 2000.0}, "no shares of another GPU"
+
+
 def test_the_same_type_needs_nothing() -> None:
     here = profile(EPOCH)
     assert derive(here, V100, V100) is here

@@ -50,6 +50,24 @@ def test_profiles_read_back_equal(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["p.json"], "nothing lies around"
 
 
+def test_memory_is_kept_and_older_files_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    full = replace(made("a"), memory={1 / 3: 900.5, 1.0: 1000.0})
+    write(path, [full])
+    assert read(path) == [full]
+    data = json.loads(path.read_text())
+    del data["profiles"][0]["memory"]
+    path.write_text(json.dumps(data))
+    assert read(path) == [made("a")]
+
+
+@pytest.mark.parametrize("mib", [-1.0, math.inf, math.nan])
+def test_impossible_memory_is_refused(tmp_path: Path, mib: float) -> None:
+    write(tmp_path / "p.json", [replace(made("a"), memory={1.0: mib})])
+    with pytest.raises(UsageError, match=r"p\.json: .*g\.4x: `memory` at width 1 is"):
+        read(tmp_path / "p.json")
+
+
 def test_a_script_is_known_by_its_bytes(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_bytes(b"x = 1\n")

@@ -1,0 +1,51 @@
+"""Shares of a GPU, measured on the emulated cloud and planned with, through the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.ledger import read_entries
+from cloudtune.profiles.store import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.conftest import Bench
+
+pytestmark = pytest.mark.cluster
+
+
+def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=2, last=4)
+    done = bench("profile", path, "--pack", "2", "--epochs", "2", "--no-pace")
+    assert done.code == 0, done.out + done.err
+    assert "trains 4 trials, 1/2 GPU each" in done.out
+    assert "epoch on 1/2 GPU" in done.out
+    assert "measured on emulated cloud" in done.out
+    (kept,) = bench.home.glob("profiles/*.json")
+    (profile,) = read(kept)
+    assert profile.widths == (0.5, 1.0, 2.0)
+    assert profile.memory == {}, "an emulated machine has no GPU memory to speak of"
+    assert most_at_once(bench.home) == 4, "two GPUs had four trials in training"
+
+    planned = bench("plan", path, "-o", "json", "--instances", "g7.12xlarge")
+    assert planned.code == 0, planned.out + planned.err
+    assert json.loads(planned.out)["feasible"] is True
+
+
+def most_at_once(home: Path) -> int:
+    """Return the most sessions that were set up, and not yet stopped, at once."""
+    (path,) = home.glob("runs/*/measure.jsonl")
+    live: set[str] = set()
+    most = 0
+    for entry in read_entries(path):
+        kind = type(entry.event).__name__
+        if kind == "TrialStarted":
+            live.add(entry.event.session)  # type: ignore[union-attr]
+        if kind == "TrialStopped":
+            live.discard(entry.event.session)  # type: ignore[union-attr]
+        most = max(most, len(live))
+    return most

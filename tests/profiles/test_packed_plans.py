@@ -1,0 +1,137 @@
+"""Widths below 1 from a profile to a plan and a run; not where a GPU has too little memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune import planning
+from cloudtune.commands import StartTrial
+from cloudtune.elastic_planning import elastic_job, propose_elastic
+from cloudtune.engine import run
+from cloudtune.experiment import Experiment
+from cloudtune.ledger import MemoryLedger
+from cloudtune.plan import Limits
+from cloudtune.planning import Wish, make_plan, problem_of
+from cloudtune.proposing import propose
+from cloudtune.simulator import SimWorld, synthetic_metric
+from tests.builders import profile
+
+if TYPE_CHECKING:
+    from cloudtune.job import Job
+    from cloudtune.planning import Problem
+    from cloudtune.scaling import ScalingProfile
+
+TYPE = "g4dn.12xlarge"  # four T4 of 16,384 MiB each
+WORTH_PACKING = {0.25: 16.0, 0.5: 11.0, 1.0: 8.0, 2.0: 5.0}
+LIMITS = Limits(3600.0, 20.0)
+
+
+def experiment(**changes: Any) -> Experiment:
+    fields: dict[str, Any] = {
+        "name": "packed",
+        "train": "train.py:train",
+        "metric": {"name": "score", "mode": "max"},
+        "search": {"x": {"uniform": [0, 1]}},
+        "trials": 16,
+        "epochs": {"min": 2, "max": 8},
+        "eta": 2,
+        "cloud": {"instances": [TYPE], "max_instances": 1},
+        **changes,
+    }
+    return Experiment(**fields)
+
+
+def measured(memory: dict[float, float] | None = None) -> ScalingProfile:
+    return replace(profile(WORTH_PACKING, name=TYPE), memory=memory or {})
+
+
+def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem:
+    return problem_of(experiment(**changes), [measured(memory)])
+
+
+# ---- what packs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planner", planning.PLANNERS)
+def test_every_planner_packs_where_that_is_cheaper(planner: str) -> None:
+    plan = make_plan(problem(), LIMITS, Wish(planner=planner)).plan
+    widths = {group.width for stage in plan.stages for group in stage.groups}
+    assert min(widths) < 1, widths
+
+
+def test_an_elastic_run_packs_the_trials_of_one_gpu() -> None:
+    job = elastic_job(problem(strategy={"name": "asha", "allocator": "dynamic-fluid"}), LIMITS, 0.0)
+    assert most_on_one(job) >= 8, "four GPUs of one instance have more than four trials"
+
+
+def most_on_one(job: Job) -> int:
+    """Play a run; return the most trials that were on the instance at once."""
+    world = SimWorld(job.rentables, "score", synthetic_metric("max", 7), 7)
+    ledger = MemoryLedger()
+    run(job.policy(), world, ledger)
+    live: set[str] = set()
+    most = 0
+    for entry in ledger.entries:
+        if type(entry.event).__name__ in {"TrialStopped", "TrialFailed", "TrialLost"}:
+            live.discard(entry.event.session)  # type: ignore[union-attr]
+        live |= {each.session for each in entry.commands if isinstance(each, StartTrial)}
+        most = max(most, len(live))
+    return most
+
+
+# ---- the memory guard --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("memory", "widths"),
+    [
+        ({}, (0.25, 0.5, 1.0, 2.0)),
+        ({1.0: 4000.0}, (0.25, 0.5, 1.0, 2.0)),
+        ({1.0: 4096.0}, (0.25, 0.5, 1.0, 2.0)),
+        ({1.0: 4097.0}, (0.5, 1.0, 2.0)),
+        ({1.0: 9000.0}, (1.0, 2.0)),
+        ({1.0: 9000.0, 0.5: 8000.0}, (0.5, 1.0, 2.0)),
+        ({1.0: 3000.0, 0.5: 3000.0, 0.25: 5000.0}, (0.5, 1.0, 2.0)),
+        ({1.0: 99999.0}, (1.0, 2.0)),
+        ({2.0: 99999.0}, (0.25, 0.5, 1.0, 2.0)),
+    ],
+)
+def test_shares_without_room_are_not_offered(
+    memory: dict[float, float], widths: tuple[float, ...]
+) -> None:
+    found = problem(memory)
+    assert {each.profile.widths for each in found.rentables} == {widths}
+    assert bool(found.notes) == (len(widths) < 4)
+
+
+NOTE = f"{TYPE}: no trials at 1/2, 1/4 of a GPU, whose 16,384 MiB they would exceed"
+
+
+def test_what_is_not_offered_is_told_with_the_plan() -> None:
+    full = problem({1.0: 9000.0})
+    proposal = propose(make_plan(full, LIMITS), LIMITS)
+    assert proposal.assumptions.count(NOTE) == 1
+    widths = {group.width for stage in proposal.plan.stages for group in stage.groups}
+    assert min(widths) >= 1
+    assert NOTE not in propose(make_plan(problem(), LIMITS), LIMITS).assumptions
+
+
+def test_what_is_not_offered_is_told_with_a_forecast() -> None:
+    full = problem({1.0: 9000.0}, strategy="asha")
+    assert NOTE in propose_elastic(full, elastic_job(full, LIMITS, 0.0)).assumptions
+
+
+def test_the_same_script_on_a_larger_gpu_has_room() -> None:
+    """A T4 in another type is derived from; the memory goes by that type's own GPU."""
+    wanted = experiment(cloud={"instances": [TYPE, "g4dn.xlarge"], "max_instances": 1})
+    found = problem_of(wanted, [measured({1.0: 5000.0})])
+    assert {each.profile.widths for each in found.rentables} == {(0.5, 1.0, 2.0), (0.5, 1.0)}
+    assert len(found.notes) == 2
+
+
+def test_a_type_that_only_shares_were_known_of_is_none_to_rent() -> None:
+    only = replace(profile({0.5: 9.0}, name=TYPE), memory={0.5: 9000.0})
+    assert problem_of(experiment(), [only]).rentables == ()
