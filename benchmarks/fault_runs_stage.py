@@ -99,13 +99,13 @@ class Stage:
         self._environment = {**os.environ, "CLOUDTUNE_HOME": str(self.home)}
         self._process: subprocess.Popen[bytes] | None = None
         self._began = time.monotonic()
-        folder.mkdir(parents=True, exist_ok=True)
-        text = _EXPERIMENT.format(
-            deadline=deadline, budget=budget, kind=TYPES[market], market=market
-        )
-        (folder / "experiment.yaml").write_text(text)
-        (folder / "train.py").write_text(_TRAIN)
-        write(folder / "profile.json", [_profile(folder / "train.py", TYPES[market])])
+        self._scripts = folder / "x"  # beside the home: Ray copies it to every node
+        self._scripts.mkdir(parents=True, exist_ok=True)
+        kind, script = TYPES[market], self._scripts / "train.py"
+        text = _EXPERIMENT.format(deadline=deadline, budget=budget, kind=kind, market=market)
+        (self._scripts / "experiment.yaml").write_text(text)
+        script.write_text(_TRAIN)
+        write(self._scripts / "profile.json", [_profile(script, kind)])
         self._emulator = self._keep_emulator()
         self.control = EmulatorControl(self._emulator.endpoint)
 
@@ -127,7 +127,7 @@ class Stage:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "cloudtune", *arguments],
                 env=self._environment,
-                cwd=self.folder,
+                cwd=self._scripts,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -245,7 +245,7 @@ class Stage:
         done = subprocess.run(
             [sys.executable, "-m", "cloudtune", "report", "-o", "json"],
             env=self._environment,
-            cwd=self.folder,
+            cwd=self._scripts,
             capture_output=True,
             text=True,
             check=False,

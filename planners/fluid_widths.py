@@ -131,7 +131,8 @@ class DynamicFluid(StaticFluid):
         now, then = (self._seconds(view, trial, each) for each in (trial.width, width))
         if width > trial.width and scales_up(now, then, resize):
             return width
-        if width < trial.width and scales_down(trial.width, now, width, then, resize):
+        pays = width < trial.width and scales_down(trial.width, now, width, then, resize)
+        if pays and self._is_short(view, trial):
             return width
         return self._from_idle(view, trial) or trial.width
 
@@ -163,6 +164,17 @@ class DynamicFluid(StaticFluid):
         heights = [self._left(view, name, until, rentable) for name, until in wanted.items()]
         shares = self._shares(rentable, heights, gpus)
         return {name: offered(rentable, share) for name, share in zip(wanted, shares, strict=True)}
+
+    def _is_short(self, view: View, trial: TrialProgress) -> bool:
+        """Whether anybody else lacks GPUs: where nobody does, what is given up would only idle."""
+        live = {each.id: each for each in view.running if each.status != "stopping"}
+        lacking = sum(
+            self._plan.get(name, 0.0) - each.width
+            for name, each in live.items()
+            if name != trial.id and self._plan.get(name, 0.0) > each.width
+        )
+        lacking += sum(self._plan.get(name, 0.0) for name in self._waiting if name not in live)
+        return lacking > view.free_gpus + _WHOLE
 
     # ---- what is idle --------------------------------------------------------------------
 

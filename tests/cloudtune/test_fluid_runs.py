@@ -118,6 +118,15 @@ def test_f09_no_gpu_idles_while_a_trial_would_gain_by_it() -> None:
     assert kept.policy.resizes == 0, "a width that is slower is left alone"
 
 
+def test_f07_what_grew_by_idle_gpus_does_not_shrink_for_nobody() -> None:
+    """Sublinear, so narrower always saves GPU-seconds: it would shrink and grow for ever."""
+    uneven = profile({1.0: 1.0, 2.0: 0.57, 3.0: 0.42, 4.0: 0.33}, start=0.0, resize=1.9)
+    still = play(GRID, game([174, 134, 13, 59], allocator=StaticFluid, gpus=4, profile=uneven))
+    moved = play(GRID, game([174, 134, 13, 59], allocator=DynamicFluid, gpus=4, profile=uneven))
+    assert moved.policy.resizes <= 8
+    assert ends(moved) < ends(still)
+
+
 def test_f10_published_an_unprofiled_trial_begins_at_one_gpu() -> None:
     played = play(GRID, game([30, 30], allocator=lambda: DynamicFluid(published=True)))
     assert all(found[0] == 1.0 for found in widths(played).values())
