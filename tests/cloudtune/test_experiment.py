@@ -292,7 +292,11 @@ BAD_FIELDS = [
     ("$40", "€40", "12: limits.budget: '€40' is not in US dollars, the only currency here"),
     ("$40", ".inf", "12: limits.budget: 'inf' is not a positive amount"),
     ("$40", "{}", "12: limits.budget: '{}' is not a positive amount"),
-    ("emulated", "amazon", "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local."),
+    (
+        "emulated",
+        "amazon",
+        "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local.",
+    ),
     ("[g4dn.12xlarge]", "[]", "15: cloud.instances: is empty; write for example [g4dn.12xlarge]"),
     ("[g4dn.12xlarge]", "g4dn.12xlarge", "15: cloud.instances: 'g4dn.12xlarge' is not a list;"),
     ("[g4dn.12xlarge]", "[a, b, a]", "15: cloud.instances[2]: 'a' is listed twice; keep one"),
