@@ -20,7 +20,6 @@ from cloudtune.infra.autoscaler import Journal
 from cloudtune.infra.ec2 import Ec2, ids
 from cloudtune.infra.errors import TROUBLE
 from cloudtune.infra.head import JOURNAL, RayHead, Rental
-from cloudtune.infra.lease import RENEW_SECONDS
 from cloudtune.infra.node import metadata
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.ray_world import CloudWorld
@@ -28,7 +27,7 @@ from cloudtune.infra.trainer import Training
 from cloudtune.job import Job, trials
 from cloudtune.ledger import FileLedger, read_entries, read_header
 from cloudtune.plan import Limits
-from cloudtune.planning import LEASE_GRACE_SECONDS, catalog_of, longest, markets_of
+from cloudtune.planning import LEASE_GRACE_SECONDS, catalog_of, join_seconds, longest, markets_of
 from cloudtune.policy import Policy
 from cloudtune.profiles import store
 from cloudtune.profiles.measure import MeasurePolicy
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.infra.cloud import Cloud
     from cloudtune.job import JobPolicy
-    from cloudtune.plan import Rentable
     from cloudtune.reporting import Report
     from cloudtune.resuming import Outstanding
     from cloudtune.scaling import ScalingProfile
@@ -334,11 +332,6 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
         return ()
 
 
-def _join_seconds(rentable: Rentable) -> float:
-    """Return what an instance may take to join, and then to be renewed."""
-    return rentable.profile.launch.high + rentable.profile.boot.high + 2 * RENEW_SECONDS
-
-
 def _drive(job: Job, folder: Path, cloud: Cloud) -> Drive:
     lives = longest(job.plan, job.limits)
     return Drive(
@@ -349,7 +342,7 @@ def _drive(job: Job, folder: Path, cloud: Cloud) -> Drive:
         began=job.began,
         lease_seconds=lives + LEASE_GRACE_SECONDS,
         lease_end=job.began + (job.limits.deadline or lives) + LEASE_GRACE_SECONDS,
-        join_seconds=max(map(_join_seconds, (*job.rentables, *job.standins))),
+        join_seconds=max(join_seconds(each.profile) for each in (*job.rentables, *job.standins)),
         last_epoch=job.experiment.epochs.max,
     )
 

@@ -18,9 +18,8 @@ from cloudtune.job import Job, charges_of, elastic, sampler_name
 from cloudtune.plan import Limits, Spread
 from cloudtune.plan_tables import limits_text
 from cloudtune.proposal import ElasticProposal, PriceNote
-from cloudtune.proposing import profile_note
+from cloudtune.proposing import profile_note, worst_bill
 from cloudtune.simulator import SimWorld, synthetic_metric
-from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from cloudtune.commands import Command
     from cloudtune.elastic import ElasticPolicy
     from cloudtune.events import Event
+    from cloudtune.plan import Rentable
     from cloudtune.planning import Problem
 
 SAMPLES = 20
@@ -186,7 +186,7 @@ def propose_elastic(problem: Problem, job: Job) -> ElasticProposal:
     plan, experiment, catalog = job.plan, job.experiment, problem.catalog
     assert isinstance(plan, ElasticPlan)
     today = time.strftime("%Y-%m-%d")
-    worst, why = _worst(plan, job.limits)
+    worst, why = _worst(plan, job.limits, job.rentables)
     notes = (profile_note(each.profile, today) for each in problem.rentables)
     return ElasticProposal(
         name=experiment.name,
@@ -208,19 +208,12 @@ def propose_elastic(problem: Problem, job: Job) -> ElasticProposal:
     )
 
 
-def _worst(plan: ElasticPlan, limits: Limits) -> tuple[float, str]:
+def _worst(plan: ElasticPlan, limits: Limits, rentables: Sequence[Rentable]) -> tuple[float, str]:
     """Return the largest bill that a run can end with, and when it does."""
+    launched = plan.most_instances * plan.charges.usd_per_launch
+    joining = max(planning.join_seconds(each.profile) for each in rentables)
     longest = planning.longest(plan, limits)
-    lives = min(longest, limits.deadline or longest) + planning.LEASE_GRACE_SECONDS
-    orphaned = plan.usd_per_second * lives + plan.most_instances * plan.charges.usd_per_launch
-    lease = (
-        f"if this machine dies in mid-run: {format_dollars(orphaned)}, when the last instance's "
-        f"lease ends after {format_seconds(lives)}; `cloudtune gc` ends it sooner"
-    )
-    if limits.budget is None:
-        return orphaned, f"no budget is set; {lease}"
-    stops = f"the run itself stops below {format_dollars(limits.budget)}; {lease}"
-    return max(limits.budget, orphaned), stops
+    return worst_bill(longest, limits, plan.usd_per_second, launched, joining)
 
 
 def _assumptions(problem: Problem) -> Iterator[str]:

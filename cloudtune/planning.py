@@ -12,6 +12,7 @@ from cloudtune import home
 from cloudtune.elastic_plan import ElasticPlan
 from cloudtune.errors import InfeasibleError, UsageError
 from cloudtune.infra import local, pricing
+from cloudtune.infra.lease import RENEW_SECONDS
 from cloudtune.job import charges_of, drain_seconds, strategy, trials
 from cloudtune.phrases import width_text
 from cloudtune.plan import Limits, Outlook, PlanRequest, Rentable
@@ -427,6 +428,11 @@ def no_profile(experiment: Experiment) -> UsageError:
         "it with `cloudtune profile`, name a file with --profile FILE, or begin with published "
         "figures: --profile resnet50-cifar10@v100 (docs/profiles.md lists them)"
     )
+
+
+def join_seconds(profile: ScalingProfile) -> float:
+    """Return what an instance may take to join, and then to have its lease renewed."""
+    return profile.launch.high + profile.boot.high + 2 * RENEW_SECONDS
 
 
 def longest(plan: Plan | ElasticPlan, limits: Limits | None = None) -> float:

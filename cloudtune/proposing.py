@@ -17,9 +17,9 @@ from cloudtune.proposal import Comparison, PriceNote, ProfileNote, Proposal
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from cloudtune.plan import Objective, Plan, Planner, PlanRequest
+    from cloudtune.plan import Objective, Plan, Planner, PlanRequest, Rentable
     from cloudtune.planning import Planned
     from cloudtune.scaling import ScalingProfile
 
@@ -33,7 +33,7 @@ def propose(planned: Planned, limits: Limits, *, compare: bool = False) -> Propo
     experiment, plan, wish = planned.problem.experiment, planned.plan, planned.wish
     catalog = planned.problem.catalog
     today = time.strftime("%Y-%m-%d")
-    worst, why = _worst(plan, limits)
+    worst, why = _worst(plan, limits, planned.rentables)
     notes = (profile_note(each.profile, today) for each in planned.rentables)
     return Proposal(
         name=experiment.name,
@@ -130,25 +130,37 @@ def _other_market(planned: Planned) -> tuple[str, PlanRequest] | None:
     return name, replace(planned.request, rentables=found.rentables)
 
 
-def _worst(plan: Plan, limits: Limits) -> tuple[float, str]:
+def _worst(plan: Plan, limits: Limits, rentables: Sequence[Rentable]) -> tuple[float, str]:
     """Return the largest bill that a run of the plan can end with, and when it does."""
     rate = max(
         sum(group.instances * group.offer.usd_per_hour for group in stage.groups)
         for stage in plan.stages
     )
-    longest = planning.longest(plan)
-    lives = min(longest, limits.deadline or longest) + planning.LEASE_GRACE_SECONDS
     launched = sum(plan.launches.values()) * plan.charges.usd_per_launch
-    orphaned = rate * lives / 3600.0 + launched + lives * plan.charges.usd_per_second
-    lease = (
-        f"if this machine dies in mid-run: {format_dollars(orphaned)}, when the last instance's "
-        f"lease ends after {format_seconds(lives)}; `cloudtune gc` ends it sooner"
+    joining = max(planning.join_seconds(each.profile) for each in rentables)
+    return worst_bill(planning.longest(plan), limits, rate / 3600.0, launched, joining)
+
+
+def worst_bill(
+    longest: float, limits: Limits, rate: float, launched: float, joining: float
+) -> tuple[float, str]:
+    """Return the largest bill of a run at `rate` dollars a second, and when it is that.
+
+    Leases end what is rented when the limits would be passed, whatever becomes of the controller;
+    an instance that still boots has `joining` seconds, until the deadline at most.
+    """
+    lives = min(longest, limits.deadline or longest)
+    unbounded = rate * lives + launched
+    if limits.budget is None:
+        when = f"the run goes on for {format_seconds(lives)}"
+        return unbounded, f"no budget is set: that is if {when} with all of it rented"
+    booting = rate * joining
+    return limits.budget + booting, (
+        f"the run itself stops below {format_dollars(limits.budget)}, and if this machine dies, "
+        f"leases end the instances by then; what is still booting may last "
+        f"{format_seconds(joining)} longer ({format_dollars(booting)}). `cloudtune gc` ends all at "
+        "once"
     )
-    if limits.budget is not None:
-        return max(limits.budget, orphaned), (
-            f"the run itself stops below {format_dollars(limits.budget)}; {lease}"
-        )
-    return orphaned, f"no budget is set; {lease}"
 
 
 def _assumptions(planned: Planned) -> Iterator[str]:
