@@ -146,7 +146,10 @@ class ElasticPolicy(ElasticBooks):
         commands = [self._start(*found) for found in self._seated_again()]
         least = self.allocator.least(self)
         tasks = self._wanted(least)
-        commands += [c for task in tasks if (c := self._let_on(task)) is not None]
+        going_on = [task for task in tasks if self._goes_on(task)]
+        for task in going_on:  # all before any of them: an allocator sees them as one group
+            self._until[task.trial.id] = task.until
+        commands += [self._let_on(self.trials[task.trial.id]) for task in going_on]
         starting, waiting = self._seated_tasks(tasks)
         commands += starting
         missing = sum(waiting) + sum(t.width or least for t in self._again.values())
@@ -248,17 +251,18 @@ class ElasticPolicy(ElasticBooks):
         groups = self.strategy.requests(self, room) if room > 0 else ()
         return [task for group in groups for task in group.tasks]
 
-    def _let_on(self, task: Task) -> Command | None:
-        """Let a trial that waits at its rung train on where it is, or move to its new width."""
+    def _goes_on(self, task: Task) -> bool:
+        """Whether it is to train on from the rung where it waits on its GPUs."""
         trial = self.trials.get(task.trial.id)
-        if trial is None or trial.status != "at rung" or task.until <= trial.epoch:
-            return None
-        self._until[trial.id] = task.until
+        return trial is not None and trial.status == "at rung" and task.until > trial.epoch
+
+    def _let_on(self, trial: TrialProgress) -> Command:
+        """Let a trial that waits at its rung train on where it is, or move to its new width."""
         moved = self._resize(trial)
         if moved is not None:
             return moved
         trial.status = "training"
-        return ExtendTrial(trial.session, task.until)
+        return ExtendTrial(trial.session, self._until[trial.id])
 
     def _seated_tasks(self, tasks: Sequence[Task]) -> tuple[list[Command], list[Width]]:
         """Start the tasks that fit, in order; returns the widths of those that have to wait."""

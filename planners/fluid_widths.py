@@ -41,15 +41,19 @@ def resize_seconds(view: View, rentable: Rentable) -> float:
 class StaticFluid:
     """Shares the idle GPUs out among the trials of a group that are to start, by their budgets.
 
-    Once started a trial keeps its width. With `published` a share below one GPU is rounded down to
-    the narrowest width, as in the paper, and a trial of which nothing was measured begins at one
-    GPU; otherwise what is known of the others and of the profile is good enough for it.
+    A trial keeps its width until it goes on to another rung: those that do are a group of their
+    own, and are widened or narrowed where there is room at the end of an epoch. With `published` a
+    share below one GPU is rounded down to the narrowest width, as in the paper, and a trial of
+    which nothing was measured begins at one GPU; otherwise what is known of the others and of the
+    profile is good enough for it.
     """
 
     def __init__(self, *, published: bool = False) -> None:
         self._published = published
         self.name = "static-fluid"
         self.plannings = 0
+        self._widths: dict[TrialId, Width] = {}  # of those that went on from a rung
+        self._rung_at = -math.inf
 
     def least(self, view: View) -> Width:
         """Return the narrowest width of the profile."""
@@ -72,8 +76,26 @@ class StaticFluid:
         ]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width that it has."""
-        return trial.width
+        """Return the width that it has, or the one that it is to have from its last rung on."""
+        if trial.status == "at rung":
+            self._plan_rung(view)
+        return self._widths.get(trial.id, trial.width)
+
+    def _plan_rung(self, view: View) -> None:
+        """Share out what those have, and is idle, who go on from a rung now; once for all of them.
+
+        The GPUs of those who don't are about to be free.
+        """
+        group = [t for t in view.running if t.status == "at rung" and view.until(t.id) > t.epoch]
+        if view.now == self._rung_at or not group:
+            return
+        self._rung_at, rentable = view.now, reference(view)
+        busy = sum(t.width for t in view.running if t.status in {"starting", "training"})
+        heights = [self._left(view, t.id, view.until(t.id), rentable) for t in group]
+        gpus = math.floor(self._gpus(view) - busy + _WHOLE)
+        shares = self._shares(rentable, heights, max(1, gpus))
+        for trial, share in zip(group, shares, strict=True):
+            self._widths[trial.id] = offered(rentable, share)
 
     @staticmethod
     def _gpus(view: View) -> int:

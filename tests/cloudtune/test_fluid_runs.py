@@ -215,6 +215,22 @@ def test_f19_losers_stop_once_the_next_rung_is_full() -> None:
     assert stopped
 
 
+@pytest.mark.parametrize("kind", [StaticFluid, DynamicFluid])
+def test_f02_those_that_go_on_from_a_rung_are_a_group_of_their_own(
+    kind: Callable[[], Allocator],
+) -> None:
+    """Nine on eight GPUs have one each; three that go on share the eight; the last has four."""
+    many = Game(
+        numbered(9), metric=final([n / 9 for n in range(9)]), gpus=4, instances=2, profile=FREE
+    ).but(allocator=kind)
+    played = play(by_name("sha", eta=3, max_epochs=9, trials=9), many)
+    (best,) = (name for name, epochs in played.epochs.items() if epochs == 9)
+    found = widths(played)[best]
+    assert found[0] == 1.0
+    assert found[-1] == 4.0
+    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
+
+
 def test_f20_an_idle_gpu_goes_to_the_trial_with_the_most_left() -> None:
     """Five GPUs, three trials: the shares leave some idle, and the longest takes them."""
     played = play(GRID, game([9, 10, 30], allocator=DynamicFluid))
