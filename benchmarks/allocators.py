@@ -1,21 +1,27 @@
-"""Makespans of the allocators against the integer program and against the bound: random groups.
+"""Makespans of the allocators against the integer program and against its bound: random groups.
 
-    python -m benchmarks.allocators [--groups 500] [--seed 0]
+    python -m benchmarks.allocators [--groups 1000] [--seed 0]
 
 Groups of 2 to 10 trials on 1 to 3 nodes of 1, 2, 4 or 8 GPUs, with 1, 2, 4 or 8 trials to a GPU at
-most; budgets are uniform, of a long tail, or those of a halving rung; twice the GPUs are twice as
-fast (linear), less so (sublinear), or over a node's edge even slower (uneven). Each is a ratio to
-the integer program's schedule, and to its proven bound: 1 is as good. DynamicFluid is the real
-allocator in the real policy, in virtual time with a resize cost of 2 % of the mean budget; it can
-beat the program, whose trials keep their width.
+most; budgets are uniform, of a long tail, or those of a halving rung. Curves: twice the GPUs are
+twice as fast (linear), less so (sublinear: width to the power 0.8), over a node's edge slower
+(uneven), or measured: a published profile (docs/profiles.md) drawn at random with the nodes that it
+was measured on, some of which are slower at 8 GPUs than at 4. Static
+widths are list-scheduled on the real nodes. DynamicFluid is the real allocator in the real policy,
+in virtual time, at two costs of a resize (shares of the mean budget); trials are asked for longest
+first, as the lists do, and once in the order they were drawn. It may end before the program and its
+bound, whose trials keep their width; not before the bound of any schedule.
 """
 
 from __future__ import annotations
 
 import argparse
+import platform
 import random
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from cloudtune.bookkeeping import Brakes, Metric
@@ -28,43 +34,67 @@ from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.fleets import ConstantFleet
 from cloudtune.planners.fluid import static_fluid
 from cloudtune.planners.fluid_widths import DynamicFluid
-from cloudtune.planners.ilp_widths import best_widths, makespan
+from cloudtune.planners.group_schedules import makespan
+from cloudtune.planners.ilp_widths import best_widths, least
+from cloudtune.profiles import bundled
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.simulator import SimWorld
 from cloudtune.strategies.grid import GridSearch
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.trial import Width
 
-_EPOCHS = 20
-"""Each budget is cut into so many epochs, at whose ends DynamicFluid may resize."""
+_EPOCHS, _MOST_EPOCHS = 20, 800
+"""The least budget is so many epochs, and the most: at their ends DynamicFluid may resize."""
+_RESIZES = (0.02, 0.1)
+_PROGRAM, _PUBLISHED, _REPAIRED = "integer program", "StaticFluid, published", "StaticFluid, ours"
+_PROVEN = 1e-4
 
 
 @dataclass(frozen=True)
 class Group:
-    """Trials by their seconds at one GPU, what an epoch takes at each width, and the nodes."""
+    """Trials by their epochs, how fast each width is (1 GPU: 1 epoch a second), and the nodes."""
 
-    budgets: tuple[float, ...]
-    speed: dict[Width, float]
+    epochs: tuple[int, ...]
+    speed: Mapping[Width, float]
     gpus: int
     nodes: int
-    packed: int
+    curve: str
 
     @property
     def heights(self) -> list[dict[Width, float]]:
         """Seconds of each trial's budget at each width."""
-        return [{w: b / rate for w, rate in self.speed.items()} for b in self.budgets]
+        return [{w: n / rate for w, rate in self.speed.items()} for n in self.epochs]
+
+    @property
+    def packed(self) -> int:
+        """How many trials share a GPU at most."""
+        return max(1, round(1 / min(self.speed)))
+
+    @property
+    def machines(self) -> list[int]:
+        """The GPUs of each node."""
+        return [self.gpus] * self.nodes
 
 
 def group(seed: int) -> Group:
     """Return the group of a seed."""
     rng = random.Random(seed)
-    gpus, nodes = rng.choice((1, 2, 4, 8)), rng.choice((1, 1, 2, 3))
-    packed = rng.choice((1, 2, 4, 8))
-    count = rng.randrange(2, 11)
+    nodes = rng.choice((1, 1, 2, 3))
+    epochs = _epochs(rng, rng.randrange(2, 11))
+    curve = rng.choice(("linear", "sublinear", "uneven", "measured"))
+    if curve == "measured":
+        speed, gpus = _measured(rng.choice(bundled.names()), nodes)
+    else:
+        gpus, packed = rng.choice((1, 2, 4, 8)), rng.choice((1, 2, 4, 8))
+        speed = _made_up(curve, gpus, nodes, packed)
+    return Group(epochs, speed, gpus, nodes, curve)
+
+
+def _epochs(rng: random.Random, count: int) -> tuple[int, ...]:
     kind = rng.choice(("uniform", "tail", "rung"))
     if kind == "uniform":
         budgets = [rng.uniform(10, 100) for _ in range(count)]
@@ -72,7 +102,11 @@ def group(seed: int) -> Group:
         budgets = [10 * rng.paretovariate(1.2) for _ in range(count)]
     else:
         budgets = [rng.choice((30.0, 90.0)) * rng.uniform(0.9, 1.1) for _ in range(count)]
-    curve = rng.choice(("linear", "sublinear", "uneven"))
+    unit = min(budgets) / _EPOCHS
+    return tuple(min(_MOST_EPOCHS, round(budget / unit)) for budget in budgets)
+
+
+def _made_up(curve: str, gpus: int, nodes: int, packed: int) -> dict[Width, float]:
     widest = gpus * nodes if curve == "uneven" else gpus
     whole = (w for w in (1, 2, 3, 4, 6, 8, 16, 24) if w <= widest)
     wide = [float(w) for w in whole if w <= gpus or w % gpus == 0]
@@ -80,7 +114,7 @@ def group(seed: int) -> Group:
     for part in (2, 4, 8):
         if part <= packed:
             speed[1 / part] = 1 / part * (1.0 if curve == "linear" else part**0.25)
-    return Group(tuple(budgets), dict(sorted(speed.items())), gpus, nodes, packed)
+    return dict(sorted(speed.items()))
 
 
 def _speed(width: float, curve: str, gpus: int) -> float:
@@ -90,36 +124,64 @@ def _speed(width: float, curve: str, gpus: int) -> float:
     return speed * 0.55 if width > gpus else speed
 
 
-def ends(one: Group) -> tuple[dict[str, float], float, float]:
-    """Return the makespan of each allocator, of the program's schedule, and the bound."""
-    heights, known = one.heights, list(one.speed)
-    found = best_widths(heights, one.gpus, one.nodes)
-    even = max((w for w in known if w <= one.gpus * one.nodes / len(heights)), default=min(known))
+def _measured(name: str, nodes: int) -> tuple[dict[Width, float], int]:
+    figures = bundled.published(name)
+    gpus = figures.machine.gpus
+    seconds = {
+        w: m.mean for w, m in figures.profile(figures.machine, bundled.ASSUMED).epoch.items()
+    }
+    one = seconds[1.0]
+    return {w: one / s for w, s in sorted(seconds.items()) if w <= gpus * nodes}, gpus
+
+
+# ---- the allocators ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ends:
+    """When each allocator is done with a group, and what none beats."""
+
+    took: dict[str, float]
+    bound: float
+    least: float
+    took_to_solve: float
+
+
+def ends(one: Group) -> Ends:
+    """Return what each allocator makes of a group."""
+    heights, known, machines = one.heights, list(one.speed), one.machines
+    began = perf_counter()
+    found = best_widths(heights, machines)
+    solving = perf_counter() - began
+    even = max((w for w in known if w <= sum(machines) / len(heights)), default=min(known))
     chosen: dict[str, Sequence[Width]] = {
         "one GPU each": [1.0] * len(heights),
-        "uniform": [even] * len(heights),
-        "StaticFluid, published": _fluid(one, repaired=False),
-        "StaticFluid, repaired": _fluid(one, repaired=True),
+        "uniform width": [even] * len(heights),
+        _PUBLISHED: _fluid(one, repaired=False),
+        _REPAIRED: _fluid(one, repaired=True),
     }
-    took = {name: makespan(widths, heights, one.gpus, one.nodes) for name, widths in chosen.items()}
-    took["DynamicFluid"] = _dynamic(one)
-    return took, found.seconds, found.bound
+    took = {name: makespan(widths, heights, machines) for name, widths in chosen.items()}
+    longest_first = replace(one, epochs=tuple(sorted(one.epochs, reverse=True)))
+    for resize in _RESIZES:
+        took[f"DynamicFluid, {resize:.0%}"] = _dynamic(longest_first, resize)
+    took[f"DynamicFluid, {_RESIZES[0]:.0%}, as drawn"] = _dynamic(one, _RESIZES[0])
+    took[_PROGRAM] = found.seconds
+    return Ends(took, found.bound, least(heights, sum(machines)), solving)
 
 
 def _fluid(one: Group, *, repaired: bool) -> list[Width]:
     known = list(one.speed)
     shares = static_fluid(
-        one.budgets, one.gpus * one.nodes, one.packed, int(max(known)), repaired=repaired
+        one.epochs, one.gpus * one.nodes, one.packed, int(max(known)), repaired=repaired
     )
     return [max((w for w in known if w <= share + 1e-9), default=min(known)) for share in shares]
 
 
-def _dynamic(one: Group) -> float:
+def _dynamic(one: Group, resize: float) -> float:
     """Return when the last trial was done in the real policy with the real allocator."""
-    mean = sum(one.budgets) / len(one.budgets)
-    unit = min(one.budgets) / _EPOCHS
-    trials = [Trial(f"t{n:02d}", {}, max(1, round(b / unit))) for n, b in enumerate(one.budgets)]
-    rentable = Rentable(_offer(one.gpus), _profile(one, unit, 0.02 * mean), one.nodes)
+    mean = sum(one.epochs) / len(one.epochs)
+    trials = [Trial(f"t{n:02d}", {}, epochs) for n, epochs in enumerate(one.epochs)]
+    rentable = Rentable(_offer(one.gpus), _profile(one, resize * mean), one.nodes)
     policy = ElasticPolicy(
         strategy=GridSearch(_Given(trials), max_epochs=10**6),
         allocator=DynamicFluid(),
@@ -134,6 +196,9 @@ def _dynamic(one: Group) -> float:
     )
     ledger = MemoryLedger()
     run(policy, SimWorld((rentable,), "score", lambda _config, _epoch: 0.0), ledger)
+    done = {name: max(trial.history, default=0) for name, trial in policy.trials.items()}
+    if done != {trial.id: trial.epochs for trial in trials}:
+        raise AssertionError(f"not all was trained: {done}")
     return max(e.event.at for e in ledger.entries if isinstance(e.event, EpochDone))
 
 
@@ -155,41 +220,78 @@ def _offer(gpus: int) -> Offer:
     return Offer(InstanceType("x", gpus, "T4", 16384, 4, 1024), "on-demand", "x", 1.0)
 
 
-def _profile(one: Group, unit: float, resize: float) -> ScalingProfile:
+def _profile(one: Group, resize: float) -> ScalingProfile:
     def measured(seconds: float) -> Measurement:
         return Measurement(seconds, 0.0, 1)
 
     none = measured(0.0)
-    epoch = {width: measured(unit / rate) for width, rate in one.speed.items()}
+    epoch = {width: measured(1 / rate) for width, rate in one.speed.items()}
     return ScalingProfile(
         "x", epoch, none, none, none, measured(resize), none, "", "2026-11-21", "made up"
     )
 
 
-# ---- the table -----------------------------------------------------------------------------------
+# ---- the tables ----------------------------------------------------------------------------------
 
 
 def main() -> None:
     """Play the groups, and print the ratios."""
     parser = argparse.ArgumentParser(description="allocators against the integer program")
-    parser.add_argument("--groups", type=int, default=500)
+    parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    against_best: dict[str, list[float]] = {}
-    against_bound: dict[str, list[float]] = {}
-    for seed in range(given.seed, given.seed + given.groups):
-        took, best, bound = ends(group(seed))
-        for name, seconds in {**took, "integer program": best}.items():
-            against_best.setdefault(name, []).append(seconds / best)
-            against_bound.setdefault(name, []).append(seconds / bound)
-    print(f"{given.groups} groups: ratio to the program's schedule, and to its bound")
-    print(f"{'':24} {'median':>7} {'p90':>6} {'worst':>6}   {'median':>7} {'p90':>6} {'worst':>6}")
-    for name, ratios in against_best.items():
-        print(f"{name:24} {_row(ratios)}   {_row(against_bound[name])}")
+    seeds = range(given.seed, given.seed + given.groups)
+    played = [(one, ends(one)) for one in map(group, seeds)]
+    print(f"{given.groups} groups from seed {given.seed}, Python {platform.python_version()}")
+    print(f"{'':26} {'to the program':^22}   {'to its bound':^22}   {'to that of any':^22}")
+    print(" " * 24 + "   ".join([f" {'median':>7} {'p90':>6} {'worst':>7}"] * 3))
+    for name in played[0][1].took:
+        rows = [[e.took[name] / of for _, e in played for of in [_against(e, n)]] for n in range(3)]
+        print(f"{name:26} " + "   ".join(map(_row, rows)))
+    _print_worst(played, "curve")
+    _print_worst(played, "packed")
+    _print_counts(played)
+
+
+def _against(one: Ends, column: int) -> float:
+    return (one.took[_PROGRAM], one.bound, one.least)[column]
 
 
 def _row(ratios: Sequence[float]) -> str:
-    return f"{median(ratios):7.3f} {quantiles(ratios, n=10)[-1]:6.3f} {max(ratios):6.3f}"
+    return f"{median(ratios):7.3f} {quantiles(ratios, n=10)[-1]:6.3f} {max(ratios):7.3f}"
+
+
+def _print_worst(played: Sequence[tuple[Group, Ends]], by: str) -> None:
+    """Print the worst ratios to the bound for each kind of curve, or degree of packing."""
+    kinds: dict[str, list[Ends]] = defaultdict(list)
+    for one, ended in played:
+        kinds[f"{getattr(one, by)}"].append(ended)
+    print(f"\nworst to the bound of the program, by {by}")
+    for name in played[0][1].took:
+        worst = (
+            f"{kind} ({len(kinds[kind])}): {max(e.took[name] / e.bound for e in kinds[kind]):.3f}"
+            for kind in sorted(kinds)
+        )
+        print(f"{name:26} " + ", ".join(worst))
+
+
+def _print_counts(played: Sequence[tuple[Group, Ends]]) -> None:
+    every = [ended for _, ended in played]
+    proven = sum(e.took[_PROGRAM] <= e.bound * (1 + _PROVEN) for e in every)
+    print(f"\nthe program's schedule is proven the best in {proven} groups")
+    solving = [e.took_to_solve for e in every]
+    print(f"it took {median(solving):.2f} s at the median, {max(solving):.2f} s at the most")
+    for name in (n for n in every[0].took if n.startswith("Dynamic")):
+        pairs = [(e.took[name], e.took[_REPAIRED]) for e in every]
+        better = sum(dynamic < static * (1 - _PROVEN) for dynamic, static in pairs)
+        worse = [dynamic / static for dynamic, static in pairs if dynamic > static * (1 + _PROVEN)]
+        print(
+            f"{name} is shorter than {_REPAIRED} in {better}, longer in {len(worse)} "
+            f"(median {median([1.0, *worse]):.3f}, worst {max(worse, default=1.0):.3f}); "
+            f"shorter than the program in {sum(e.took[name] < e.took[_PROGRAM] for e in every)}"
+        )
+    below = [name for e in every for name in e.took if e.took[name] < e.least * (1 - 1e-9)]
+    print(f"below the bound of any schedule: {', '.join(sorted(set(below))) or 'none'}")
 
 
 if __name__ == "__main__":
