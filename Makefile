@@ -7,16 +7,17 @@ STAMP := $(VENV)/set-up
 PYTHON ?= python3.11
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 # planners, infra and profiles are linked into cloudtune/; ruff follows no links.
-SOURCE := cloudtune planners infra profiles tests examples benchmarks
+SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test check format docs clean
 
 help:
 	@echo "make demo     tune the example on the emulated cloud (5 minutes at most, no account needed)"
 	@echo "make test     run every check and every test"
 	@echo "make check    run the checks alone: ruff, mypy, import contracts, layout"
 	@echo "make format   let ruff put the code in order"
+	@echo "make docs     write docs/reference.md and the README's screen anew, from the code"
 	@echo "make clean    remove .venv and all caches"
 
 setup: $(STAMP)
@@ -54,5 +55,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCE)
 	$(BIN)/ruff format $(SOURCE)
 
+docs: $(STAMP)
+	$(BIN)/python -m docs.reference
+	$(BIN)/python -m docs.screen
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .package/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -24,21 +24,22 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from cloudtune.bookkeeping import Brakes, Metric
 from cloudtune.catalog import InstanceType, Offer
-from cloudtune.elastic import ElasticPolicy
-from cloudtune.engine import run
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld
 from cloudtune.events import EpochDone
-from cloudtune.ledger import MemoryLedger
 from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.allocators.fluid import DynamicFluid
+from cloudtune.planners.allocators.fluid_rules import static_fluid
+from cloudtune.planners.allocators.ilp import best_widths, least
+from cloudtune.planners.allocators.schedules import makespan
 from cloudtune.planners.fleets import ConstantFleet
-from cloudtune.planners.fluid import static_fluid
-from cloudtune.planners.fluid_widths import DynamicFluid
-from cloudtune.planners.group_schedules import makespan
-from cloudtune.planners.ilp_widths import best_widths, least
+from cloudtune.policy.base import Brakes, Components, Metric
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.registry import run_policy
 from cloudtune.profiles import bundled
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.simulator import SimWorld
 from cloudtune.strategies.grid import GridSearch
 from cloudtune.trial import Trial
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from cloudtune.trial import Width
 
-_EPOCHS, _MOST_EPOCHS = 20, 800
+_EPOCHS, _MAX_EPOCHS = 20, 800
 """The least budget is so many epochs, and the most: at their ends DynamicFluid may resize."""
 _RESIZES = (0.02, 0.1)
 _PROGRAM, _PUBLISHED, _REPAIRED = "integer program", "StaticFluid, published", "StaticFluid, ours"
@@ -103,7 +104,7 @@ def _epochs(rng: random.Random, count: int) -> tuple[int, ...]:
     else:
         budgets = [rng.choice((30.0, 90.0)) * rng.uniform(0.9, 1.1) for _ in range(count)]
     unit = min(budgets) / _EPOCHS
-    return tuple(min(_MOST_EPOCHS, round(budget / unit)) for budget in budgets)
+    return tuple(min(_MAX_EPOCHS, round(budget / unit)) for budget in budgets)
 
 
 def _made_up(curve: str, gpus: int, nodes: int, packed: int) -> dict[Width, float]:
@@ -182,18 +183,14 @@ def _dynamic(one: Group, resize: float) -> float:
     mean = sum(one.epochs) / len(one.epochs)
     trials = [Trial(f"t{n:02d}", {}, epochs) for n, epochs in enumerate(one.epochs)]
     rentable = Rentable(_offer(one.gpus), _profile(one, resize * mean), one.nodes)
-    policy = ElasticPolicy(
-        strategy=GridSearch(_Given(trials), max_epochs=10**6),
-        allocator=DynamicFluid(),
-        fleet_rule=ConstantFleet(rentable.offer, one.nodes),
-        rentables=(rentable,),
-        max_instances=one.nodes,
-        metric=Metric("score", "max"),
-        limits=Limits(),
-        brakes=Brakes(),
-        heartbeat=False,
-        checked=False,
+    parts = Components(
+        GridSearch(_Given(trials), max_epochs=10**6),
+        DynamicFluid(),
+        ConstantFleet(rentable.offer, one.nodes),
     )
+    context = BuildContext((rentable,), one.nodes, Limits(), "max", 1, 10**6)
+    metric = Metric("score", "max")
+    policy = run_policy(context, parts, metric, Brakes(), heartbeat=False, checked=False)
     ledger = MemoryLedger()
     run(policy, SimWorld((rentable,), "score", lambda _config, _epoch: 0.0), ledger)
     done = {name: max(trial.history, default=0) for name, trial in policy.trials.items()}

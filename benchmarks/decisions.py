@@ -27,8 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from cloudtune.commands import ExtendTrial, StartTrial, StopTrial
 from cloudtune.events import EpochDone
 from cloudtune.strategies.rungs import rung_epochs
-from tests.builders import LINEAR, profile
-from tests.strategy_builders import Game, Play, by_name, numbered, play
+from tests.builders import LINEAR, Played, Setting, by_name, play, profile
 
 SIZES = ((1, 81, 3), (1, 64, 4), (2, 64, 2), (1, 100, 3))
 """First and last epoch, and eta."""
@@ -40,7 +39,7 @@ Rule = Callable[[list[float], float, int], bool]
 """Whether a result goes on, by those before it at its rung and eta."""
 
 
-def game(seed: int, trials: int) -> Game:
+def game(seed: int, trials: int) -> Setting:
     """Return a job on eight GPUs: curves that cross, epochs that take more or less time."""
     dice = np.random.default_rng(seed)
     top, pace = dice.uniform(0.3, 1.0, trials), dice.uniform(0.02, 0.6, trials)
@@ -50,7 +49,7 @@ def game(seed: int, trials: int) -> Game:
         return float(top[number] * (1 - np.exp(-pace[number] * epoch)) + noise[number, epoch])
 
     shaky = profile(LINEAR, spread=0.2)
-    return Game(numbered(trials), metric=metric, profile=shaky, seed=seed, checked=False)
+    return Setting(trials, metric=metric, profile=shaky, seed=seed, checked=False)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def stopping(seed: int, trials: int, size: tuple[int, int, int]) -> Asked:
     build = by_name("asha-stopping", min_epochs=first, max_epochs=last, eta=eta)
     epochs = rung_epochs(first, last, eta)
     reports, ours = [], []
-    for entry in play(build, game(seed, trials)).entries:
+    for entry in play(game(seed, trials), build).entries:
         event = entry.event
         if isinstance(event, EpochDone) and event.epoch in epochs[:-1]:
             reports.append((event.session.partition(".")[0], event.epoch, event.metrics["score"]))
@@ -139,7 +138,7 @@ def promotion(seed: int, trials: int, size: tuple[int, int, int]) -> Asked:
     build = by_name("asha", min_epochs=first, max_epochs=last, eta=eta)
     epochs = rung_epochs(first, last, eta)
     steps: list[tuple[Any, ...]] = []
-    for entry in play(build, game(seed, trials)).entries:
+    for entry in play(game(seed, trials), build).entries:
         event = entry.event
         if isinstance(event, EpochDone) and event.epoch in epochs:
             name = event.session.partition(".")[0]
@@ -198,7 +197,7 @@ def rungs_of(name: str, seed: int, trials: int, size: tuple[int, int, int]) -> A
     first, last, eta = size
     given = trials if name == "sha" else None
     build = by_name(name, min_epochs=first, max_epochs=last, eta=eta, trials=given)
-    played = play(build, game(seed, trials))
+    played = play(game(seed, trials), build)
     parts: dict[str, dict[str, int]] = {}
     for group in played.groups():
         members = parts.setdefault(group.name, {})
@@ -214,7 +213,7 @@ def rungs_of(name: str, seed: int, trials: int, size: tuple[int, int, int]) -> A
     return Asked({"eta": eta, "epochs": epochs, "rungs": rungs}, ours)
 
 
-def _rung(played: Play, members: Mapping[str, int], on: int) -> Job:
+def _rung(played: Played, members: Mapping[str, int], on: int) -> Job:
     trials = played.policy.trials
     results = {name: trials[name].history[until] for name, until in members.items()}
     return {"results": results, "on": on, "epoch": next(iter(members.values()))}

@@ -25,15 +25,16 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
-from cloudtune.infra import autoscaler, cloud
-from cloudtune.infra.autoscaler import Ec2NodeProvider, Journal
-from cloudtune.infra.ec2 import INTENT_TAG, LEASE_TAG, Instance
-from cloudtune.infra.errors import TROUBLE
+from cloudtune.infra import sweep as sweeping
+from cloudtune.infra.aws.errors import SortedErrors
+from cloudtune.infra.cluster import node_provider
+from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, Instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.infra.autoscaler import Note
+    from cloudtune.infra.cluster.node_provider import Note
 
 RUN = "campaign"
 _REFUSALS = ("InsufficientInstanceCapacity", "VcpuLimitExceeded", "RequestLimitExceeded")
@@ -71,7 +72,7 @@ class _Machine:
 
 
 @dataclass
-class HostileEc2:
+class HostileEc2(SortedErrors):
     """EC2 with trouble by a seed; `deaths` are the boundaries at which the caller is killed."""
 
     rng: random.Random
@@ -94,7 +95,7 @@ class HostileEc2:
             self.deaths.pop(0)
             raise KilledError
 
-    # ---- as infra.ec2.Ec2 ----------------------------------------------------------------
+    # ---- as infra.aws.ec2.Ec2 ------------------------------------------------------------
 
     def run_instance(self, token: str, tags: Mapping[str, str], _request: object) -> str:
         """Launch, once for each token."""
@@ -202,7 +203,12 @@ class _Provider:
     def tell(self) -> None:
         """Write the config, as the controller's head does."""
         intents = {
-            name: {"market": "on-demand", "zone": "", "lease": "2030-01-01T00:00:00Z"}
+            name: {
+                "instance_type": "x",
+                "market": "on-demand",
+                "zone": "",
+                "lease": "2030-01-01T00:00:00Z",
+            }
             for name in self.wanted
         }
         types = {name: {"max_workers": int(want)} for name, want in self.wanted.items()}
@@ -231,7 +237,7 @@ class _Provider:
             "journal": str(self.journal),
             "config": str(self.config),
         }
-        with mock.patch.object(autoscaler, "Ec2", return_value=self.ec2):
+        with mock.patch.object(node_provider, "calls_to", return_value=self.ec2):
             return Ec2NodeProvider(settings, RUN)
 
     def rounds(self, count: int) -> int:
@@ -242,7 +248,7 @@ class _Provider:
                 self.step()
             except KilledError:
                 self._born, deaths = None, deaths + 1
-            except (NodeLaunchException, *TROUBLE):
+            except (NodeLaunchException, *SortedErrors.errors):
                 continue  # Ray logs it, and asks again in its next round
         return deaths
 
@@ -262,7 +268,7 @@ def play(seed: int, tally: Tally, folder: Path) -> None:
         provider.tell()
         tally.deaths += provider.rounds(rng.choice((0, 1, 4)))
         ec2.calm = True
-        cloud.sweep(ec2, RUN, Journal(provider.journal))  # type: ignore[arg-type]
+        sweeping.sweep(ec2, RUN, Journal(provider.journal))
     _take_down(seed, tally, ec2, Journal(provider.journal).read())
 
 
@@ -292,8 +298,8 @@ def _instead(clock: Clock, ec2: HostileEc2) -> Iterator[None]:
         ec2.boundary()
 
     with (
-        mock.patch.object(autoscaler, "time", clock),
-        mock.patch.object(cloud, "time", clock),
+        mock.patch.object(node_provider, "time", clock),
+        mock.patch.object(sweeping, "time", clock),
         mock.patch.object(Journal, "write", written),
     ):
         yield

@@ -32,14 +32,14 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.fault_runs_mischief import Case, case, offer_on, play
 from benchmarks.fault_runs_stage import Stage
 from cloudtune.commands import EndRun, StartTrial, StopTrial
+from cloudtune.engine.ledger import read_header
 from cloudtune.events import EpochDone, RunResumed, TrialFailed, TrialLost, TrialStopped
-from cloudtune.infra.ec2 import INTENT_TAG
-from cloudtune.ledger import read_header
+from cloudtune.infra.provider import INTENT_TAG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.ledger import Entry
+    from cloudtune.engine.ledger import Entry
 
 _ENDS = {0, 4, 5, 6}
 _OPTIONS = ("--no-pace", "--force", "--objective", "time")

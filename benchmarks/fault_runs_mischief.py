@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarks.fault_runs_stage import PHASES, TYPES
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra import pricing
+from cloudtune.infra.aws import pricing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

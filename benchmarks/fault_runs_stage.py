@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import psutil
 
 from cloudtune.commands import EndRun, Launch, Release, StartTrial
+from cloudtune.engine.ledger import Entry, read_entries
 from cloudtune.errors import CloudtuneError
 from cloudtune.events import EpochDone
-from cloudtune.infra.cloud import EMULATED_IMAGE
-from cloudtune.infra.ec2 import RUN_TAG, Ec2, Endpoint
-from cloudtune.infra.emulator import Emulator, ensure_emulator, stop_emulator
-from cloudtune.infra.emulator_client import EmulatorControl
-from cloudtune.infra.errors import TROUBLE
+from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.aws.errors import CALL_ERRORS
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.provider import IMAGE
+from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
 from cloudtune.infra.processes import ProcessGroup, is_running
-from cloudtune.ledger import Entry, read_entries
+from cloudtune.infra.provider import RUN_TAG, Endpoint
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 
@@ -40,7 +41,7 @@ LIMIT_SECONDS = 150.0
 """How much longer than its deadline a run's processes may take before it counts as hung."""
 _POLL_SECONDS = 0.1
 _EPOCH_SECONDS = 0.5
-_ZYGOTE = "cloudtune.infra.zygote"
+_ZYGOTE = "cloudtune.infra.node.zygote"
 
 # The loss follows from the configuration and the epoch alone, whoever trains it where and how wide.
 _TRAIN = """
@@ -113,7 +114,7 @@ class Stage:
         """Start the emulator, with an instance of nobody's, so that no end of a run ends it."""
         emulator = ensure_emulator(self.home / "emulator")
         ec2 = Ec2(Endpoint("us-east-1", emulator.endpoint, "emulated"))
-        request = {"InstanceType": "g4dn.xlarge", "ImageId": EMULATED_IMAGE}
+        request = {"InstanceType": "g4dn.xlarge", "ImageId": IMAGE}
         ec2.run_instance("sentinel", {"Name": "sentinel"}, request)
         return emulator
 
@@ -228,7 +229,7 @@ class Stage:
         """End an instance as another person with the same account would, whatever EC2 answers."""
         ec2 = Ec2(Endpoint("us-east-1", self.control.endpoint, "emulated"))
         for _ in range(10):
-            with contextlib.suppress(*TROUBLE):
+            with contextlib.suppress(*CALL_ERRORS):
                 ec2.terminate([instance])
                 return
             time.sleep(0.5)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial
-from cloudtune.engine import run
+from cloudtune.engine.ledger import Entry
+from cloudtune.engine.loop import run
+from cloudtune.engine.resume import replayed, resume
 from cloudtune.events import (
     EpochDone,
     InstanceGone,
@@ -20,17 +22,15 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.ledger import Entry
-from cloudtune.resuming import replayed, resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cloudtune.commands import Command
+    from cloudtune.engine.resume import InFlight
+    from cloudtune.engine.simulator import SimWorld
     from cloudtune.events import Event
-    from cloudtune.renting import Renter
-    from cloudtune.resuming import Outstanding
-    from cloudtune.simulator import SimWorld
+    from cloudtune.policy.run import RunPolicy
 
 _TOO_LATE = 7.0
 """Taken over so shortly before its leases end (a tick, and the drain), a run brakes at once."""
@@ -141,26 +141,26 @@ class OutlivingCloud:
             at = max(when, self.world.launched_at(intent))
             self.world.schedule(InstanceGone(at, intent, at, "its lease ended"))
 
-    def take_over(self, outstanding: Outstanding) -> None:
+    def take_over(self, in_flight: InFlight) -> None:
         """Ask for all that is outstanding once more, as a real world does."""
-        commands: list[Command] = [*outstanding.launches.values()]
-        commands += [Release(intent) for intent in sorted(outstanding.released)]
-        for name, known in outstanding.sessions.items():
+        commands: list[Command] = [*in_flight.launches.values()]
+        commands += [Release(intent) for intent in sorted(in_flight.released)]
+        for name, known in in_flight.sessions.items():
             commands += [known.start, ExtendTrial(name, known.start.until_epoch)]
             commands += [StopTrial(name)] if known.stopping else []
-        due = {name: max(at, self.world.now) for name, at in outstanding.timers.items()}
+        due = {name: max(at, self.world.now) for name, at in in_flight.timers.items()}
         commands += [SetTimer(name, at) for name, at in due.items()]
-        begin: list[Event] = [RunResumed(self.world.now)] if outstanding.begun else []
+        begin: list[Event] = [RunResumed(self.world.now)] if in_flight.begun else []
         # What trials have reported is found first: it is in the storage, whatever became of them.
         self._missed.sort(key=lambda event: not isinstance(event, EpochDone))
         self._missed = [*begin, *self._missed]
         for command in commands:
             self.apply(command)
 
-    def lose_workers(self, outstanding: Outstanding) -> None:
+    def lose_workers(self, in_flight: InFlight) -> None:
         """Let every session be gone: those that were to stop have stopped, the others are lost."""
         lost: list[Event] = []
-        for name, known in outstanding.sessions.items():
+        for name, known in in_flight.sessions.items():
             at, gone = self.world.now, "its worker died with the controller"
             stopped = TrialStopped(at, name)
             lost.append(stopped if known.stopping else TrialLost(at, name, gone, blameless=True))
@@ -172,13 +172,13 @@ class OutlivingCloud:
 class Survived:
     """A run that came to its end in spite of all; `deaths` of its controllers on the way."""
 
-    policy: Renter
+    policy: RunPolicy
     cloud: OutlivingCloud
     deaths: int = 0
     entries: Sequence[Entry] = field(default_factory=tuple)
 
 
-def survive(make: Callable[[], Renter], world: SimWorld, kills: Sequence[Kill]) -> Survived:
+def survive(make: Callable[[], RunPolicy], world: SimWorld, kills: Sequence[Kill]) -> Survived:
     """Run to the end, with a new controller from the ledger after each death."""
     fuse = Fuse(sorted(kills, key=lambda kill: kill.boundary))
     policy, deaths, left = make(), 0, None

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.fault_world import Kill, survive
-from cloudtune.bookkeeping import Brakes, Metric
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.commands import Launch
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.events import (
     EpochDone,
     InstanceGone,
@@ -37,16 +37,17 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
-from cloudtune.plan import Limits, PlanRequest, Rentable
+from cloudtune.experiment.search_space import Uniform
+from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.seer import Reserve
-from cloudtune.resolving import ResolvingPolicy
-from cloudtune.samplers import SpaceSampler
+from cloudtune.policy.base import Brakes, Components, Metric
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned import follow
+from cloudtune.policy.registry import chosen, components, run_policy
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.search import Uniform
-from cloudtune.simulator import SimWorld, synthetic_metric
-from cloudtune.strategies.sha import SuccessiveHalving
-from cloudtune.tactics import Setup, elastic_policy, tactic
+from cloudtune.strategies.samplers.sampler import SpaceSampler
+from cloudtune.strategies.successive_halving import SuccessiveHalving
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from benchmarks.fault_world import Survived
     from cloudtune.events import Event
-    from cloudtune.renting import Renter
+    from cloudtune.policy.run import RunPolicy
     from cloudtune.trial import TrialId
 
 _TYPES = {
@@ -83,9 +84,9 @@ class Case:
         """Whether nothing but the controller dies, and nothing else can stop the run early."""
         return not self.trouble and self.limits == Limits() and self.strategy == "sha"
 
-    def policy(self) -> Renter:
+    def policy(self) -> RunPolicy:
         """Return a fresh policy of the run."""
-        return _staged(self) if self.strategy == "sha" else _elastic(self)
+        return _planned(self) if self.strategy == "sha" else _as_it_goes(self)
 
     def world(self) -> SimWorld:
         """Return a fresh cloud, with its trouble to come."""
@@ -189,8 +190,8 @@ def _trouble(rng: random.Random, horizon: float) -> Iterator[Event]:
         trial = f"t{rng.randrange(9):02d}.{rng.randrange(1, 4)}"
         yield rng.choice(
             (
-                LaunchFailed(rng.uniform(0.0, 2.0), intent, "InsufficientInstanceCapacity", "dry"),
-                LaunchFailed(rng.uniform(0.0, 2.0), intent, "VcpuLimitExceeded", "quota"),
+                LaunchFailed(rng.uniform(0.0, 2.0), intent, "Dry", "none left", kind="capacity"),
+                LaunchFailed(rng.uniform(0.0, 2.0), intent, "Full", "enough", kind="quota"),
                 InterruptionNotice(at, intent, at + 120.0),
                 InstanceGone(at, intent, at, "taken back"),
                 NodeLost(at, intent, "its machine is dead"),
@@ -214,36 +215,37 @@ def _strategy() -> SuccessiveHalving:
     return SuccessiveHalving(9, 1, 9, 3, "max")
 
 
-def _staged(case: Case) -> Renter:
-    strategy = _strategy()
-    request = PlanRequest(strategy.stages(), case.rentables, Limits(), 4)
-    return ResolvingPolicy(
-        trials=[Trial(f"t{n:02d}", {"lr": n}) for n in range(9)],
-        strategy=strategy,
-        plan=ExactPlanner().plan(request),
-        metric=Metric("score", "max"),
-        limits=case.limits,
-        brakes=Brakes(avoid=30.0),
-        rentables=case.rentables,
-        reserve=Reserve(7.0),
-        planner=ExactPlanner(),
-    )
+def _planned(case: Case) -> RunPolicy:
+    context = _context(case, trials=9)
+    plan = ExactPlanner().plan(PlanRequest(_strategy().stages(), case.rentables, Limits(), 4))
+    trials = [Trial(f"t{n:02d}", {"lr": n}) for n in range(9)]
+    parts = follow("sha", context, plan, trials, BRAKES)
+    made = Components(parts.stages, parts.widths, parts.fleet, parts.itinerary)
+    return run_policy(context, made, METRIC, BRAKES)
 
 
-def _elastic(case: Case) -> Renter:
-    setup = Setup(
+def _as_it_goes(case: Case) -> RunPolicy:
+    context = _context(case, trials=12)
+    sampler = SpaceSampler({"lr": Uniform(0.0, 1.0)}, seed=case.seed, most=12)
+    choice = chosen(case.strategy, case.allocator)
+    return run_policy(context, components(context, sampler, choice, BRAKES), METRIC, BRAKES)
+
+
+def _context(case: Case, *, trials: int) -> BuildContext:
+    return BuildContext(
         rentables=case.rentables,
         max_instances=4,
         limits=case.limits,
         mode="max",
         min_epochs=1,
         max_epochs=9,
-        trials=12,
+        trials=trials,
         seed=case.seed,
     )
-    sampler = SpaceSampler({"lr": Uniform(0.0, 1.0)}, seed=case.seed, most=12)
-    chosen = tactic(setup, sampler, case.strategy, case.allocator)
-    return elastic_policy(setup, chosen, Metric("score", "max"), Brakes(avoid=30.0))
+
+
+BRAKES = Brakes(avoid=30.0)
+METRIC = Metric("score", "max")
 
 
 def judge(case: Case, tally: Tally) -> None:
@@ -324,7 +326,7 @@ def _judge_decisions(case: Case, found: Survived, tally: Tally) -> None:
         tally.blame("other decisions", case.seed)
 
 
-def _rungs(policy: Renter) -> tuple[object, ...]:
+def _rungs(policy: RunPolicy) -> tuple[object, ...]:
     best = policy.best
     fates: dict[TrialId, tuple[str, int]] = {
         name: (trial.status, trial.epoch) for name, trial in policy.trials.items()

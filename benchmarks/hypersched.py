@@ -24,17 +24,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.bookkeeping import Brakes, Metric
 from cloudtune.catalog import InstanceType, Offer
-from cloudtune.elastic import ElasticPolicy
-from cloudtune.engine import run
-from cloudtune.ledger import MemoryLedger
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld
 from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.allocators.hypersched import HyperSchedAllocator
+from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.fleets import ConstantFleet
-from cloudtune.planners.hypersched import HyperSchedAllocator
-from cloudtune.planners.widths import SameWidth
+from cloudtune.policy.base import Brakes, Components, Metric
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.registry import run_policy
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.simulator import SimWorld
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.hypersched import HyperSched
 from cloudtune.trial import Trial
@@ -151,15 +152,11 @@ CHOICES: dict[str, Callable[[int], Choice]] = {
 def job(bench: Bench, choice: Choice, deadline: float, seed: int) -> Outcome:
     """Simulate one job to its deadline."""
     rentable, curves = bench.rentable(), bench.curves(seed)
-    policy = ElasticPolicy(
-        strategy=choice[0],
-        allocator=choice[1],
-        fleet_rule=ConstantFleet(rentable.offer, 1),
-        rentables=(rentable,),
-        max_instances=1,
-        metric=Metric("accuracy", "max"),
-        limits=Limits(deadline, None),
-        brakes=Brakes(tick=0.0, drain=0.0),
+    policy = run_policy(
+        BuildContext((rentable,), 1, Limits(deadline, None), "max", 1, 10**6),
+        Components(choice[0], choice[1], ConstantFleet(rentable.offer, 1)),
+        Metric("accuracy", "max"),
+        Brakes(tick=0.0, drain=0.0),
         heartbeat=False,
         checked=False,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.infra import pricing
+from cloudtune.infra.aws import pricing
 from cloudtune.profiles import store
 from cloudtune.scaling import Measurement, ScalingProfile
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.catalog import InstanceType
-    from cloudtune.infra.pricing import Listing
+    from cloudtune.infra.aws.pricing import Listing
 
 _EPOCH = 300.0  # seconds on one GPU that costs a dollar an hour
 _TRAIN = "def train(config, epochs):\n    yield {'loss': 0.0}\n"

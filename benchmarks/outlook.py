@@ -20,24 +20,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.catalog import InstanceType, Offer
-from cloudtune.engine import run
-from cloudtune.job import drain_seconds
-from cloudtune.ledger import MemoryLedger
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.placement import slots
-from cloudtune.plan import Charges, Group, Limits, PlanRequest, Rentable
-from cloudtune.planners.estimate import outlook
-from cloudtune.planners.model import price
-from cloudtune.policy import Brakes, Metric, RunPolicy
+from cloudtune.plan import Charges, Group, Limits, Rentable
+from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate.outlook import outlook
+from cloudtune.policy.base import Brakes, Components, Metric, drain_seconds
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned import follow
+from cloudtune.policy.registry import run_policy
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.simulator import SimWorld, synthetic_metric
-from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.strategies.successive_halving import SuccessiveHalving
 from cloudtune.trial import EndReason, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cloudtune.plan import Plan, Spread
-    from cloudtune.planners.estimate_dice import Floats
+    from cloudtune.planners.estimate.draws import Floats
 
 WIDTHS = (1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0)
 SPREADS = (0.05, 0.10, 0.20)
@@ -134,16 +137,28 @@ def total(what: str, rows: Sequence[Row]) -> None:
 
 def play(case: Case, request: PlanRequest, plan: Plan, seed: int) -> tuple[float, float]:
     """Return the seconds and dollars of one simulated run."""
-    policy = RunPolicy(
-        trials=[Trial(f"t{n:03d}", {"x": n}) for n in range(case.strategy.trials)],
-        strategy=case.strategy,
-        plan=plan,
-        metric=Metric("score", "max"),
-        limits=Limits(),
-        # Hardly any ticks: nothing depends on them here, and a run has thousands.
-        brakes=Brakes(
-            tick=600.0, drain=drain_seconds(*(each.profile for each in request.rentables))
-        ),
+    # Hardly any ticks: nothing depends on them here, and a run has thousands.
+    drain = drain_seconds(*(each.profile for each in request.rentables))
+    brakes = Brakes(tick=600.0, drain=drain)
+    work, schedule = request.work, case.strategy
+    context = BuildContext(
+        request.rentables,
+        request.max_instances,
+        Limits(),
+        schedule.mode,
+        work[0].end_epoch,
+        work[-1].end_epoch,
+        schedule.eta,
+    )
+    trials = [Trial(f"t{n:03d}", {"x": n}) for n in range(schedule.trials)]
+    parts = follow("rubberband", context, plan, trials, brakes)
+    policy = run_policy(
+        context,
+        Components(parts.stages, parts.widths, parts.fleet, parts.itinerary),
+        Metric("score", "max"),
+        brakes,
+        charges=plan.charges,
+        vcpu_quotas=plan.vcpu_quotas,
     )
     world = SimWorld(request.rentables, "score", synthetic_metric("max", seed), seed)
     run(policy, world, MemoryLedger())

@@ -8,10 +8,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks import large_job
-from cloudtune.infra import pricing
-from cloudtune.plan import Limits, PlanRequest, Rentable
+from cloudtune.infra.aws import pricing
+from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.strategies.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

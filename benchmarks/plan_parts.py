@@ -69,7 +69,7 @@ def timed(command: list[str]) -> dict[str, Any]:
     watch = Stopwatch()
     wall, cpu = time.perf_counter(), time.process_time()
     with watch.part("imports"):
-        from cloudtune.cli import cli  # noqa: PLC0415  what is measured
+        from cloudtune.cli.main import cli  # noqa: PLC0415  what is measured
     watch_all(watch)
     with contextlib.redirect_stdout(io.StringIO()):
         cli.main(["plan", *command], standalone_mode=False)
@@ -80,7 +80,8 @@ def timed(command: list[str]) -> dict[str, Any]:
 
 
 def watch_all(watch: Stopwatch) -> None:
-    from cloudtune import cli_plan, planning, proposing  # noqa: PLC0415
+    from cloudtune.cli import plan as cli_plan  # noqa: PLC0415
+    from cloudtune.jobs import alternatives, planning  # noqa: PLC0415
     from cloudtune.planners.exact import ExactPlanner  # noqa: PLC0415
     from cloudtune.planners.naive import NaivePlanner  # noqa: PLC0415
     from cloudtune.planners.static import StaticPlanner  # noqa: PLC0415
@@ -90,7 +91,7 @@ def watch_all(watch: Stopwatch) -> None:
     for planner in (ExactPlanner, NaivePlanner, StaticPlanner):
         watch.watch(planner, "plan", _asked)
     watch.watch(ExactPlanner, "front", lambda *_: "front")
-    for module, draws in ((planning, "1,000"), (proposing, "200")):
+    for module, draws in ((planning, "1,000"), (alternatives, "200")):
         watch.watch(module, "outlook", lambda *_, draws=draws, **__: f"outlook, {draws} samples")
 
 
@@ -102,7 +103,7 @@ def _asked(planner: Any, request: Any) -> str:
 
 def profiled(command: list[str], top: int) -> dict[str, Any]:
     """Return the functions that take most themselves, beyond what they call."""
-    from cloudtune.cli import cli  # noqa: PLC0415
+    from cloudtune.cli.main import cli  # noqa: PLC0415
 
     profile = cProfile.Profile()
     with contextlib.redirect_stdout(io.StringIO()):

@@ -15,12 +15,13 @@ from benchmarks.planner_checks import EQUAL, measure, unrounded
 from benchmarks.planner_jobs import billed_by
 from cloudtune.placement import slots
 from cloudtune.plan import Group
-from cloudtune.planners.model import price
+from cloudtune.planners.cost_model import price
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.plan import Plan, PlanRequest, Rentable
+    from cloudtune.plan import Plan, Rentable
+    from cloudtune.planners.base import PlanRequest
     from tests.planners.brute_force import Way
 
 

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from benchmarks.planner_jobs import billed_by
-from cloudtune.errors import InfeasibleError
 from cloudtune.plan import Limits
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.ilp import IlpPlanner
-from cloudtune.planners.model import price
+from cloudtune.planners.ilp.planner import IlpPlanner
 from cloudtune.planners.static import StaticPlanner
 from tests.planners.brute_force import best, every_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cloudtune.plan import Group, Objective, Plan, Planner, PlanRequest
+    from cloudtune.plan import Group, Plan
+    from cloudtune.planners.base import Objective, Planner, PlanRequest
     from tests.planners.brute_force import Priced
 
 EQUAL = 1e-9
@@ -76,8 +77,8 @@ def promises(request: PlanRequest, name: str, plan: Plan) -> Iterator[str]:
         yield f"{name} takes {plan.estimate.seconds!r} s, and {limits.deadline!r} are allowed"
     if limits.budget is not None and smooth(request, plan) > limits.budget * (1 + EQUAL):
         yield f"{name} costs ${plan.estimate.dollars!r}, and ${limits.budget!r} are allowed"
-    if plan.most_instances > request.max_instances:
-        yield f"{name} holds {plan.most_instances} instances, {request.max_instances} are allowed"
+    if plan.peak_instances > request.max_instances:
+        yield f"{name} holds {plan.peak_instances} instances, {request.max_instances} are allowed"
     for number, stage in enumerate(plan.stages):
         if sum(group.trials for group in stage.groups) != stage.stage.trials:
             yield f"{name} runs other than {stage.stage.trials} trials in stage {number}"

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from cloudtune.infra import pricing
-from cloudtune.plan import Limits, PlanRequest, Rentable
+from cloudtune.infra.aws import pricing
+from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.base import PlanRequest
 from cloudtune.profiles import bundled
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.strategies.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.planner_jobs import Curve, Job
-    from cloudtune.plan import Plan, Planner, PlanRequest
+    from cloudtune.plan import Plan
+    from cloudtune.planners.base import Planner, PlanRequest
 
 PLANNERS: dict[str, Planner] = {
     "exact": ExactPlanner(),

@@ -30,20 +30,21 @@ from typing import TYPE_CHECKING
 
 from cloudtune.commands import Launch, Release, StartTrial, StopTrial
 from cloudtune.events import EpochDone, InstanceGone, InstanceLaunched, TrialStarted, TrialStopped
-from cloudtune.infra import cloud as clouds
-from cloudtune.infra.autoscaler import Journal
-from cloudtune.infra.ec2 import Ec2
-from cloudtune.infra.emulator import stop_emulator
-from cloudtune.infra.head import JOURNAL, RayHead, Rental
-from cloudtune.infra.ray_world import CloudWorld
-from cloudtune.infra.trainer import Training
+from cloudtune.infra import sweep as sweeping
+from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
+from cloudtune.infra.cluster.node_provider import Journal
+from cloudtune.infra.cluster.world import CloudWorld
+from cloudtune.infra.emulator.provider import emulated
+from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.node.messages import Training
 from cloudtune.trial import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cloudtune.events import Event
-    from cloudtune.infra.cloud import Cloud
+    from cloudtune.infra.provider import Cloud
 
 PEER = Path(__file__).with_name("resize_tune.py")
 TYPE, GPUS = "p3.16xlarge", 8
@@ -195,7 +196,7 @@ def measured(folder: Path, repeats: int) -> dict[str, list[tuple[float, float]]]
     for each in (home, code, log):
         each.mkdir()
     (code / "train.py").write_text(SCRIPT)
-    cloud = clouds.emulated(home, "us-east-1", pace=None)
+    cloud = emulated(home, "us-east-1", pace=None)
     ec2 = Ec2(cloud.endpoint)
     try:
         with world_on(cloud, ec2, folder, code) as world:
@@ -206,7 +207,7 @@ def measured(folder: Path, repeats: int) -> dict[str, list[tuple[float, float]]]
             bench.until(lambda event: isinstance(event, InstanceGone))
         return found
     finally:
-        clouds.sweep(ec2, RUN, Journal(folder / JOURNAL))
+        sweeping.sweep(ec2, RUN, Journal(folder / JOURNAL))
         cloud.close()
         stop_emulator(home, only_if_idle=False)
 

@@ -29,20 +29,20 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.curves_synthetic import synthetic
 from cloudtune.catalog import InstanceType, Offer
-from cloudtune.curves import Curve, Curves, read_curves
-from cloudtune.engine import run
-from cloudtune.ledger import MemoryLedger
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
 from cloudtune.plan import Limits
-from cloudtune.study import Delays, Study, study
-from cloudtune.tables import Scaling
-from cloudtune.tactics import elastic_policy, tactic
-from cloudtune.trying import Try, play, policy_of, setup_of
+from cloudtune.policy.registry import chosen, components, run_policy
+from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
+from cloudtune.simulation.case import Case, context_of, play, policy_of
+from cloudtune.simulation.curves import Curve, Curves, read_curves
+from cloudtune.simulation.speed_table import Scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cloudtune.ledger import Entry
-    from cloudtune.renting import Renter
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.policy.run import RunPolicy
     from cloudtune.trial import Trial
 
 PEER = Path(__file__).with_name("simulation_speed_syne.py")
@@ -90,11 +90,11 @@ def alexnet(folder: Path) -> Curves:
     return read_curves(table, "val_top1", "max", configs=configs)
 
 
-def ground(curves: Curves, delays: Delays | None = None) -> Study:
+def ground(curves: Curves, delays: Delays | None = None) -> Benchmark:
     """Return what jobs on these curves are played on."""
     seconds = curves.mean_seconds
     assert seconds is not None
-    return study(curves, [LINEAR], [OFFER], epoch_seconds=seconds, delays=delays)
+    return benchmark(curves, [LINEAR], [OFFER], epoch_seconds=seconds, delays=delays)
 
 
 # ---- the same job on both ------------------------------------------------------------------------
@@ -114,20 +114,23 @@ class InOrder:
         """Learn nothing."""
 
 
-def in_order(place: Study, wanted: Try) -> Renter:
+def in_order(place: Benchmark, case: Case) -> RunPolicy:
     """Return the policy of a job that tries the configurations in the order of the table."""
-    setup = setup_of(place, wanted)
-    chosen = tactic(setup, InOrder(place.trials), wanted.strategy, "same", wanted.fleet)
-    return elastic_policy(setup, chosen, place.metric, place.brakes, heartbeat=False, checked=False)
+    context, brakes = context_of(place, case), place.brakes
+    choice = chosen(case.strategy, "same", case.fleet)
+    made = components(context, InOrder(place.trials), choice, brakes)
+    return run_policy(context, made, place.metric, brakes, heartbeat=False, checked=False)
 
 
-ASHA = Try("asha-stopping", fleet=f"constant:{WORKERS // OFFER.gpus}", eta=ETA)
+ASHA = Case("asha-stopping", fleet=f"constant:{WORKERS // OFFER.gpus}", eta=ETA)
 
 
-def ledger_of(place: Study, wanted: Try, make: Callable[[Study, Try], Renter]) -> list[Entry]:
+def ledger_of(
+    place: Benchmark, case: Case, make: Callable[[Benchmark, Case], RunPolicy]
+) -> list[Entry]:
     """Return the ledger of a job that is played to its end."""
-    policy, ledger = make(place, wanted), MemoryLedger()
-    run(policy, place.world(wanted.seed), ledger)
+    policy, ledger = make(place, case), MemoryLedger()
+    run(policy, place.world(case.seed), ledger)
     return ledger.entries
 
 
@@ -142,15 +145,15 @@ def timed(work: Callable[[], object], repeats: int) -> tuple[float, ...]:
     return tuple(taken[1:])
 
 
-def ours(place: Study, repeats: int, *, audited: bool) -> Timed:
+def ours(place: Benchmark, repeats: int, *, audited: bool) -> Timed:
     """Return what our jobs take."""
-    outcome = play(place, ASHA, in_order)
-    assert outcome.ended == "done", outcome.ended
+    result = play(place, ASHA, in_order)
+    assert result.ended == "done", result.ended
     trained = sum(
         type(entry.event).__name__ == "EpochDone" for entry in ledger_of(place, ASHA, in_order)
     )
     work = partial(play if audited else ledger_of, place, ASHA, in_order)
-    return Timed(timed(work, repeats), outcome.trials, trained, outcome.seconds)
+    return Timed(timed(work, repeats), result.trials, trained, result.seconds)
 
 
 def syne(python: str, curves: Curves, repeats: int, sleep: float | None) -> tuple[str, Timed]:
@@ -200,23 +203,23 @@ def against(name: str, curves: Curves, python: str | None, repeats: int) -> None
 # ---- every strategy, and many trials -------------------------------------------------------------
 
 
-def strategies(place: Study, repeats: int) -> None:
+def strategies(place: Benchmark, repeats: int) -> None:
     """Print how many events a second go through a whole job, and through its policy alone."""
     print(f"\n{TRIALS} trials, {DAY.deadline:,.0f} s and ${DAY.budget:g} of virtual limits")
     print("| strategy | events | s a job | events/s | through the policy alone, events/s |")
     print("|---|---|---|---|---|")
     for name in STRATEGIES:
-        wanted = Try(name, DAY, sampler="random")
-        entries = ledger_of(place, wanted, policy_of)
-        job = median(timed(partial(ledger_of, place, wanted, policy_of), repeats))
-        alone = median(_alone(place, wanted, entries) for _ in range(repeats))
+        case = Case(name, DAY, sampler="random")
+        entries = ledger_of(place, case, policy_of)
+        job = median(timed(partial(ledger_of, place, case, policy_of), repeats))
+        alone = median(_alone(place, case, entries) for _ in range(repeats))
         count = len(entries)
         print(f"| {name} | {count:,} | {job:.3f} | {count / job:,.0f} | {count / alone:,.0f} |")
 
 
-def _alone(place: Study, wanted: Try, entries: Sequence[Entry]) -> float:
+def _alone(place: Benchmark, case: Case, entries: Sequence[Entry]) -> float:
     """Return the seconds that a fresh policy takes to handle the events of a ledger."""
-    policy = policy_of(place, wanted)
+    policy = policy_of(place, case)
     began = time.process_time()
     commands = [policy.handle(entry.event) for entry in entries]
     taken = time.process_time() - began
@@ -227,14 +230,14 @@ def _alone(place: Study, wanted: Try, entries: Sequence[Entry]) -> float:
 def many(repeats: int) -> None:
     """Print time and memory of a job of very many trials."""
     place = ground(synthetic(MANY, EPOCHS, diverging=0.0, epoch_seconds=60.0))
-    wanted = Try("asha", fleet="constant:8", sampler="random")
-    entries = ledger_of(place, wanted, policy_of)
-    job = median(timed(partial(ledger_of, place, wanted, policy_of), repeats))
+    case = Case("asha", fleet="constant:8", sampler="random")
+    entries = ledger_of(place, case, policy_of)
+    job = median(timed(partial(ledger_of, place, case, policy_of), repeats))
     count = len(entries)
     del entries
     gc.collect()
     tracemalloc.start()
-    kept = ledger_of(place, wanted, policy_of)
+    kept = ledger_of(place, case, policy_of)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     print(f"\nASHA, {MANY:,} trials on {8 * OFFER.gpus} GPUs: {count:,} events in {job:.2f} s,")

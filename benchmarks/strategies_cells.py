@@ -11,17 +11,17 @@ import numpy as np
 
 from benchmarks.curves_synthetic import synthetic
 from cloudtune.catalog import InstanceType, Offer
-from cloudtune.curves import Columns, read_curves
 from cloudtune.plan import Limits
-from cloudtune.study import Delays, Study, study
-from cloudtune.tables import Scaling
+from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
+from cloudtune.simulation.curves import Columns, read_curves
+from cloudtune.simulation.speed_table import Scaling
 from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from cloudtune.curves import Curves
+    from cloudtune.simulation.curves import Curves
     from cloudtune.trial import Mode
 
 MACHINE = InstanceType("p3.8xlarge", 4, "V100", 16384, 32, 249856)
@@ -81,10 +81,10 @@ class Ground:
         """Return the limits of a cell, in seconds and dollars."""
         return Limits(cell.deadline * self.full_seconds, cell.budget * self.full_dollars)
 
-    def study(self, profile: str) -> Study:
+    def benchmark(self, profile: str) -> Benchmark:
         """Return what runs are played on."""
         scaling = Scaling(dict(PROFILES[profile]))
-        return study(
+        return benchmark(
             self.curves,
             [scaling],
             [OFFER],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 PEERS = (
     "random",
     "median",
-    "sha",
+    "halving",
     "hyperband",
     "asha",
     "asha-stopping",

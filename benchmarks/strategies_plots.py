@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.strategies_cells import Cell
 from benchmarks.strategies_methods import HEEDING, Variant
 from benchmarks.strategies_runs import Job, place, wanted
-from cloudtune.trying import play
+from cloudtune.simulation.case import play
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def _paths(contest: Contest, path: Path) -> None:
     for method in (name for name in _SHOWN if name in contest.methods):
         variant = Variant(method, fleet="" if method in HEEDING else "naive")
         job = Job(0, ground.name, profile, variant, (cell,))
-        found = play(where.study, wanted(job, ground.limits(cell)))
+        found = play(where.benchmark, wanted(job, ground.limits(cell)))
         times = [point.at / 3600 for point in found.path]
         values = [point.metric for point in found.path]
         axes.step(times, values, where="post", label=method)

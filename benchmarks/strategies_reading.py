@@ -2,7 +2,7 @@
 
 A strategy that looks at neither time nor money does the same under any limits until these end it.
 So it is played once, to the widest limits, and each cell is read off at the moment when
-`ElasticPolicy` would have braked: the books' bill (`FleetBook.dollars`) is made again from the
+the policy would have braked: the books' bill (`FleetBook.dollars`) is made again from the
 ledger. A run that couldn't have paid for its next request is another run from there, and is played.
 """
 
@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.commands import Launch
-from cloudtune.events import InstanceGone, InstanceLaunched, LaunchFailed
+from cloudtune.engine.timeline import read
 from cloudtune.fleet import Rented
 
 if TYPE_CHECKING:
-    from cloudtune.audit import Point
-    from cloudtune.bookkeeping import Brakes
     from cloudtune.catalog import Offer
+    from cloudtune.engine.audit import Point
     from cloudtune.plan import Limits
-    from cloudtune.trying import Played
+    from cloudtune.policy.base import Brakes
+    from cloudtune.simulation.case import Played
 
     Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -87,7 +86,7 @@ class Track:
         return late or (limits.budget is not None and self._spent(at) > limits.budget)
 
     def _next_look(self, now: float, limits: Limits) -> float:
-        """Return what `Renter._next_brake` does."""
+        """Return what `LimitKeeper._next_look` does."""
         at = math.inf
         if limits.deadline is not None:
             at = limits.deadline - self.tick - self.drain
@@ -157,29 +156,17 @@ class Track:
 def track_of(played: Played, offer: Offer, brakes: Brakes) -> Track:
     """Return the track of a run that rented this offer alone, billed by the second."""
     assert offer.granularity_seconds == 0
-    asked: dict[str, float] = {}
-    launched: dict[str, float] = {}
-    gone: dict[str, float] = {}
-    for entry in played.entries:
-        match entry.event:
-            case InstanceLaunched(intent=intent, launched_at=at):
-                launched[intent] = at
-            case InstanceGone(intent=intent, gone_at=at):
-                gone[intent] = at
-            case LaunchFailed(intent=intent):
-                gone[intent] = entry.event.at
-            case _:
-                pass
-        for command in entry.commands:
-            if isinstance(command, Launch):
-                asked[command.intent] = entry.event.at
-    names = list(asked)
+    asked = read(played.entries).instances.values()
     return Track(
         offer=offer,
         tick=brakes.tick,
         drain=brakes.drain,
-        asked=np.array([asked[name] for name in names]),
-        launched=np.array([launched.get(name, math.inf) for name in names]),
-        gone=np.array([gone.get(name, math.inf) for name in names]),
-        path=played.outcome.path,
+        asked=np.array([each.requested_at for each in asked]),
+        launched=np.array([_known(each.launched_at) for each in asked]),
+        gone=np.array([_known(each.gone_at) for each in asked]),
+        path=played.result.path,
     )
+
+
+def _known(at: float | None) -> float:
+    return math.inf if at is None else at

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.strategies_cells import GROUNDS, OFFER, PROFILES, Cell, scale_of
 from benchmarks.strategies_methods import HEEDING, Variant
 from benchmarks.strategies_reading import track_of
-from cloudtune.trying import Try, record
+from cloudtune.simulation.case import Case, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.strategies_cells import Ground, Scale
     from benchmarks.strategies_methods import Choices
     from cloudtune.plan import Limits
-    from cloudtune.study import Study
+    from cloudtune.simulation.benchmark import Benchmark
 
 ANY = ""
 """The profile of what trains on one GPU alone."""
@@ -79,7 +79,7 @@ class Place:
     """Where a job is played."""
 
     ground: Ground
-    study: Study
+    benchmark: Benchmark
     scale: Scale
 
     def done(self, job: Job) -> Done:
@@ -93,18 +93,18 @@ class Place:
 
     def _play(self, job: Job, cell: Cell) -> tuple[Row, tuple[str, ...]]:
         limits = self.ground.limits(cell)
-        outcome = record(self.study, wanted(job, limits)).outcome
-        spent = (outcome.seconds, outcome.dollars)
-        row = self._row(job, cell, outcome.metric, spent, read=False)
+        result = record(self.benchmark, wanted(job, limits)).result
+        spent = (result.seconds, result.dollars)
+        row = self._row(job, cell, result.metric, spent, read=False)
         where = f"{job.key} at {cell.deadline:g}, {cell.budget:g}: "
-        return row, tuple(where + violation for violation in outcome.violations)
+        return row, tuple(where + violation for violation in result.violations)
 
     def _read(self, job: Job) -> Done:
         widest = Cell(max(c.deadline for c in job.cells), max(c.budget for c in job.cells))
-        played = record(self.study, wanted(job, self.ground.limits(widest)))
-        track = track_of(played, OFFER, self.study.brakes)
+        played = record(self.benchmark, wanted(job, self.ground.limits(widest)))
+        track = track_of(played, OFFER, self.benchmark.brakes)
         rows, plays = [], 1
-        violations = [f"{job.key}: {each}" for each in played.outcome.violations]
+        violations = [f"{job.key}: {each}" for each in played.result.violations]
         for cell in job.cells:
             reading = track.read(self.ground.limits(cell))
             if reading is None:
@@ -113,7 +113,7 @@ class Place:
                 plays += 1
             else:
                 metric = reading.point and reading.point.metric
-                spent = (min(reading.at, played.outcome.seconds), reading.dollars)
+                spent = (min(reading.at, played.result.seconds), reading.dollars)
                 row = self._row(job, cell, metric, spent, read=True)
             rows.append(row)
         return Done(job.key, tuple(rows), plays, tuple(violations))
@@ -127,10 +127,10 @@ class Place:
         return Row(*named, *cell, metric, regret, *spent, read)
 
 
-def wanted(job: Job, limits: Limits) -> Try:
+def wanted(job: Job, limits: Limits) -> Case:
     """Return what is to be tried."""
     variant = job.variant
-    return Try(
+    return Case(
         variant.strategy,
         limits,
         fleet=variant.fleet,
@@ -144,7 +144,7 @@ def wanted(job: Job, limits: Limits) -> Try:
 def place(ground: Ground, profile: str) -> Place:
     """Return where jobs on these curves and this profile are played."""
     known = profile if profile != ANY else next(iter(PROFILES))
-    return Place(ground, ground.study(known), scale_of(ground.curves))
+    return Place(ground, ground.benchmark(known), scale_of(ground.curves))
 
 
 # ---- all of them ---------------------------------------------------------------------------------

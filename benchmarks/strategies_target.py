@@ -20,9 +20,9 @@ from benchmarks.strategies_cells import PROFILES, Cell, Ground
 from benchmarks.strategies_methods import Choices
 from benchmarks.strategies_runs import Job, place, wanted
 from benchmarks.strategies_verdict import crossed
-from cloudtune.curves import Columns, read_curves
+from cloudtune.simulation.case import play
+from cloudtune.simulation.curves import Columns, read_curves
 from cloudtune.trial import better
-from cloudtune.trying import play
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def reached(where: Place, variant: Variant, profile: str, seed: int) -> Reached:
     limits = where.ground.limits(CELL)
     job = Job(seed, where.ground.name, profile, variant, (CELL,))
     mode = where.ground.curves.mode
-    for point in play(where.study, wanted(job, limits)).path:
+    for point in play(where.benchmark, wanted(job, limits)).path:
         if not better(mode, TARGET, point.metric):
             return Reached(point.at, point.dollars, reached=True)
     assert limits.deadline is not None

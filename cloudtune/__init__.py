@@ -1,6 +1,6 @@
 """The best model that a deadline and a dollar budget can buy, on GPUs rented by the second.
 
-These are the names that a training script uses. Each is imported when it is first asked for:
+Here stand the names that a training script uses. A name is imported when it is first asked for, so
 `import cloudtune` costs a worker nothing.
 """
 
@@ -10,11 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cloudtune.checkpoint import Checkpoint
     from cloudtune.errors import CloudtuneError
     from cloudtune.experiment import Experiment
-    from cloudtune.strategies.batches import batch_and_lr
-    from cloudtune.training import (
+    from cloudtune.train.batch_scaling import batch_and_lr
+    from cloudtune.train.checkpoint import Checkpoint
+    from cloudtune.train.session import (
         StopTraining,
         epochs,
         get_checkpoint,
@@ -43,16 +43,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Checkpoint": "cloudtune.checkpoint",
+    "Checkpoint": "cloudtune.train.checkpoint",
     "CloudtuneError": "cloudtune.errors",
     "Experiment": "cloudtune.experiment",
-    "batch_and_lr": "cloudtune.strategies.batches",
+    "batch_and_lr": "cloudtune.train.batch_scaling",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'cloudtune' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.training")), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.train.session")), name)
     globals()[name] = value
     return value

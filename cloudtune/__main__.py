@@ -1,6 +1,6 @@
 """`python -m cloudtune` is the command line."""
 
-from cloudtune.cli import main
+from cloudtune.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -10,8 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from cloudtune.errors import UsageError
-from cloudtune.wording import nearest, shown
+from cloudtune.errors import UsageError, nearest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,15 +18,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Market: TypeAlias = Literal["on-demand", "spot"]
 
-# EC2's GPU quotas are "G and VT" and "P"; every other family has a class of its own name.
-_QUOTA_CLASS = {"g": "g", "gr": "g", "vt": "g", "p": "p"}
 # Few enough names to read in a message; otherwise only the nearest is given.
 _LISTED = 12
 
 
 @dataclass(frozen=True)
 class InstanceType:
-    """A kind of machine: GPUs per instance, memory in MiB, network in Mbit/s (0: not known)."""
+    """A kind of machine: GPUs per instance, memory in MiB, network in Mbit/s (0: not known).
+
+    `quota_class` is whose vCPU quota it counts against, if not that of the letters of its name.
+    """
 
     name: str
     gpus: int
@@ -37,6 +37,7 @@ class InstanceType:
     memory_mib: int
     gpu_maker: str = "nvidia"
     network_mbps: int = 0
+    quota_class: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Offer:
     """An instance type at a price, in one market of one region.
 
     Billed from launch to terminate, rounded up to `granularity_seconds` (0: to the instant), and
-    never for less than `minimum_seconds` (EC2's rule for Linux on-demand and spot instances).
+    never for less than `minimum_seconds`.
     `zone` is the availability zone, empty where any will do. `interruptions_per_hour` is how often
     the cloud takes such an instance back.
     """
@@ -82,9 +83,9 @@ class Offer:
 
     @property
     def quota(self) -> str:
-        """The EC2 vCPU quota that it counts against: market and class, as in "spot p"."""
+        """The vCPU quota that it counts against: market and class, as in "spot p"."""
         letters = "".join(itertools.takewhile(str.isalpha, self.instance_type.name))
-        return f"{self.market} {_QUOTA_CLASS.get(letters, letters)}"
+        return f"{self.market} {self.instance_type.quota_class or letters}"
 
     def charge(self, seconds: float) -> float:
         """Return the dollars that one instance costs when it lives so many seconds."""

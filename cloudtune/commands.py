@@ -1,6 +1,6 @@
 """Everything that a policy can ask of a world.
 
-Each command names what it makes or changes by an id that the policy gave (`intent`, `session`,
+A command names what it makes or changes by an id that the policy gave (`intent`, `session`,
 timer `name`), so that applying a command twice changes nothing.
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Launch:
     """Rent one instance. The intent is on record before the cloud is asked.
 
-    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the books reckon with;
-    0 where none is known.
+    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the policy reckons
+    with; 0 where none is known.
     """
 
     intent: str

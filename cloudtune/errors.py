@@ -3,7 +3,7 @@
 CloudtuneError                1  something broke; the message says what and what to do
 ├── UsageError                2  a person's mistake; nothing was launched
 │   └── ExperimentError       2  … in an experiment file, with its line
-├── InfeasibleError           3  no plan meets the limits; carries the nearest plans there are
+├── InfeasibleError           3  no plan meets the limits (planners/base.py); carries the nearest
 ├── NoCapacityError           6  the cloud has no such instance now
 └── CleanupError              7  instances may still be running; carries their ids
 
@@ -14,12 +14,12 @@ a failed launch, a crashed trial) is an event, never an exception.
 
 from __future__ import annotations
 
+import difflib
+import reprlib
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.plan import Plan
+    from collections.abc import Iterable, Sequence
 
 
 class CloudtuneError(Exception):
@@ -38,28 +38,6 @@ class ExperimentError(UsageError):
     """A mistake in an experiment; the message starts with `file:line:` where there is a file."""
 
 
-class InfeasibleError(CloudtuneError):
-    """No plan meets the limits.
-
-    `fastest` and `cheapest` are the two ends of what can be had, or None where nothing can;
-    `nearest` is the plan that comes closest to both limits, where somebody looked for it.
-    """
-
-    exit_code = 3
-
-    def __init__(
-        self,
-        message: str,
-        fastest: Plan | None,
-        cheapest: Plan | None,
-        nearest: Plan | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.fastest = fastest
-        self.cheapest = cheapest
-        self.nearest = nearest
-
-
 class NoCapacityError(CloudtuneError):
     """The cloud could not provide an instance that the run can't do without."""
 
@@ -74,3 +52,52 @@ class CleanupError(CloudtuneError):
     def __init__(self, message: str, instance_ids: Sequence[str]) -> None:
         super().__init__(message)
         self.instance_ids = tuple(instance_ids)
+
+
+# Python refuses to print a whole number of more than 4300 digits.
+_PRINTABLE_BITS = 256
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxlist = self.maxtuple = self.maxdict = 4
+        self.maxstring = self.maxother = 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Return the digits, or only the size of a number too long to read."""
+        if x.bit_length() > _PRINTABLE_BITS:
+            return f"a whole number of {x.bit_length()} bits"
+        return super().repr_int(x, level)
+
+    def repr_bool(self, x: bool, level: int) -> str:  # noqa: ARG002
+        """Return the word as YAML writes it."""
+        return "true" if x else "false"
+
+    def repr_NoneType(self, x: None, level: int) -> str:  # noqa: ARG002, N802
+        """Return the word as YAML writes it."""
+        return "null"
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """Return what was given, on one line and short enough for a message."""
+    return _SHORT.repr(value).replace("\n", " ")
+
+
+def nearest(name: object, allowed: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?", or nothing where no allowed name is near."""
+    if not isinstance(name, str):
+        return ""
+    spelled = {each.lower(): each for each in allowed}
+    matches = difflib.get_close_matches(name[:100].lower(), spelled, n=1)
+    return f" Did you mean {spelled[matches[0]]!r}?" if matches else ""
+
+
+def allowed_names(name: object, allowed: Iterable[str]) -> str:
+    """Return "allowed: a, b, c." with the nearest name to what was given, if one is near."""
+    names = tuple(allowed)
+    return f"allowed: {', '.join(names)}.{nearest(name, names)}"

@@ -7,10 +7,18 @@ check in each driver until it is handled there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+RefusalKind: TypeAlias = Literal["capacity", "quota", "busy", "denied", "unknown"]
+"""Why a cloud refuses a launch.
+
+`capacity`: there is none of that type in that market and zone just now. `quota`: the account has
+as many as it may have, in whatever zone. `busy`: the cloud answers too many calls. `denied`: this
+account or these credentials may not. Each cloud's provider sorts its own errors into these.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,9 @@ class InstanceGone:
 
 @dataclass(frozen=True)
 class LaunchFailed:
-    """The cloud refused the launch; `code` is its own (InsufficientInstanceCapacity, …).
+    """The cloud refused the launch.
 
+    `code` and `message` are the cloud's own words, for people; `kind` is what a policy goes by.
     `permanent`: asking again would be refused again (no permission, no such image).
     """
 
@@ -78,6 +87,7 @@ class LaunchFailed:
     code: str
     message: str
     permanent: bool = False
+    kind: RefusalKind = "unknown"
 
 
 @dataclass(frozen=True)

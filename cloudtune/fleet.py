@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Rented:
     """One launch intent, from the request until the cloud says that the instance is going.
 
-    `zone` is where it was asked for: the offer's, or one of those that an offer without one has.
+    `zone` is where the instance was asked for: the offer's zone, or one that was picked for an
+    offer without a zone; "" left it to the cloud.
     """
 
     intent: str
@@ -39,26 +40,26 @@ class Rented:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it can bill any more."""
+        """Whether the instance can't bill any more."""
         return self.gone_at is not None
 
     @property
     def launched(self) -> bool:
-        """Whether it was launched, or may have been: a request that isn't answered yet may be."""
+        """Whether the instance was launched, or may have been: its request isn't answered yet."""
         return self.launched_at is not None or not self.over
 
     @property
     def began_at(self) -> float:
-        """When it was launched; before that is known, when it was requested."""
+        """When the instance was launched; before that is known, when it was requested."""
         return self.requested_at if self.launched_at is None else self.launched_at
 
     @property
     def usable(self) -> bool:
-        """Whether trials may be started on it."""
+        """Whether trials may be started on the instance."""
         return self.joined and not (self.surplus or self.released or self.over)
 
     def dollars(self, at: float) -> float:
-        """Return what it has cost if it is given back at that time.
+        """Return the dollars that the instance has cost if it is given back at that time.
 
         A request that isn't answered yet counts from when it was made: it may exist already.
         """
@@ -69,12 +70,14 @@ class Rented:
 
 
 @dataclass
-class Trouble:
+class LaunchBackoff:
     """What has gone wrong with launches of one offer.
 
-    Those of one round are one answer: what comes before `relaunch_at` isn't counted again, and
-    until then the offer isn't asked for. After a refusal `for_good` it never is. A round is over
-    when every zone has refused: `round` has those that did, `avoided` until when each isn't asked.
+    Refusals come in rounds: `round` has the zones that have refused in the present one, and when
+    every zone has, that counts as one of `refusals`. Until `relaunch_at` (run seconds) the offer
+    isn't asked for, and further failures aren't counted: they answer the same requests. `avoided`
+    says until when each zone isn't asked. `no_shows` counts instances that were launched and never
+    joined. After a refusal `for_good` the offer is never asked for again.
     """
 
     refusals: int = 0
@@ -85,7 +88,10 @@ class Trouble:
     round: set[str] = field(default_factory=set)
 
     def refuse(self, zones: Sequence[str], among: Sequence[str], at: float, pause: float) -> None:
-        """Take note of a refusal in some zones, of those `among` which the offer can be had."""
+        """Take note of a refusal in `zones`; the offer can be had in all of `among`.
+
+        `at` is in run seconds; for `pause` seconds these zones aren't asked again.
+        """
         for zone in zones:
             self.avoided[zone] = at + pause
         self.round.update(zones)
@@ -183,13 +189,13 @@ class FleetBook:
         return self._usable
 
     def returning(self) -> bool:
-        """Whether any of them is to go, and hasn't been given back yet."""
+        """Whether any instance is to go, and hasn't been given back yet."""
         if self._returning is None:
             self._returning = any(r.surplus and not r.released for r in self.alive())
         return self._returning
 
     def unsettled(self) -> bool:
-        """Whether any of them has yet to join, or has been given back and isn't gone."""
+        """Whether any instance has yet to join, or has been given back and isn't gone."""
         if self._unsettled is None:
             self._unsettled = any(not r.joined or r.released for r in self.alive())
         return self._unsettled

@@ -34,16 +34,16 @@ def can_train(group: Group, instances: Mapping[Offer, int]) -> bool:
 
 
 def open_groups(
-    groups: Sequence[Group], seated: Mapping[Offer, int], instances: Mapping[Offer, int]
+    groups: Sequence[Group], placed: Mapping[Offer, int], instances: Mapping[Offer, int]
 ) -> list[Group]:
     """Return the groups that a waiting trial may join, in the order given.
 
-    Each takes as many trials as the plan gives it, while any of them has room for one more. One
-    that can't train a trial with the instances it has (or is to have) doesn't count: when what it
-    had is lost for good, the others take its trials.
+    While any group has room for one more, a group takes no more trials than the plan gives it. A
+    group that can't train a trial on the instances that it has (or is to have) doesn't count: if
+    its instances are lost for good, the others take its trials.
     """
     able = [group for group in groups if can_train(group, instances)]
-    with_room = [group for group in able if seated.get(group.offer, 0) < group.trials]
+    with_room = [group for group in able if placed.get(group.offer, 0) < group.trials]
     return with_room or able
 
 
@@ -58,10 +58,10 @@ def enough(group: Group, trials: int, have: int) -> int:
 
 
 class Room:
-    """What is free on one instance: whole GPUs, and the rest of those that shares sit on.
+    """The free GPUs of one instance: whole GPUs, and what shares leave of the others.
 
     Two free halves of different GPUs are no room for a trial that needs a whole one. Whole GPUs are
-    alike and have no numbers, so what fits here can always be seated on physical GPUs.
+    alike and have no numbers, so what fits here can always be placed on physical GPUs.
     """
 
     __slots__ = ("shared", "whole")
@@ -78,7 +78,7 @@ class Room:
         return self.whole + sum([1 - used for used in self.shared.values()], 0.0)
 
     def take(self, piece: Slice) -> None:
-        """Have something sit on a slice of it."""
+        """Take a slice of the instance."""
         gpus = piece.gpus
         if gpus >= 1:
             self.whole -= math.ceil(gpus - _EPSILON)
@@ -88,7 +88,7 @@ class Room:
         self.shared[piece.gpu] = self.shared.get(piece.gpu, 0.0) + gpus
 
     def give(self, piece: Slice) -> None:
-        """Make a slice of it free; a GPU that nothing shares any more is whole again."""
+        """Free a slice of the instance; a GPU that nothing shares any more is whole again."""
         if piece.gpus >= 1:
             self.whole += _whole_gpus(piece)
         elif self._alone(piece):
@@ -131,7 +131,7 @@ class Room:
         return next(gpu for gpu in itertools.count() if gpu not in self.shared)
 
     def overfull(self) -> bool:
-        """Whether more sits on it, or on one GPU of it, than fits."""
+        """Whether more sits on the instance, or on one of its GPUs, than fits."""
         if self.whole < 0:
             return True
         return bool(self.shared) and max(self.shared.values()) > 1 + _EPSILON
@@ -145,7 +145,7 @@ class Room:
 
 
 def _whole_gpus(piece: Slice) -> int:
-    """Return the GPUs of a slice that shares none: none of them is of use to anybody else."""
+    """Return the GPUs that a slice without a shared GPU takes, rounded up: all are its own."""
     return math.ceil(piece.gpus - _EPSILON)
 
 

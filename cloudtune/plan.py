@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,10 +13,11 @@ if TYPE_CHECKING:
     from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import Width
 
+
+BY_PLAN = "planned"
+"""The name of the allocator and of the fleet rule that go by a plan of stages."""
 SLACK = 1e-9
 """What sums of floats in another order may differ by, as a share."""
-Objective: TypeAlias = Literal["cost", "time"]
-"""What a plan is the least of, within the limits."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Charges:
 class Group:
     """The part of a stage on one offer: `trials` trials on `instances`, each `width` GPUs wide.
 
-    They take `waves` rounds where they don't all fit at once.
+    If the trials don't all fit at once, they train in `waves` rounds, one after the other.
     """
 
     offer: Offer
@@ -135,7 +135,7 @@ class Plan:
         return admits(self.max_instances, self.vcpu_quotas, alive)
 
     @property
-    def most_instances(self) -> int:
+    def peak_instances(self) -> int:
         """The largest fleet that the plan ever holds."""
         return max(stage.instances for stage in self.stages)
 
@@ -177,46 +177,109 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What a plan may take, by Monte Carlo; `seed` makes it the same again.
+class Forecast:
+    """What a run may come to, over `samples` simulated runs; `seed` makes them the same again.
+
+    `source` says how they are made: "stages" draws the durations of a plan's stages, "policy" plays
+    the very policy with made-up metrics. `trials` are those that start; `epochs` those of the trial
+    that does best; `gpu_hours` are paid for, whether trials train in them or not; `instances` is
+    the most at once.
 
     `in_time`, `in_money` and `within` are the probabilities that the deadline, the budget and both
-    are kept; None where there is no such limit.
+    are kept; None where there is no such limit. `results` is the share of the runs in which any
+    trial finishes an epoch.
     """
 
     seconds: Spread
     dollars: Spread
+    trials: Spread
+    epochs: Spread
+    gpu_hours: Spread
+    instances: Spread
     in_time: float | None
     in_money: float | None
     within: float | None
+    results: float
     samples: int
     seed: int
+    source: str
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """What else could be done: a plan and its outlook, None where nobody asked for it."""
-
-    name: str
-    plan: Plan
-    outlook: Outlook | None = None
-
-
-@dataclass(frozen=True)
-class Live:
-    """Instances of one offer that are rented already when a plan begins, by their ages (seconds).
-
-    `width` is the width at which the surviving trials train there now, None before the start.
-    """
+class Machines:
+    """So many instances of one offer."""
 
     offer: Offer
-    ages: tuple[float, ...]
-    width: Width | None = None
+    instances: int
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What is known of a run before it begins: who decides, what it may rent, what to expect.
+
+    `strategy`, `allocator` and `fleet_rule` are the names that were chosen. `offers` are all that
+    it rents, unless the cloud refuses them; `fleet` is the largest fleet, as far as it is known
+    beforehand. What is alive never exceeds `max_instances` or `vcpu_quotas` (vCPUs by
+    `Offer.quota`). `staged` are the stages that a planner made, where the run goes by any.
+    """
+
+    strategy: str
+    allocator: str
+    fleet_rule: str
+    offers: tuple[Offer, ...]
+    fleet: tuple[Machines, ...]
+    max_instances: int
+    forecast: Forecast
+    charges: Charges = field(default_factory=Charges)
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
+    staged: Plan | None = None
+
+    @property
+    def followed(self) -> Plan | None:
+        """The stages, where the run does just what they say; None where it decides as it goes."""
+        return self.staged if self.forecast.source == "stages" else None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The expected seconds and dollars: by the stages, else the medians of the forecast."""
+        if self.followed is not None:
+            return self.followed.estimate
+        return Estimate(self.forecast.seconds.p50, self.forecast.dollars.p50)
+
+    @property
+    def peak_instances(self) -> int:
+        """The largest number of instances at once that is known beforehand."""
+        if self.followed is not None:
+            return self.followed.peak_instances
+        return sum(each.instances for each in self.fleet)
+
+    @property
+    def launches(self) -> Mapping[Offer, int]:
+        """How many instances of each offer are launched, where nothing goes wrong."""
+        if self.followed is not None:
+            return self.followed.launches
+        return {each.offer: each.instances for each in self.fleet}
+
+    @property
+    def usd_per_second(self) -> float:
+        """What the largest fleet costs, and what the run costs besides."""
+        rented = sum(each.offer.usd_per_second * each.instances for each in self.fleet)
+        return rented + self.charges.usd_per_second
+
+
+def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
+    """Return the instances of the stage that costs most by the second."""
+
+    def rate(stage: StagePlan) -> float:
+        return sum(group.instances * group.offer.usd_per_second for group in stage.groups)
+
+    groups = max(plan.stages, key=rate).groups
+    return tuple(Machines(group.offer, group.instances) for group in groups)
 
 
 @dataclass(frozen=True)
 class Rentable:
-    """An offer, how the script scales on it, and how many of it may be rented at once."""
+    """An offer, how the script scales there, and how many instances may be rented at once."""
 
     offer: Offer
     profile: ScalingProfile
@@ -238,51 +301,3 @@ class Rentable:
             return epoch
         back = profile.launch.mean + profile.boot.mean + profile.resize.mean
         return epoch * (1.0 + rate * max(1, math.ceil(width / self.gpus)) * (back + epoch / 2))
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """What a planner is asked: the work, on what it may run, and within which limits.
-
-    `max_instances` is for all offers together, `vcpu_quotas` bounds vCPUs by `Offer.quota`; both
-    hold for all that is alive at a time. `mix` is how many offers one stage may use.
-    """
-
-    work: tuple[Stage, ...]
-    rentables: tuple[Rentable, ...]
-    limits: Limits
-    max_instances: int
-    fleet: tuple[Live, ...] = ()
-    charges: Charges = Charges()
-    objective: Objective = "cost"
-    vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
-    mix: int = 1
-
-    def admits(self, alive: Mapping[Offer, int]) -> bool:
-        """Whether so many instances may be alive at once."""
-        return admits(self.max_instances, self.vcpu_quotas, alive)
-
-    def rentable(self, offer: Offer) -> Rentable:
-        """Return what is known of an offer of this request."""
-        return self._by_offer[offer]
-
-    @cached_property
-    def _by_offer(self) -> Mapping[Offer, Rentable]:
-        return {each.offer: each for each in reversed(self.rentables)}
-
-
-class Planner(Protocol):
-    """Decides, before a run and at its barriers, how the rest of a job is to run."""
-
-    @property
-    def name(self) -> str:
-        """What it is called on the command line."""
-        ...
-
-    def plan(self, request: PlanRequest) -> Plan:
-        """Return the best plan of its kind that stays within the limits, by the objective.
-
-        Raises:
-            InfeasibleError: none does; carries the fastest and the cheapest plan there is.
-        """
-        ...

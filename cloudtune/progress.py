@@ -41,9 +41,9 @@ class Best:
 class TrialProgress:
     """One trial; a session is one start of its workers, named `<trial>.<number>`.
 
-    `offer` names the group of the stage that it has a seat in: None while it waits for one.
+    `offer` is where it has its GPUs: None while it waits for some.
     `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
-    Narrower than `least_width` it never is again: it ran out of memory there.
+    At less than `min_width` GPUs it ran out of memory, so it is never that narrow again.
     """
 
     trial: Trial
@@ -51,7 +51,7 @@ class TrialProgress:
     after: Status = "waiting"
     sessions: int = 0
     width: Width = 0
-    least_width: Width = 0
+    min_width: Width = 0
     placement: tuple[Slice, ...] = ()
     offer: Offer | None = None
     epoch: int = 0
@@ -73,12 +73,12 @@ class TrialProgress:
 
     @property
     def live(self) -> bool:
-        """Whether a session of it holds GPUs."""
+        """Whether a session of the trial holds GPUs."""
         return self.status in LIVE
 
     @property
     def under_way(self) -> bool:
-        """Whether it still has to train in this stage."""
+        """Whether the trial still has to train in this stage."""
         after = self.after if self.status == "stopping" else self.status
         return after in {"waiting", "starting", "training"}
 

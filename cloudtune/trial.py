@@ -51,7 +51,7 @@ class EndReason(enum.Enum):
 
     @property
     def exit_code(self) -> int:
-        """The documented exit code (README, Exit codes)."""
+        """The documented exit code (docs/reference.md, Exit codes)."""
         return _EXIT_CODES[self]
 
 

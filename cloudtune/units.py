@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from cloudtune.errors import UsageError
-from cloudtune.wording import shown
+from cloudtune.errors import UsageError, shown
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNIT_NAMES = {

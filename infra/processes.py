@@ -42,7 +42,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees all of it or nothing."""
+    """Write a small file so that a reader sees the whole file or nothing."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.plan import Limits
-from cloudtune.planners.choose import refuse
-from cloudtune.planners.gaps import with_gap
-from cloudtune.planners.model import price
-from cloudtune.planners.options import complete
-from cloudtune.planners.search import search_of
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.dp.options import complete
+from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.selection import refuse, with_gap
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Objective, Plan, PlanRequest
-    from cloudtune.planners.search import Found, Search
+    from cloudtune.plan import Plan
+    from cloudtune.planners.base import Objective, PlanRequest
+    from cloudtune.planners.dp.search import Found, Search
 
 
 _ROUNDINGS = 4
@@ -28,8 +28,8 @@ class ExactPlanner:
     The problem is that of RubberBand (EuroSys 2021), widened to several offers; the method is ours:
     docs/decisions/0004-exact-planner.md. A bill's rounding up to the offers' granularity is priced,
     but not searched over: the best is meant up to a second's price of each instance, and where
-    bills are rounded by more than a second (EC2's are not), or where more fleet sizes would have to
-    be tried than there is time for, the plan isn't called optimal, and its gap is the distance to
+    bills are rounded by more than a second, or where more fleet sizes would have to be tried than
+    there is time for, the plan isn't called optimal, and its gap is the distance to
     the general bound. Among more than a dozen offers no plan is looked for that moves to an offer
     which another one beats in every way, only to save the unbilled seconds of a launch.
     """
@@ -61,7 +61,7 @@ class ExactPlanner:
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
 
-        They are `points` at most, at deadlines evenly spread between the two ends; limits are
+        At most `points` plans, at deadlines evenly spread between the two ends; limits are
         ignored. Empty where no plan can do the work.
         """
         search = search_of(request)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.errors import InfeasibleError
+from cloudtune.planners.base import InfeasibleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.plan import Plan, Planner, PlanRequest, Stage
+    from cloudtune.plan import Plan, Stage
+    from cloudtune.planners.base import Planner, PlanRequest
 
 
 @dataclass(frozen=True)
 class Explored:
-    """What the limits pay for: so many trials, the best of them trained so far, by this plan."""
+    """What the limits pay for: `trials` trials, the best for `epochs` epochs, by `plan`."""
 
     trials: int
     epochs: int
@@ -27,14 +28,14 @@ def explore(
     request: PlanRequest,
     work: Callable[[int, int], Sequence[Stage]],
     *,
-    most_trials: int,
-    most_epochs: int,
+    max_trials: int,
+    max_epochs: int,
 ) -> Explored:
-    """Return the largest number of trials, up to `most_trials`, that fits into both limits.
+    """Return the largest number of trials, up to `max_trials`, that fits into both limits.
 
     `work(trials, epochs)` gives the stages that train so many trials, the best of them to that
-    epoch; more of either must not mean less work in any stage. Where not even one trial can be
-    trained to `most_epochs`, it is one trial, trained as far as the limits pay for.
+    epoch; more of either must not mean less work in any stage. If not even one trial can be trained
+    to `max_epochs`, the answer is one trial, trained as far as the limits pay for.
 
     Exact where the planner is: whatever can be done with more trials can be done with fewer on the
     same instances, no slower and no dearer, so that halving the interval finds the border.
@@ -44,15 +45,15 @@ def explore(
     """
 
     def with_trials(trials: int) -> Plan | None:
-        return _plan(planner, request, work(trials, most_epochs))
+        return _plan(planner, request, work(trials, max_epochs))
 
     def with_epochs(epochs: int) -> Plan | None:
         return _plan(planner, request, work(1, epochs))
 
-    trials, plan = _most(with_trials, most_trials)
+    trials, plan = _most(with_trials, max_trials)
     if plan is not None:
-        return Explored(trials, most_epochs, plan)
-    epochs, plan = _most(with_epochs, most_epochs - 1)
+        return Explored(trials, max_epochs, plan)
+    epochs, plan = _most(with_epochs, max_epochs - 1)
     if plan is not None:
         return Explored(1, epochs, plan)
     planner.plan(replace(request, work=tuple(work(1, 1))))

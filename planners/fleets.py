@@ -7,61 +7,105 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.strategies.base import View
 
 
+class Unplanned:
+    """The base of rules without stages: they don't know what a run will cost in the end."""
+
+    stage = 0
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Whether there is any instance: a trial that doesn't fit goes on with fewer GPUs."""
+        return any(instances.values())
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return none: an instance goes when it is empty."""
+        return ()
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        """Return None: what trains, and for how long, is decided as results come in."""
+        return None
+
+
 @dataclass(frozen=True)
-class ConstantFleet:
+class ConstantFleet(Unplanned):
     """The same instances from the begin of a run to its end.
 
-    Where the cloud refuses them, the first of `standins` that it doesn't takes their place.
+    If the cloud refuses the offer, the first of `standins` that isn't refused takes its place.
     """
 
     offer: Offer
     instances: int
     standins: tuple[Offer, ...] = ()
     name: str = "constant"
-    repacks: bool = False
 
-    def most_gpus(self, view: View) -> int:
+    def max_gpus(self, view: View) -> int:
         """Return all GPUs of the fleet."""
         return self.instances * self.offer.gpus
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the whole fleet, whatever is needed."""
-        return stood_in_for(view, (self.offer, *self.standins), self.most_gpus(view))
+        return stood_in_for(view, (self.offer, *self.standins), self.max_gpus(view))
 
 
 @dataclass(frozen=True)
-class NaiveFleet:
+class NaiveFleet(Unplanned):
     """A constant fleet whose idle instances are given back, and rented again when needed.
 
-    Where the cloud refuses them, the first of `standins` that it doesn't takes their place.
+    If the cloud refuses the offer, the first of `standins` that isn't refused takes its place. With
+    `consolidates` trials move together when their next epoch is done, so that instances get empty.
     """
 
     offer: Offer
     instances: int
     standins: tuple[Offer, ...] = ()
     name: str = "naive"
-    repacks: bool = False
+    consolidates: bool = False
 
-    def most_gpus(self, view: View) -> int:
+    def max_gpus(self, view: View) -> int:
         """Return all GPUs that the fleet may grow to."""
         return self.instances * self.offer.gpus
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return as many instances as are needed, up to the fleet's size."""
-        wanted = min(needed, self.most_gpus(view))
+        wanted = min(needed, self.max_gpus(view))
         return stood_in_for(view, (self.offer, *self.standins), wanted)
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return the emptiest instances that are too many, if their trials fit elsewhere."""
+        return tuple(emptied(view, self.target(view, needed))) if self.consolidates else ()
+
+
+def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
+    """Yield the emptiest of the instances that exceed a target, if their trials fit elsewhere."""
+    for offer, held in view.held.items():
+        usable = [r.instance for r in view.fleet.usable() if r.offer == offer and r.instance]
+        load = {name: _load(view, name) for name in usable}
+        elsewhere = sum(offer.gpus - gpus for gpus in load.values())
+        too_many = max(0, held - target.get(offer, 0))
+        for name in sorted(load, key=lambda name: (load[name], name))[:too_many]:
+            elsewhere -= offer.gpus - load[name]
+            if load[name] > elsewhere:
+                break
+            elsewhere -= load[name]
+            yield name
+
+
+def _load(view: View, instance: str) -> float:
+    """Return the GPUs of an instance that trials sit on."""
+    pieces = (piece for trial in view.running for piece in trial.placement)
+    return sum(piece.gpus for piece in pieces if piece.instance == instance)
 
 
 def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Offer, int]:
-    """Return instances with so many GPUs in all: what is held, and more of what isn't refused now.
+    """Return how many instances of each offer make up so many GPUs.
 
-    The first offers come first. Where all are refused, more of the first are wanted.
+    Held instances count first, in the order of `offers`; the GPUs that are missing come from the
+    first offer that isn't refused now, or from the very first if all are.
     """
     target: dict[Offer, int] = {}
     for offer in offers:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from cloudtune.placement import slots
 from cloudtune.plan import Group
-from cloudtune.planners.choose import admitted_or_refused, best_of, start_limits
-from cloudtune.planners.gaps import with_gap
-from cloudtune.planners.model import price
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.selection import admitted_or_refused, best_of, start_limits, with_gap
 from cloudtune.planners.static import StaticPlanner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Plan, PlanRequest, Stage
+    from cloudtune.plan import Plan, Stage
+    from cloudtune.planners.base import PlanRequest
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:
 
 
 def _next_lower(request: PlanRequest, stage: Stage, group: Group) -> Group | None:
-    """Return the fair allocation with the most GPUs of those with fewer; None at the bottom.
+    """Return the next lower fair allocation by GPUs; None at the bottom.
 
-    Of several on as many GPUs, the one that trains the stage in the least time.
+    Among allocations of as many GPUs, that is the one that trains the stage in the least time.
     """
     have = group.instances * group.offer.gpus
     epoch = request.rentable(group.offer).epoch_seconds

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.placement import slots
-from cloudtune.planners.choose import admitted_or_refused, start_limits
-from cloudtune.planners.gaps import with_gap
-from cloudtune.planners.model import price
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.selection import admitted_or_refused, start_limits, with_gap
 from cloudtune.planners.static import StaticPlanner
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Group, Plan, PlanRequest
+    from cloudtune.plan import Group, Plan
+    from cloudtune.planners.base import PlanRequest
 
 
 class NaivePlanner:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.plan import Group
-from cloudtune.planners.choose import best_of
-from cloudtune.planners.gaps import with_gap
-from cloudtune.planners.labels import Delays
-from cloudtune.planners.model import price
-from cloudtune.planners.options import Menu, undominated
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.dp.labels import Delays
+from cloudtune.planners.dp.options import Menu, undominated
+from cloudtune.planners.selection import best_of, with_gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from cloudtune.plan import Plan, PlanRequest, Stage
+    from cloudtune.plan import Plan, Stage
+    from cloudtune.planners.base import PlanRequest
 
 
 class StaticPlanner:

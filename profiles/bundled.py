@@ -14,11 +14,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cloudtune.catalog import InstanceType
-from cloudtune.errors import UsageError
+from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.profiles import packing, ratios
-from cloudtune.profiles.tables import rows
+from cloudtune.profiles.csv_table import rows
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.wording import allowed_names, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Measuring how a script scales: a run like any other, driven by a policy of its own.
 
-One instance is rented and filled with trials at each width in turn, so that what the trials of one
-machine take from each other is in the figures; whole GPUs first, then, if wanted, shares of one,
-from wide to narrow. Pure, as every policy is: all that it learns comes from events.
+A single instance is rented and filled with trials at each width in turn, so that what the trials of
+one machine take from each other is in the figures; whole GPUs first, then, if wanted, shares of
+one, from wide to narrow. Pure, as every policy is: all that it learns comes from events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cloudtune.events import (
 )
 from cloudtune.fleet import FleetBook
 from cloudtune.placement import place, rooms, slots
-from cloudtune.profiles.figures import Figures, packed_widths, widths_of
+from cloudtune.profiles.measurements import Figures, packed_widths, widths_of
 from cloudtune.trial import EndReason, Trial
 
 if TYPE_CHECKING:

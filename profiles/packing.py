@@ -11,7 +11,7 @@ from functools import cache
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-from cloudtune.profiles.tables import relative_to, rows
+from cloudtune.profiles.csv_table import relative_to, rows
 from cloudtune.scaling import Measurement
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Pair:
 
     @property
     def gain(self) -> float:
-        """Both jobs together against one alone; below 1 packing is a loss."""
+        """The speed of two jobs together against one alone; below 1 packing is a loss."""
         return 2.0 * self.share if self.share is not None else 0.0
 
 
@@ -57,7 +57,7 @@ def pairs() -> tuple[Pair, ...]:
 def spread(workload: str, gpu: str) -> float:
     """Return how far the shares of a workload differ over batch sizes, relative to a pair's share.
 
-    Each pair was measured once, so that the other batch sizes are all there is to judge it by.
+    A pair was measured once, so that the other batch sizes are all there is to judge it by.
     """
     found = [p.share for p in pairs() if (p.workload, p.gpu) == (workload, gpu)]
     shares = [share for share in found if share is not None]

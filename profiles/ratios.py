@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from cloudtune.profiles.tables import rows
+from cloudtune.profiles.csv_table import rows
 
 if TYPE_CHECKING:
     from cloudtune.catalog import InstanceType

@@ -1,8 +1,8 @@
 """Profiles on disk: versioned JSON, keyed by script, instance type and width.
 
 A profile is looked for in this order: what was named (a bundled profile or a file), the store of
-this machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. One that was measured
-with another version of the script isn't used; one of published figures is of no script.
+this machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. A profile measured
+with another version of the script isn't used; a profile of published figures belongs to no script.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtune.codec import decode, encode
 from cloudtune.errors import UsageError
 from cloudtune.profiles import bundled
 from cloudtune.scaling import ScalingProfile
+from cloudtune.serialization import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -150,7 +150,7 @@ def _for_types(
 
 
 def _is_bundled(given: str | Path) -> bool:
-    """Whether it names a bundled profile: it is one, or it looks like one and is no file."""
+    """Whether a name means a bundled profile: one there is, or no file and of that form."""
     name = str(given)
     return name in bundled.names() or ("@" in name and not Path(given).exists())
 

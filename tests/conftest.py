@@ -1,4 +1,4 @@
-"""What holds for every test: nothing is written outside its own folders."""
+"""What holds for every test: nothing is written outside its own folders, and nothing is left."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+# A test leaves no thread and no process, and pytest ends.
+pytest_plugins = ["tests.guard"]
 
 # The same examples each time: a run of the tests says something of the code alone. New ones are
 # sought with `pytest --hypothesis-profile=explore`, and what they find becomes an example.

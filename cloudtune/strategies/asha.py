@@ -76,7 +76,7 @@ class Asha(Judging):
                 elif status != "stopping":
                     rung.leave(trial)  # it has begun to train on, or has failed
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Record a trial at its rung; it goes on if it would be the next to be promoted."""
         self._new.learn(trial)
         level = bisect.bisect_left(self._epochs, trial.epoch)
@@ -101,7 +101,7 @@ class Asha(Judging):
             self._rungs[level - 1].leave(trial.id)
 
     def _goes_on(self, view: View, level: int, trial: TrialId) -> bool:
-        """Whether it is among the best 1/eta, and nobody that is paused comes before it."""
+        """Whether a trial is among the best 1/eta, and no paused trial comes before it."""
         rung = self._rungs[level]
         if rung.place(trial) >= len(rung) // self._eta:
             return self._stops and len(rung) < self._eta
@@ -110,7 +110,7 @@ class Asha(Judging):
             return True
         return first[0] == level and rung.place(first[1]) > rung.place(trial)
 
-    def ended(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed; it leaves no result at the rung that it didn't reach."""
         self._new.learn_failure(trial)
 

@@ -1,9 +1,14 @@
 """What a run asks of a strategy: which trials train, how far, and what becomes of them.
 
-There are two kinds. A `StagedStrategy` knows its stages beforehand, so that a fleet can be planned
-for them (`RunPolicy`). A `Strategy` decides as results come in (`ElasticPolicy`); it asks for work
-by groups of tasks, so that any `Allocator` (how wide is each trial) and any `FleetRule` (how many
-instances) serves any strategy. All are pure: the same events, the same decisions.
+To add a strategy is to write one class with the methods of `Strategy` in a file of its own beside
+this one, and one line in `STRATEGIES` (cloudtune/policy/registry.py). The contract suite
+tests/contracts/strategy.py then runs it through everything that a run can do to it.
+
+A strategy asks for work by groups of tasks, so that any `Allocator` (how wide is each trial) and
+any `FleetRule` (how many instances) serves any strategy. All three look at the run through a `View`
+and are pure: the same events, the same decisions. A schedule whose stages are known beforehand
+(`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
+(planners/following.py).
 """
 
 from __future__ import annotations
@@ -13,16 +18,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
+    from cloudtune.fleet import FleetBook
     from cloudtune.plan import Limits, Rentable, Stage
-    from cloudtune.progress import TrialProgress
-    from cloudtune.trial import Mode, Trial, TrialId, Width
+    from cloudtune.progress import Best, TrialProgress
+    from cloudtune.trial import EndReason, Mode, Trial, TrialId, Width
 
 
 class StagedStrategy(Protocol):
-    """Decides which trials train on and how far. Pure: same questions, same answers."""
+    """A strategy whose stages are known beforehand, so that they can be planned.
+
+    Pure: the same questions get the same answers.
+    """
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the forecast of the work: what each stage trains if nothing fails."""
@@ -87,11 +96,15 @@ Decision: TypeAlias = Go | Verdict
 
 
 class View(Protocol):
-    """What strategies, allocators and fleet rules may look at: the state of the run."""
+    """What strategies, allocators and fleet rules may look at: the state of the run.
+
+    Times are seconds since the run began, prices US dollars. A view is for reading: whoever gets it
+    changes nothing.
+    """
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """The time of the event that is being decided about."""
         ...
 
     @property
@@ -111,7 +124,17 @@ class View(Protocol):
 
     @property
     def dollars_left(self) -> float:
-        """What is left if everything were given back now; inf without a budget."""
+        """The dollars left if everything were given back now; inf without a budget."""
+        ...
+
+    @property
+    def committed(self) -> float:
+        """Dollars spent, or bound to be spent whatever is done; of what is held, until now."""
+        ...
+
+    @property
+    def best(self) -> Best | None:
+        """The best epoch so far."""
         ...
 
     @property
@@ -126,12 +149,17 @@ class View(Protocol):
 
     @property
     def rentables(self) -> Sequence[Rentable]:
-        """What may be rented."""
+        """The offers that may be rented, each with the script's speed there."""
         ...
 
     @property
     def max_instances(self) -> int:
         """How many instances may be alive at once."""
+        ...
+
+    @property
+    def fleet(self) -> FleetBook:
+        """Every instance that was ever asked for, and what has become of it."""
         ...
 
     @property
@@ -146,7 +174,7 @@ class View(Protocol):
 
     @property
     def free_gpus(self) -> float:
-        """GPUs of these on which nothing runs, and the rest of those that are shared."""
+        """GPUs of usable instances on which nothing runs, with the free shares of the others."""
         ...
 
     @property
@@ -154,8 +182,26 @@ class View(Protocol):
         """The seconds that each session took to be set up, in order; more are added at the end."""
         ...
 
+    @property
+    def disturbances(self) -> int:
+        """How often an instance was refused, lost, taken back or never joined."""
+        ...
+
+    @property
+    def shocks(self) -> int:
+        """How often the cloud began to refuse an offer, or took an instance that trials sat on."""
+        ...
+
     def until(self, trial: TrialId) -> int:
         """Return the epoch that a trial may train to for now; 0 for one that never began."""
+        ...
+
+    def fits(self, width: Width, offer: Offer) -> bool:
+        """Whether a trial of so many GPUs could start now on the instances of an offer."""
+        ...
+
+    def admits(self, alive: Mapping[Offer, int]) -> bool:
+        """Whether `alive` instances of each offer at once keep the cap and the vCPU quotas."""
         ...
 
     def refused(self, offer: Offer) -> bool:
@@ -166,25 +212,53 @@ class View(Protocol):
         """Whether such an instance isn't asked for now: it was refused a short while ago."""
         ...
 
+    def barred(self, offer: Offer) -> bool:
+        """Whether such an instance will never be asked for again."""
+        ...
+
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured.
 
-        By the trial's own epochs; for a trial (or None) without any, by those of all trials.
+        The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
+        ...
+
+    def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
+        """Return a rentable at the speed that these trials can be expected to have on it."""
         ...
 
 
 class Strategy(Protocol):
-    """Decides as results come in. It is told of each epoch once, in the order of the events."""
+    """Decides which trials train and how far, as results come in.
+
+    The run asks, in this order, whenever something has happened:
+
+    1. `on_result`, for the trial that has just finished an epoch: train on (`Go`), or what becomes
+       of it (`Verdict`). Every epoch is told once, in the order of the events.
+    2. `on_failure`, for a trial that failed for good.
+    3. `preempt`: which other trials stop, though they haven't reported.
+    4. `done`: whether the run is over.
+    5. `requests`: which trials begin, or go on from a rung, as far as there is room.
+
+    A trial moves between instances, is lost with one, or changes its width without being asked
+    about: a strategy sees trials, epochs and metrics, and never GPUs. Trials that were lost come
+    back by themselves. Epochs count from 1, times are seconds of the run, prices US dollars.
+    `rungs.py` has what strategies with rungs share; `asha.py` is a good model.
+    """
 
     @property
     def name(self) -> str:
-        """What it is called on the command line."""
+        """The name in an experiment file and on the command line."""
         ...
 
     @property
     def anytime(self) -> bool:
-        """Whether it uses what it is given, so that ending at a limit is its normal end."""
+        """Whether the strategy uses up its limits, so that to end at one is a success."""
+        ...
+
+    @property
+    def reason(self) -> EndReason | None:
+        """Why the strategy is done; None leaves it to the run: done if there is a result."""
         ...
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
@@ -195,25 +269,33 @@ class Strategy(Protocol):
         """
         ...
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Return what becomes of a trial that has just finished an epoch (`trial.epoch`)."""
         ...
 
-    def ended(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Take note that a trial failed, and won't come back."""
         ...
 
-    def retract(self, view: View) -> Mapping[TrialId, Verdict]:
-        """Return running trials that are to stop now, though they haven't reported."""
+    def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
+        """Return trials that are to stop now, or to be over, though they haven't reported."""
         ...
 
     def wake_at(self, view: View) -> float | None:
-        """Return when it wants to decide anew at the latest though nothing may happen by then."""
+        """Return the run second at which to ask anew though nothing has happened; None: never."""
         ...
 
     def done(self, view: View) -> bool:
-        """Whether nothing runs that it waits for, and it will never want anything again."""
+        """Whether the strategy waits for no trial, and will never ask for one again."""
         ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """GPUs for one trial: so many, on instances of an offer; None: wherever there is room."""
+
+    width: Width
+    offer: Offer | None = None
 
 
 class Allocator(Protocol):
@@ -221,20 +303,36 @@ class Allocator(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called on the command line."""
+        """The name in an experiment file and on the command line."""
         ...
 
-    def least(self, view: View) -> Width:
-        """Return the narrowest width that it gives a trial now."""
+    def min_width(self, view: View) -> Width:
+        """Return the narrowest width that any trial would get now."""
         ...
 
-    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return the width for each of the tasks that are to start; 0 for one that is to wait."""
+    def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
+        """Yield for each task that is to start what it may have, the best first; none: it waits.
+
+        The run takes one answer at a time: when it asks for the next task's, the task before has
+        its GPUs or waits, as `view` then shows.
+        """
         ...
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width that a running trial should have, now that an epoch of it is done."""
+        """Return the width that a running trial should have, after an epoch."""
         ...
+
+
+class ByWidth:
+    """The base of allocators that say how wide, and leave it to the run on which instances."""
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return the width for each of the tasks that are to start; 0 for one that is to wait."""
+        raise NotImplementedError
+
+    def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
+        """Yield each task's width as its only shape; no shape for 0."""
+        yield from [[Shape(width)] if width else [] for width in self.widths(view, tasks)]
 
 
 class FleetRule(Protocol):
@@ -242,23 +340,39 @@ class FleetRule(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called on the command line."""
+        """The name in an experiment file and on the command line."""
         ...
 
     @property
-    def repacks(self) -> bool:
-        """Whether trials are to move together so that instances become empty, and can go."""
+    def stage(self) -> int:
+        """The number of the present stage; with each new one the cloud's refusals are forgotten."""
         ...
 
-    def most_gpus(self, view: View) -> int:
-        """Return the GPUs for which work is to be asked for: those it has, or might rent."""
+    def max_gpus(self, view: View) -> int:
+        """Return the GPUs to ask the strategy for work for: those held, and those it might rent."""
         ...
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the instances that should be there, when trials have or want `needed` GPUs.
 
-        An instance with a trial on it is never given back for this; empty ones are.
+        Empty instances beyond that are given back, never one with a trial on it.
         """
+        ...
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Whether so many instances are enough to train a single trial."""
+        ...
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return instances that are to go though trials may sit on them.
+
+        Nothing starts there any more, and they are given back once they are empty. `needed` are the
+        GPUs that trials have or want; inf before that is known, in the same round.
+        """
+        ...
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        """Return the dollars that the run will cost from second `at` on; None where unknown."""
         ...
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloudtune.strategies.base import Sampler, View
-    from cloudtune.strategies.halving import Bracket
+    from cloudtune.strategies.successive_halving import Bracket
     from cloudtune.trial import Mode
 
 
@@ -20,7 +20,7 @@ class Bohb(Hyperband):
 
     Source: Falkner et al., "BOHB" (ICML 2018). The sampler is to be model-based, with a part of
     its asks left to chance; what it learns from at which epoch, it decides itself
-    (`cloudtune.sampling_levels`).
+    (`cloudtune.strategies.samplers.learner`).
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.strategies.halving import Bracket, Brackets
+from cloudtune.strategies.successive_halving import Bracket, Brackets
 
 if TYPE_CHECKING:
     from cloudtune.strategies.base import Sampler
@@ -34,8 +34,8 @@ def bracket_shapes(
 class Hyperband(Brackets):
     """The brackets of Hyperband over and over, while the sampler has trials.
 
-    Each is synchronous in itself; where those that are played have nothing to begin and there is
-    room, the next one begins.
+    Every bracket is synchronous in itself. The next bracket begins when there is room, and the
+    brackets under way have nothing to begin.
     """
 
     def __init__(

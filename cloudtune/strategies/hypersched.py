@@ -1,8 +1,8 @@
 """HyperSched: exploit more and more as a deadline comes near, and give the best the most GPUs.
 
 Source: Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a
-Deadline" (SoCC 2019), by notes on its published code. This is its half that says which trials
-train; `planners/hypersched.py` is the one that says how wide.
+Deadline" (SoCC 2019), by notes on its published code. Here stands the half that says which trials
+train; `planners/allocators/hypersched.py` says how wide.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class HyperSched(Judging):
         return TrialGroup(name, tuple(Task(trial, capped(trial, self._last)) for trial in trials))
 
     def _open(self, view: View) -> bool:
-        """Whether something may start; when it once may not, it never may again."""
+        """Whether a trial may start; once none may, none ever may again."""
         self._closed = self._closed or not self._admission.admits(view)
         return not self._closed
 
@@ -106,7 +106,7 @@ class HyperSched(Judging):
 
     # ---- who goes on ---------------------------------------------------------------------
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Pause a trial that a rung which it has passed would hold back now."""
         self._new.learn(trial)
         self._admission.note(trial)
@@ -141,7 +141,7 @@ class HyperSched(Judging):
             return self._top[trial].passes(trial)
         return all(rung.passes(trial) for rung in reversed(self._rungs) if trial in rung)
 
-    def ended(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed; the records that it made stay."""
         self._new.learn_failure(trial)
         self._leave(trial.id)

@@ -60,9 +60,9 @@ def quantile(ordered: Sequence[float], part: int, of: int) -> float:
 class Cutoff:
     """The records at one rung, of scores of which more is better, and what has to be reached.
 
-    That is their 100 (1 - 1/eta) percentile, as it is at the moment; nothing is with one record.
-    With `ranked` it is to be among the best floor(n / eta) of them. Those that rest here are
-    paused, and got no further.
+    To pass, a score has to reach the 100 (1 - 1/eta) percentile of the records so far (any score
+    passes with one record); with `ranked`, to be among the best floor(n / eta) of n. Trials that
+    rest here are paused, and got no further.
     """
 
     def __init__(self, epoch: int, eta: int, *, ranked: bool = False) -> None:
@@ -83,7 +83,7 @@ class Cutoff:
 
     @property
     def value(self) -> float | None:
-        """What has to be reached; None with fewer than two records."""
+        """The score that has to be reached; None with fewer than two records."""
         if len(self._ordered) < 2:
             return None
         return quantile(self._ordered, self._eta - 1, self._eta)
@@ -109,7 +109,7 @@ class Cutoff:
             del self._resting[at]
 
     def resting(self) -> Iterator[TrialId]:
-        """Yield those that wait here, the best first; nobody may come or leave meanwhile."""
+        """Yield the trials that wait here, the best first; nobody may come or leave meanwhile."""
         return (trial for _, _, trial in self._resting)
 
 
@@ -136,7 +136,7 @@ class Median:
 
 
 class Overhead:
-    """What it costs to start a trial anew: the 90th percentile of the set-ups so far."""
+    """The cost of starting a trial anew: the 90th percentile of the set-ups so far, in seconds."""
 
     def __init__(self, *, ignored: bool = False) -> None:
         self._ignored = ignored

@@ -37,7 +37,7 @@ class MedianStopping(RandomSearch):
         self._sums: dict[TrialId, tuple[int, float, float]] = {}  # last epoch, sum, best
         self._averages: dict[int, list[float]] = {}  # by epoch, in order
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Note the running average; cut a trial that falls behind, let the others go on."""
         self._new.learn(trial)
         last = capped(trial.trial, self._max_epochs)

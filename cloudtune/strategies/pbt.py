@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class PopulationBased(Judging):
     """A population in which each `interval` epochs a bad trial makes room for a good one's clone.
 
-    Who is among the worst quarter then, by the latest results of all, is cut, and a clone of one
-    of the best quarter goes on from that one's checkpoint with the configuration that `explore`
-    gives; None lets the trial go on itself. No member waits for another; where there isn't room
-    for all, those that have trained least come first. One that fails is replaced as well. Once all
-    have come to their end the next population begins, while there are new trials.
+    A trial that is among the worst quarter then, by the latest results of all, is cut. A clone of a
+    trial of the best quarter goes on from the parent's checkpoint with the configuration that
+    `explore` gives; if that is None, the trial itself goes on. No member waits for another; where
+    there isn't room for all, the least trained come first. A failed trial is replaced as well. Once
+    all have come to their end the next population begins, while there are new trials.
     Source: Jaderberg et al., "Population Based Training of Neural Networks" (2017), section 3 with
     truncation selection. Without `explore` a clone takes the next new configuration.
     """
@@ -123,7 +123,7 @@ class PopulationBased(Judging):
 
     # ---- who goes on ---------------------------------------------------------------------
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Replace a bad trial after each interval; a good one goes on, or lets others catch up."""
         self._notice(view)
         self._new.learn(trial)
@@ -157,8 +157,8 @@ class PopulationBased(Judging):
     def _clone(self, view: View, replaced: TrialId) -> bool:
         """Let a clone of one of the best begin; False if none of them can have one.
 
-        Until it has a result, that of the replaced one counts: otherwise those of the middle would
-        be the worst of the rest, and cut too.
+        Until the clone has a result, the replaced trial's counts: otherwise trials of the middle
+        would be the worst of the rest, and cut too.
         """
         parents = [name for name in self._best() if self._has_more(view.trials[name])]
         if not parents:
@@ -187,7 +187,7 @@ class PopulationBased(Judging):
         if replaced is not None:
             self._latest.pop(replaced, None)
 
-    def ended(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed; a clone takes its place, or a new one."""
         self._notice(view)
         self._new.learn_failure(trial)

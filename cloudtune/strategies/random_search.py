@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class RandomSearch(Judging):
     """All trials in one group, each trained to `max_epochs` or its own last epoch.
 
-    What is random about it is the sampler.
+    Random is the sampler, not the strategy.
     """
 
     anytime = True
@@ -35,13 +35,13 @@ class RandomSearch(Judging):
         tasks = tuple(Task(trial, capped(trial, self._max_epochs)) for trial in new)
         return (TrialGroup(self.name, tasks),)
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to its end."""
         self._new.learn(trial)
         last = capped(trial.trial, self._max_epochs)
         return Go(last) if trial.epoch < last else Verdict.FINISH
 
-    def ended(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed."""
         self._new.learn_failure(trial)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Sampler, Verdict, View
-    from cloudtune.trial import Mode, Trial, TrialId
+    from cloudtune.trial import EndReason, Mode, Trial, TrialId
 
 
 def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ def capped(trial: Trial, epoch: int) -> int:
 class Rung:
     """The results at one rung, the best first; ties go by who came first.
 
-    Those that rest there are the ones that may still be promoted.
+    The trials that rest at a rung are the ones that may still be promoted.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -134,12 +134,14 @@ class NewTrials:
 class Judging:
     """A strategy that decides at results alone: it takes nothing back and sets no alarm."""
 
-    def retract(self, view: View) -> Mapping[TrialId, Verdict]:
+    reason: EndReason | None = None
+
+    def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return none."""
         return {}
 
     def wake_at(self, view: View) -> float | None:
-        """Return None: it decides at results alone."""
+        """Return None: the strategy decides at results alone."""
         return None
 
 

@@ -2,9 +2,9 @@
 
 Of the SEER paper we know the abstract (Dunlap et al., "Elastic Hyperparameter Tuning on the Cloud",
 SoCC 2021): many configurations at first, fewer and fewer, more GPUs for those that remain, so that
-they are trained sufficiently before the deadline. This is a method of our own with that aim. Its
-rungs and who is held back at them are HyperSched's; ours are the answers to when to stop exploring,
-with what, and what to do with what is left. docs/seer.md has the figures that decided them.
+they are trained sufficiently before the deadline. The method here is our own, with that aim: rungs,
+and who is held back at them, are HyperSched's; new are when to stop exploring, with which trials,
+and what to do with the rest of the money and time. docs/seer.md has the figures behind each choice.
 """
 
 from __future__ import annotations
@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.strategies.base import Verdict
 from cloudtune.strategies.hypersched import HyperSched
-from cloudtune.strategies.hypersched_rules import (
-    Cutoff,
-    Median,
-    Overhead,
-    open_rungs,
-    quantile,
-)
+from cloudtune.strategies.hypersched_rules import Cutoff, Median, Overhead, open_rungs, quantile
 from cloudtune.strategies.rungs import at_rest, capped
 
 if TYPE_CHECKING:
@@ -49,7 +43,7 @@ class _Cutoff(Cutoff):
 
     @property
     def value(self) -> float | None:
-        """What has to be reached; None with fewer than two records."""
+        """The score that has to be reached; None with fewer than two records."""
         return quantile(self._ordered, *HELD_BACK) if len(self._ordered) > 1 else None
 
 
@@ -161,14 +155,14 @@ class Seer(HyperSched):
                 self._season_of[task.trial.id] = self.season
         return groups
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Pause a trial that a rung which it has passed would hold back now."""
         if trial.width == self.atom(view):
             self._epoch.add(trial.epoch_seconds)
         if self.is_new(trial.id):
             trained = trial.seconds - self._before.get(trial.id, 0.0)
             self._longest = max(self._longest, trained)
-        decision = super().judge(view, trial)
+        decision = super().on_result(view, trial)
         if decision is Verdict.CUT:
             self._top[trial.id].rest(trial.id)
             return Verdict.PAUSE
@@ -198,7 +192,7 @@ class Seer(HyperSched):
         return left * view.epoch_seconds(trial.id, rentable.offer, fastest)
 
     def done(self, view: View) -> bool:
-        """Whether all that there is has trained to its end, or what is left is worth no season."""
+        """Whether all trials have trained to their end, or the rest is worth no other season."""
         if view.running or not at_rest(view):
             return False
         if self._closed and self.time_left(view) <= self._another(view):
@@ -207,7 +201,7 @@ class Seer(HyperSched):
 
 
 def cheapest_width(rentable: Rentable) -> Width:
-    """Return the width at which an epoch costs least, of those that share a GPU or fill one."""
+    """Return the width of at most one GPU at which an epoch costs least."""
     epochs = rentable.profile.epoch
     shared = [width for width in epochs if width <= 1] or [min(epochs)]
     return min(shared, key=lambda width: (width * epochs[width].mean, -width))

@@ -1,72 +1,113 @@
-"""What README and docs say of codes, commands, options, fields and permissions is what is there."""
+"""What README and docs say is what is there: facts, figures of the screen, paths, recipes."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import BaseModel
+from click.testing import CliRunner
 
-from cloudtune import cli, errors
+from cloudtune.cli import main
 from cloudtune.experiment import Experiment
-from cloudtune.infra import ec2
-from cloudtune.trial import EndReason
+from cloudtune.infra.aws import ec2
+from cloudtune.infra.provider import RUN_TAG
+from cloudtune.jobs import stages
+from cloudtune.plan import Limits
+from cloudtune.planners.allocators.same import SameWidth
+from cloudtune.planners.static import StaticPlanner
+from cloudtune.policy import planned, registry
+from cloudtune.strategies.random_search import RandomSearch
+from docs import reference, reference_words, screen
+from tests.builders import LINEAR, Setting, profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+TODAY = [page for page in PAGES if page.parent.name != "decisions" and page.stem != "CHANGELOG"]
+"""Pages that tell of the code as it is; decisions and changes tell of what it was, too."""
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+EXAMPLE = ROOT / "examples/digits/experiment.yaml"
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+_ANCHOR = re.compile(r"\]\(((?:(?!http)[^)#]+\.md)?)#([^)]+)\)")
 _MENTION = re.compile(r"docs/[\w/.-]+\.md")
+_PATH = re.compile(r"(?:[\w<>.-]+/)+[\w<>.-]+\.(?:py|md|yaml|csv)|pyproject\.toml")
+_CODE = re.compile(r"`([^`]+)`")
 
 
-def first_column(heading: str) -> list[str]:
-    """Give the first column of the table below a heading of the README."""
-    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ")]
-    return [row.split("|")[1].strip(" `") for row in rows[1:]]
+def below(page: str, heading: str) -> str:
+    """Return what stands on a page below a heading, up to the next one of its level."""
+    level = heading.partition(" ")[0]
+    assert f"\n{heading}\n" in page, f"no heading {heading!r}"
+    return page.partition(f"\n{heading}\n")[2].partition(f"\n{level} ")[0]
 
 
-def fields(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from fields(kind, f"{above}{name}.")
-        elif not field.exclude:
-            yield f"{above}{name}"
+def rows(text: str) -> Iterator[list[str]]:
+    """Yield the cells of the tables of a text, without their heads."""
+    for line in text.splitlines():
+        if line.startswith("| ") and not line.startswith("| package"):
+            yield [cell.strip(" `") for cell in line.strip("|").split(" | ")]
 
 
-# ---- README --------------------------------------------------------------------------------
+def first_sentence(module: str) -> str:
+    doc = importlib.import_module(module).__doc__
+    assert doc is not None
+    return " ".join(doc.partition("\n\n")[0].split())
 
 
-def test_the_exit_codes_are_those_of_errors_and_endings() -> None:
-    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
-    raised = {kind.exit_code for kind in kinds if issubclass(kind, errors.CloudtuneError)}
-    ended = {reason.exit_code for reason in EndReason}
-    assert [int(code) for code in first_column("Exit codes")] == sorted(raised | ended)
+# ---- the reference -------------------------------------------------------------------------------
 
 
-def test_every_command_is_listed() -> None:
-    listed = [row.split()[1] for row in first_column("Commands")]
-    assert sorted(listed) == sorted(cli.cli.commands)
+def test_the_reference_is_what_make_docs_would_write() -> None:
+    assert reference.PAGE.read_text("utf-8") == reference.page(), "run `make docs`"
 
 
-def test_every_option_of_planning_is_listed() -> None:
-    named = {row.split()[0] for row in first_column("How to plan")}
-    commands = [cli.cli.commands[name] for name in ("plan", "run")]
-    known = {name for command in commands for each in command.params for name in each.opts}
-    shared = {"--objective", "--planner", "--confidence", "--profile", "--compare", "--plot"}
-    assert shared <= named <= known
+def test_a_name_without_a_sentence_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.STRATEGIES, "made-up", registry.STRATEGIES["random"])
+    with pytest.raises(SystemExit, match=r"reference_words.py, NAMES\['strategy'\].*made-up"):
+        reference.page()
 
 
-def test_every_field_of_an_experiment_is_listed_in_order() -> None:
-    assert first_column("The experiment file") == list(fields(Experiment))
+def test_the_variables_of_the_environment_are_read_somewhere() -> None:
+    source = "\n".join(path.read_text("utf-8") for path in sources())
+    named = [name.strip("`") for name, _ in reference_words.ENVIRONMENT]
+    assert [name for name in named if f'"{name}"' not in source] == []
+
+
+def test_the_page_of_strategies_has_each_of_them() -> None:
+    page = (ROOT / "docs/strategies.md").read_text("utf-8")
+    listed = {name for row in rows(below(page, "## Which one")) for name in row[0].split("`, `")}
+    assert listed - {"name"} == set(registry.STRATEGIES)
+
+
+# ---- README --------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+    assert len(screen.screen().splitlines()) <= 40
+
+
+def test_its_screen_is_what_the_command_shows() -> None:
+    assert f"\n{screen.screen()}\n```\n" in README, "run `make docs`"
+
+
+@pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
+def test_every_command_that_a_page_names_is_one(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(text.split("```")[1::2])
+    named = set(re.findall(r"^(?:\$ )?cloudtune ([a-z]+)", blocks, re.MULTILINE))
+    named |= set(re.findall(r"`cloudtune ([a-z]+)", text))
+    assert named - set(main.cli.commands) == set()
 
 
 def test_its_experiment_is_one(tmp_path: Path) -> None:
@@ -89,7 +130,174 @@ def test_its_script_is_python_and_calls_only_what_there_is() -> None:
     assert {"report", "epochs"} <= used <= set(cloudtune.__all__)
 
 
-# ---- docs ----------------------------------------------------------------------------------
+# ---- architecture --------------------------------------------------------------------------------
+
+
+def test_the_architecture_is_a_page() -> None:
+    assert len(ARCHITECTURE.splitlines()) <= 140
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "depth"),
+    [
+        ("architecture.md", "## The packages", 1),
+        ("inside.md", "## Packages within packages", 2),
+    ],
+)
+def test_each_package_is_said_in_its_own_words(page: str, heading: str, depth: int) -> None:
+    said = dict(
+        cells[:2] for cells in rows(below((ROOT / "docs" / page).read_text("utf-8"), heading))
+    )
+    if depth == 1:
+        assert said.pop("cloudtune").startswith("The nouns")
+    names = [name for name in PYPROJECT["setuptools"]["packages"] if name.count(".") == depth]
+    own = {
+        f"cloudtune.{path.removeprefix('cloudtune/')}".replace("/", "."): it
+        for path, it in said.items()
+    }
+    assert own == {name: first_sentence(name) for name in names}
+
+
+def test_each_package_is_in_the_picture() -> None:
+    picture = below(ARCHITECTURE, "## The packages").split("```")[1]
+    names = {name.split(".")[1] for name in PYPROJECT["setuptools"]["packages"] if "." in name}
+    assert {name for name in names if not re.search(rf"\b{name}\b", picture)} == set()
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    contract = PYPROJECT["importlinter"]["contracts"][0]
+    assert contract["name"].startswith("Layers")
+    packages = {name.split(".")[1] for name in PYPROJECT["setuptools"]["packages"] if "." in name}
+    layers = [layer for layer in contract["layers"] if set(re.findall(r"\w+", layer)) <= packages]
+    assert f"\n{' > '.join(layers)} > the nouns\n" in ARCHITECTURE
+
+
+# ---- … where to add ------------------------------------------------------------------------------
+
+
+def recipes() -> dict[str, list[str]]:
+    """Return the items of each list of "Where to add", by what it adds."""
+    found = {}
+    for part in below(ARCHITECTURE, "## Where to add").split("\n### ")[1:]:
+        what, _, text = part.partition("\n")
+        found[what] = re.findall(r"^\d+\. (.*)$", text, re.MULTILINE)
+    return found
+
+
+def test_there_is_a_list_for_each_thing_to_add() -> None:
+    assert list(recipes()) == [
+        *("A strategy", "An allocator", "A planner", "A cloud", "An event", "A command")
+    ]
+
+
+@pytest.mark.parametrize("what", list(recipes()))
+def test_the_files_of_a_list_are_there_and_hold_what_it_says(what: str) -> None:
+    for item in recipes()[what]:
+        assert item.startswith("`"), f"no file comes first: {item}"
+        paths = _PATH.findall(item)
+        assert paths, item
+        found = [file for path in paths for file in ROOT.glob(re.sub("<[a-z]+>", "*", path))]
+        assert len(found) >= len(paths), f"{paths}: no such file"
+        text = "\n".join(file.read_text("utf-8") for file in found)
+        for name in _CODE.findall(item):
+            if name.isidentifier() and name[0].isupper():
+                assert re.search(rf"^(class )?{name}\b", text, re.MULTILINE), f"{name}: {item}"
+
+
+@pytest.mark.parametrize("what", ["event", "command"])
+def test_the_files_that_mypy_names_are_those_of_the_list(what: str) -> None:
+    matching = {
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if f"assert_never({what})" in path.read_text("utf-8")
+    }
+    items = recipes()["An event" if what == "event" else "A command"]
+    assert matching <= {path for item in items for path in _PATH.findall(item)}
+
+
+def plan_with(folder: Path, strategy: str, *options: str) -> Any:
+    """Return what `cloudtune plan` says of the example with another strategy."""
+    for name in ("train.py", "profile.json"):
+        (folder / name).write_bytes((EXAMPLE.parent / name).read_bytes())
+    text = EXAMPLE.read_text("utf-8").replace("strategy: sha", f"strategy: {strategy}")
+    (folder / "experiment.yaml").write_text(text)
+    asked = ["plan", str(folder / "experiment.yaml"), "-o", "json", *options]
+    shown = CliRunner().invoke(main.cli, asked, standalone_mode=False)
+    assert shown.exception is None, shown.exception
+    return json.loads(shown.output)
+
+
+def test_a_strategy_that_was_added_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Brief(RandomSearch):
+        name = "brief"
+
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    made = lambda _, sampler: Brief(sampler, max_epochs=8)  # noqa: E731
+    monkeypatch.setitem(registry.STRATEGIES, "brief", made)
+    assert "brief" in json.dumps(plan_with(tmp_path, "brief"))
+
+
+def test_an_allocator_that_was_added_is_planned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    monkeypatch.setitem(registry.ALLOCATORS, "pairs", lambda _: SameWidth(2.0, "pairs"))
+    assert "pairs" in json.dumps(plan_with(tmp_path, "{name: halving, allocator: pairs}"))
+
+
+def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(StaticPlanner):
+        name = "mine"
+
+    monkeypatch.setitem(planned.PLANNERS, "mine", Mine())
+    setting = Setting(4, 1, 4, 2, profile=profile(LINEAR))
+    found = setting.plan(stages.planner_named("mine"), Limits(3600.0, None))
+    assert found.planner == "mine"
+
+
+# ---- docs ----------------------------------------------------------------------------------------
+
+
+def sources() -> list[Path]:
+    """Return every module of the product, once."""
+    return [
+        path
+        for folder in ("cloudtune", "infra", "planners", "profiles")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(part.is_symlink() for part in path.parents)
+    ]
+
+
+def test_the_index_leads_to_every_page() -> None:
+    linked = set(_LINK.findall((ROOT / "docs/index.md").read_text("utf-8")))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert pages - linked == set()
+
+
+@pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    named = {
+        path
+        for code in _CODE.findall(page.read_text(encoding="utf-8"))
+        for path in _PATH.findall(code)
+        if "~" not in code and "$" not in code and "…" not in code
+    }
+    places = (ROOT, ROOT / "tests", ROOT / "docs", ROOT / "cloudtune", page.parent)
+    gone = {
+        path
+        for path in named
+        if not any(True for place in places for _ in place.glob(re.sub("<[a-z]+>", "*", path)))
+    }
+    assert gone == set()
+
+
+@pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    named = set(re.findall(r"`(test_\w+[a-z])`", page.read_text(encoding="utf-8")))
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert {name for name in named if f"def {name}(" not in tests} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -99,13 +307,32 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_heading_that_is_linked_to_is_there(page: Path) -> None:
+    gone = []
+    for target, heading in _ANCHOR.findall(page.read_text(encoding="utf-8")):
+        text = (page.parent / target if target else page).read_text(encoding="utf-8")
+        known = {anchor(line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")}
+        gone += [f"{target}#{heading}"] * (heading not in known)
+    assert gone == []
+
+
+def anchor(heading: str) -> str:
+    """Return what a heading is linked by, as GitHub and others make it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
+def test_what_its_python_imports_is_there(page: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("cloudtune"):
+                module = importlib.import_module(str(node.module))
+                assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+
+
 def test_every_page_that_the_code_names_is_there() -> None:
-    sources = [
-        path
-        for folder in ("cloudtune", "infra", "planners", "profiles")
-        for path in (ROOT / folder).glob("*.py")
-    ]
-    named = {page for path in sources for page in _MENTION.findall(path.read_text("utf-8"))}
+    named = {page for path in sources() for page in _MENTION.findall(path.read_text("utf-8"))}
     assert {page for page in named if not (ROOT / page).exists()} == set()
 
 
@@ -118,6 +345,4 @@ def test_the_permissions_for_aws_are_those_that_are_used() -> None:
     called |= set(re.findall(r'get_paginator\("(\w+)"\)', source))
     used = {"ec2:" + name.title().replace("_", "") for name in called}
     assert allowed == used | {"ec2:CreateTags", "iam:PassRole"}
-    assert policy["Statement"][1]["Condition"] == {
-        "Null": {f"aws:RequestTag/{ec2.RUN_TAG}": "false"}
-    }
+    assert policy["Statement"][1]["Condition"] == {"Null": {f"aws:RequestTag/{RUN_TAG}": "false"}}

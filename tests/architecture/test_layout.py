@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import statistics
 import tomllib
 from pathlib import Path
@@ -27,6 +28,7 @@ SOURCES = sorted(
     if not any(part.is_symlink() for part in path.parents)
 )
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PACKAGES: list[str] = SETUPTOOLS["packages"]
 CLOSED_UNIONS = {kind.__name__ for kind in (*get_args(Event), *get_args(Command))}
 
 
@@ -36,6 +38,15 @@ def name_of(path: Path) -> str:
 
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def folder_of(package: str) -> Path:
+    return ROOT.joinpath(*package.split("."))
+
+
+def modules(package: str) -> list[Path]:
+    """Give the modules of a package, those of packages within it aside."""
+    return [path for path in folder_of(package).glob("*.py") if not path.stem.startswith("__")]
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -55,7 +66,14 @@ def test_the_link_is_relative_and_leads_to_the_top_level_folder(name: str) -> No
     link = ROOT / "cloudtune" / name
     assert link.is_symlink()
     assert link.readlink() == Path("..", name)
-    assert SETUPTOOLS["package-dir"][f"cloudtune.{name}"] == name
+
+
+def test_what_pip_installs_is_the_one_name() -> None:
+    """An editable install puts .package/ on the path: whatever lies there can be imported."""
+    assert SETUPTOOLS["package-dir"] == {"": ".package"}
+    found = [path for path in (ROOT / ".package").iterdir() if path.suffix != ".egg-info"]
+    assert found == [ROOT / ".package" / "cloudtune"]
+    assert found[0].readlink() == Path("..", "cloudtune")
 
 
 def test_every_package_that_exists_is_installed() -> None:
@@ -74,10 +92,21 @@ def test_every_data_file_is_installed() -> None:
         assert data == {path for pattern in patterns for path in folder.glob(pattern)}
 
 
-@pytest.mark.parametrize("name", LINKED)
-def test_the_folder_is_flat(name: str) -> None:
-    folders = [path.name for path in (ROOT / name).iterdir() if path.is_dir()]
-    assert [each for each in folders if each != "__pycache__"] == []
+def test_every_package_says_in_a_sentence_what_it_is() -> None:
+    said = {each: ast.get_docstring(tree_of(folder_of(each) / "__init__.py")) for each in PACKAGES}
+    unsaid = {name for name, text in said.items() if not re.fullmatch(r"[^\n]+\.", text or "")}
+    assert unsaid - {"cloudtune"} == set()  # which says how scripts use it
+
+
+def test_a_module_does_not_repeat_the_name_of_its_package() -> None:
+    pairs = [(each.rpartition(".")[2], path.stem) for each in PACKAGES for path in modules(each)]
+    assert [pair for pair in pairs if pair[1].startswith(pair[0])] == []
+
+
+def test_packages_are_few_and_small_enough_to_be_read_at_a_glance() -> None:
+    assert len([each for each in PACKAGES if each.count(".") == 1]) <= 12
+    counts = {each: len(modules(each)) for each in PACKAGES}
+    assert {name: count for name, count in counts.items() if count > 15} == {}
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -116,7 +145,7 @@ def test_a_new_event_or_command_breaks_the_type_check_wherever_it_must_be_handle
     ]
     partial = {name for name, node in found if not ends_in_assert_never(node)}
     assert len(found) >= 4
-    assert partial <= {"cloudtune/screen.py"}
+    assert partial <= {"cloudtune/display/run_screen.py"}
 
 
 def kinds_matched(node: ast.Match) -> set[str]:

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.fault_world import OutlivingCloud
 from benchmarks.faults import campaign
-from cloudtune.renting import Renter
+from cloudtune.policy.run import RunPolicy
 
 if TYPE_CHECKING:
-    from cloudtune.resuming import Outstanding
+    from cloudtune.engine.resume import InFlight
 
 
 def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:
@@ -25,18 +25,18 @@ def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:
 
 
 def test_leases_without_an_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Renter, "safe_until", lambda _self: math.inf)
+    monkeypatch.setattr(RunPolicy, "safe_until", lambda _self: math.inf)
     assert "over budget" in campaign(120, seed=50_000).seeds
 
 
 def test_a_takeover_that_buys_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take_over = OutlivingCloud.take_over
 
-    def buys_anew(self: OutlivingCloud, outstanding: Outstanding) -> None:
-        for launch in tuple(outstanding.launches.values()):
+    def buys_anew(self: OutlivingCloud, in_flight: InFlight) -> None:
+        for launch in tuple(in_flight.launches.values()):
             again = replace(launch, intent=f"{launch.intent}-again")
-            outstanding.launches[again.intent] = again
-        take_over(self, outstanding)
+            in_flight.launches[again.intent] = again
+        take_over(self, in_flight)
 
     monkeypatch.setattr(OutlivingCloud, "take_over", buys_anew)
     with pytest.raises(KeyError, match="again"):  # the policy is told of what it never asked for

@@ -11,8 +11,8 @@ from benchmarks.strategies_methods import OURS, PEERS, Choices, Variant
 from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Done, Job, Kept, Row, place, wanted
 from benchmarks.strategies_verdict import Book, crossed, judged, share, table
-from cloudtune.curves import Curve, Curves
-from cloudtune.trying import play, record
+from cloudtune.simulation.case import play, record
+from cloudtune.simulation.curves import Curve, Curves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,13 +67,13 @@ def test_a_long_run_read_at_a_cell_is_the_run_of_that_cell(
 ) -> None:
     where = place(ground, ANY)
     job = Job(7, ground.name, ANY, variant, CELLS)
-    played = record(where.study, wanted(job, ground.limits(Cell(2.0, 8.0))))
-    track = track_of(played, OFFER, where.study.brakes)
+    played = record(where.benchmark, wanted(job, ground.limits(Cell(2.0, 8.0))))
+    track = track_of(played, OFFER, where.benchmark.brakes)
     read = 0
     for cell in CELLS:
         reading = track.read(ground.limits(cell))
         if reading is not None:
-            own = play(where.study, wanted(job, ground.limits(cell)))
+            own = play(where.benchmark, wanted(job, ground.limits(cell)))
             assert (reading.point and reading.point.metric) == own.metric
             assert own.seconds <= reading.at + track.tick + track.drain
             read += 1

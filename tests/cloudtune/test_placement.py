@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.codec import decode, encode
 from cloudtune.placement import Room, enough, open_groups, place, rooms, slots
+from cloudtune.serialization import decode, encode
 from cloudtune.trial import Slice
 from tests.builders import group, offer
 
@@ -120,7 +120,7 @@ SMALL, BIG = group(offer(1), 4, 1.0, 4), group(offer(4, name="p.4x"), 2, 8.0, 1)
 
 
 @pytest.mark.parametrize(
-    ("seated", "instances", "expected"),
+    ("placed", "instances", "expected"),
     [
         ({}, {SMALL: 4, BIG: 2}, [SMALL, BIG]),
         ({SMALL: 4}, {SMALL: 4, BIG: 2}, [BIG]),
@@ -132,11 +132,11 @@ SMALL, BIG = group(offer(1), 4, 1.0, 4), group(offer(4, name="p.4x"), 2, 8.0, 1)
     ],
 )
 def test_where_a_waiting_trial_may_go(
-    seated: dict[Group, int], instances: dict[Group, int], expected: list[Group]
+    placed: dict[Group, int], instances: dict[Group, int], expected: list[Group]
 ) -> None:
-    seats = {each.offer: count for each, count in seated.items()}
+    counts = {each.offer: count for each, count in placed.items()}
     there = {each.offer: count for each, count in instances.items()}
-    assert open_groups((SMALL, BIG), seats, there) == expected
+    assert open_groups((SMALL, BIG), counts, there) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from cloudtune.errors import InfeasibleError
 from cloudtune.placement import slots
 from cloudtune.plan import Charges, Limits, Rentable
+from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Plan, Planner
+    from cloudtune.plan import Plan
+    from cloudtune.planners.base import Planner
 
 SMALL = Rentable(
     offer(1, 10.0, name="g.1x"), profile({0.5: 15.0, 1.0: 9.0}, boot=12.0, name="g.1x"), 3
@@ -84,7 +85,7 @@ class HeuristicContract:
     ) -> None:
         for deadline in self.deadlines(setting):
             plan = setting.plan(self.planner, Limits(deadline))
-            assert 1 <= plan.most_instances <= setting.max_instances
+            assert 1 <= plan.peak_instances <= setting.max_instances
             groups = [group for stage in plan.stages for group in stage.groups]
             known = {each.offer: each.profile.widths for each in setting.rentables}
             assert all(group.width in known[group.offer] for group in groups)
@@ -128,7 +129,7 @@ class HeuristicContract:
             plan = self.planner.plan(ask)
         except InfeasibleError:
             return  # nothing fits on a single instance
-        assert plan.most_instances == 1
+        assert plan.peak_instances == 1
 
     def test_a_width_that_fits_nowhere_is_refused(self) -> None:
         setting = Setting(profile=profile({16.0: 1.0}), max_instances=3)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from cloudtune.commands import Launch, StartTrial
-from cloudtune.engine import run
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
 from cloudtune.events import EpochDone
-from cloudtune.ledger import MemoryLedger
 from cloudtune.plan import Limits
-from cloudtune.replay import ReplayWorld
 from cloudtune.trial import EndReason
-from tests.builders import LINEAR, profile
-from tests.strategy_builders import Game, Play, by_name, level, numbered, play
+from tests.builders import LINEAR, Played, Setting, by_name, gone, level, offer, play, profile
 
 if TYPE_CHECKING:
     from cloudtune.strategies.base import Sampler, Strategy
@@ -49,50 +48,50 @@ class StrategyContract:
     wide: ClassVar[int] = 12
     """How many trials it runs at once where there is room for all."""
 
-    def build(self, sampler: Sampler, game: Game) -> Strategy:
+    def build(self, sampler: Sampler, game: Setting) -> Strategy:
         """Return a fresh strategy."""
-        build = by_name(self.name, max_epochs=self.max_epochs, trials=len(game.trials) or None)
+        build = by_name(self.name, max_epochs=self.max_epochs, trials=game.trials or None)
         return build(sampler, game)
 
-    def play(self, game: Game) -> Play:
+    def play(self, game: Setting) -> Played:
         """Play the strategy to its end."""
-        return play(self.build, game)
+        return play(game, self.build)
 
     @pytest.fixture(params=[False, True], ids=["constant", "naive"])
-    def game(self, request: pytest.FixtureRequest) -> Game:
-        return Game(naive=request.param)
+    def game(self, request: pytest.FixtureRequest) -> Setting:
+        return Setting(12, naive=request.param)
 
     def test_it_is_called_by_its_name(self) -> None:
-        game = Game()
+        game = Setting(12)
         assert game.policy(self.build).strategy.name == self.name
 
     # ---- to the end ----------------------------------------------------------------------
 
-    def test_the_end_of_the_sampler_is_the_end_of_the_run(self, game: Game) -> None:
+    def test_the_end_of_the_sampler_is_the_end_of_the_run(self, game: Setting) -> None:
         played = self.play(game)
         assert played.policy.ending is EndReason.DONE
-        assert set(played.epochs) == {trial.id for trial in game.trials}
-        assert not played.policy.running
+        assert set(played.epochs) == {trial.id for trial in game.given}
+        assert not played.policy.state.running
 
-    def test_without_a_trial_nothing_is_rented(self, game: Game) -> None:
-        played = self.play(game.but(trials=()))
+    def test_without_a_trial_nothing_is_rented(self, game: Setting) -> None:
+        played = self.play(game.but(trials=0))
         assert played.policy.ending is EndReason.FAILED
         assert not any(isinstance(c, Launch) for said in played.commands for c in said)
 
-    def test_a_single_trial_is_enough(self, game: Game) -> None:
-        played = self.play(game.but(trials=numbered(1)))
+    def test_a_single_trial_is_enough(self, game: Setting) -> None:
+        played = self.play(game.but(trials=1))
         assert played.policy.ending is EndReason.DONE
-        assert played.epochs["t000"] >= 1
+        assert played.epochs["t00"] >= 1
 
-    def test_no_trial_trains_past_its_last_epoch(self, game: Game) -> None:
-        played = self.play(game.but(trials=numbered(12, CAPS)))
+    def test_no_trial_trains_past_its_last_epoch(self, game: Setting) -> None:
+        played = self.play(game.but(trials=12, caps=CAPS))
         assert played.policy.ending is EndReason.DONE
-        for trial in played.game.trials:
+        for trial in played.setting.given:
             assert played.epochs[trial.id] <= min(trial.epochs or 99, self.max_epochs)
         for start in played.starts:
             assert start.start_epoch < start.until_epoch <= self.max_epochs
 
-    def test_each_epoch_of_each_trial_is_told_once_and_in_order(self, game: Game) -> None:
+    def test_each_epoch_of_each_trial_is_told_once_and_in_order(self, game: Setting) -> None:
         played = self.play(game)
         for trial, last in played.epochs.items():
             told = [epoch for name, epoch in played.sampler.told if name == trial]
@@ -100,47 +99,49 @@ class StrategyContract:
 
     # ---- the same again ------------------------------------------------------------------
 
-    def test_the_same_seed_gives_the_same_commands(self, game: Game) -> None:
+    def test_the_same_seed_gives_the_same_commands(self, game: Setting) -> None:
         shaky = game.but(profile=SHAKY, seed=3)
         assert self.play(shaky).commands == self.play(shaky).commands
 
-    def test_a_recorded_run_is_decided_the_same_again(self, game: Game) -> None:
-        played = self.play(game.but(profile=SHAKY, saves_every=2, gone={"i000": 70.0}))
-        run(played.game.policy(self.build), ReplayWorld(played.entries), MemoryLedger())
+    def test_a_recorded_run_is_decided_the_same_again(self, game: Setting) -> None:
+        played = self.play(game.but(profile=SHAKY, saves_every=2, trouble=gone({"i000": 70.0})))
+        run(played.setting.policy(), ReplayWorld(played.entries), MemoryLedger())
 
-    def test_less_is_better_mirrors_more_is_better(self, game: Game) -> None:
+    def test_less_is_better_mirrors_more_is_better(self, game: Setting) -> None:
         shaky = game.but(profile=SHAKY)
         assert self.play(shaky).commands == self.play(shaky.mirrored()).commands
 
     # ---- trouble -------------------------------------------------------------------------
 
-    def test_trials_that_fail_hold_nobody_up(self, game: Game) -> None:
-        played = self.play(game.but(trouble=lambda *at: "failed" if sometimes(*at) else ""))
+    def test_trials_that_fail_hold_nobody_up(self, game: Setting) -> None:
+        played = self.play(game.but(mishap=lambda *at: "failed" if sometimes(*at) else ""))
         failed = [t.id for t in played.policy.trials.values() if t.status == "failed"]
         assert failed
         assert sorted(played.sampler.failed) == sorted(failed)
         assert played.policy.ending is EndReason.DONE
 
-    def test_a_metric_that_is_no_number_ends_a_trial_and_holds_nobody_up(self, game: Game) -> None:
+    def test_a_metric_that_is_no_number_ends_a_trial_and_holds_nobody_up(
+        self, game: Setting
+    ) -> None:
         def metric(number: int, epoch: int) -> float:
             return math.nan if (number + epoch) % 6 == 0 else level(number, epoch)
 
         played = self.play(game.but(metric=metric))
         failed = {t.id: t for t in played.policy.trials.values() if t.status == "failed"}
-        assert "was nan" in failed["t005"].error
+        assert "was nan" in failed["t05"].error
         assert played.policy.ending is EndReason.DONE
         assert all(not math.isnan(value or 0.0) for value in played.sampler.told.values())
 
-    def test_a_run_in_which_all_fail_has_failed(self, game: Game) -> None:
+    def test_a_run_in_which_all_fail_has_failed(self, game: Setting) -> None:
         played = self.play(game.but(metric=lambda _number, _epoch: math.nan))
         assert played.policy.ending is EndReason.FAILED
-        assert len(played.policy.trials) == len(game.trials)
+        assert len(played.policy.trials) == game.trials
 
     @pytest.mark.parametrize("saves_every", [1, 2, 4])
-    def test_lost_trials_go_on_from_their_checkpoint(self, game: Game, saves_every: int) -> None:
+    def test_lost_trials_go_on_from_their_checkpoint(self, game: Setting, saves_every: int) -> None:
         """That no epoch is told twice, the sampler sees to."""
         played = self.play(
-            game.but(trouble=lambda *at: "lost" if sometimes(*at) else "", saves_every=saves_every)
+            game.but(mishap=lambda *at: "lost" if sometimes(*at) else "", saves_every=saves_every)
         )
         assert played.policy.ending is EndReason.DONE
         assert not played.sampler.failed
@@ -151,24 +152,24 @@ class StrategyContract:
                 assert start.checkpoint is not None  # its own, or that of what it is cloned from
                 assert start.checkpoint.endswith(f"/{start.start_epoch}")
 
-    def test_instances_that_vanish_are_made_good(self, game: Game) -> None:
-        played = self.play(game.but(gone={"i000": 60.0, "i001": 62.0}, saves_every=3))
+    def test_instances_that_vanish_are_made_good(self, game: Setting) -> None:
+        played = self.play(game.but(trouble=gone({"i000": 60.0, "i001": 62.0}), saves_every=3))
         assert played.policy.ending is EndReason.DONE
         assert not played.sampler.failed
-        assert set(played.epochs) == {trial.id for trial in game.trials}
+        assert set(played.epochs) == {trial.id for trial in game.given}
 
     # ---- limits --------------------------------------------------------------------------
 
     @pytest.mark.parametrize("most", [1, 3])
-    def test_no_more_trials_at_once_than_allowed(self, game: Game, most: int) -> None:
-        played = self.play(game.but(most_concurrent=most))
-        assert played.most_at_once() == min(most, self.wide)
+    def test_no_more_trials_at_once_than_allowed(self, game: Setting, most: int) -> None:
+        played = self.play(game.but(max_concurrent=most))
+        assert played.max_at_once() == min(most, self.wide)
         assert played.policy.ending is EndReason.DONE
-        lost = self.play(game.but(most_concurrent=most, gone={"i000": 90.0}, saves_every=4))
-        assert lost.most_at_once() == min(most, self.wide)
+        lost = self.play(game.but(max_concurrent=most, trouble=gone({"i000": 90.0}), saves_every=4))
+        assert lost.max_at_once() == min(most, self.wide)
         assert lost.policy.ending is EndReason.DONE
 
-    def test_a_reached_target_ends_the_run(self, game: Game) -> None:
+    def test_a_reached_target_ends_the_run(self, game: Setting) -> None:
         scores = sorted(level(n, e) for n in range(12) for e in (1, 2))
         target = scores[-6]
         played = self.play(game.but(target=target))
@@ -185,8 +186,8 @@ class StrategyContract:
         return isinstance(event, EpochDone) and event.metrics["score"] >= target
 
     @pytest.mark.parametrize("limits", LIMITS, ids=str)
-    def test_neither_deadline_nor_budget_is_passed(self, game: Game, limits: Limits) -> None:
-        played = self.play(game.but(limits=limits, profile=SHAKY, trials=numbered(30)))
+    def test_neither_deadline_nor_budget_is_passed(self, game: Setting, limits: Limits) -> None:
+        played = self.play(game.but(limits=limits, profile=SHAKY, trials=30))
         seconds, dollars = played.bill()
         assert limits.deadline is None or seconds <= limits.deadline
         assert limits.budget is None or dollars <= limits.budget + 1e-9
@@ -196,12 +197,12 @@ class StrategyContract:
 class OrderedContract(StrategyContract):
     """The suite of a strategy that decides by results and their order alone, not by the time."""
 
-    def test_a_vanished_fleet_changes_nothing_but_time(self, game: Game) -> None:
+    def test_a_vanished_fleet_changes_nothing_but_time(self, game: Setting) -> None:
         """One trial at a time, so that nothing else can depend on the order of arrival."""
-        single = game.but(gpus=1, instances=1)
-        lost = self.play(single.but(gone={"i000": 100.0}, saves_every=2))
+        single = game.but(offer=offer(1), max_instances=1)
+        lost = self.play(single.but(trouble=gone({"i000": 100.0}), saves_every=2))
         assert lost.epochs == self.play(single).epochs
 
-    def test_every_trial_begins_at_its_first_epoch(self, game: Game) -> None:
+    def test_every_trial_begins_at_its_first_epoch(self, game: Setting) -> None:
         told = self.play(game).sampler.told
-        assert {name for name, epoch in told if epoch == 1} == {trial.id for trial in game.trials}
+        assert {name for name, epoch in told if epoch == 1} == {trial.id for trial in game.given}

@@ -6,15 +6,15 @@ import itertools
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import EndRun
-from cloudtune.engine import run
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
 from cloudtune.events import RunStarted
-from cloudtune.ledger import MemoryLedger
 from cloudtune.plan import Rentable
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
 
 if TYPE_CHECKING:
-    from cloudtune.engine import World
-    from cloudtune.ledger import Entry
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.loop import World
 
 OTHER = Rentable(
     offer(1, 7.2, name="p.1x", market="spot", interruptions_per_hour=20.0),

@@ -7,15 +7,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune import home, planning
-from cloudtune.bookkeeping import Metric
-from cloudtune.driving import Drive, open_cloud
-from cloudtune.elastic import ElasticPolicy
 from cloudtune.experiment import Experiment
-from cloudtune.job import brakes
+from cloudtune.jobs import home, planning
+from cloudtune.jobs.job import brakes, context_of
+from cloudtune.jobs.runner import Runner, open_cloud
 from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.fleets import ConstantFleet
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.policy.base import Components, Metric
+from cloudtune.policy.registry import run_policy
+from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import Judging
 from cloudtune.trial import Trial
 
@@ -45,7 +45,7 @@ class Probe(Judging):
             return [TrialGroup("clone", (Task(CLONE, first.epoch + 2, clone_of=FIRST.id),))]
         return []
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Stop the first at epoch 3, though far more is granted; extend the clone each epoch."""
         if trial.id == CLONE.id:
             return Verdict.FINISH if len(trial.history) == 10 else Go(trial.epoch + 2)
@@ -54,7 +54,7 @@ class Probe(Judging):
         clone = view.trials.get(CLONE.id)
         return Verdict.FINISH if clone is not None and clone.status == "finished" else Go(FAR)
 
-    def ended(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Nobody is to fail here."""
 
     def done(self, view: View) -> bool:
@@ -64,12 +64,12 @@ class Probe(Judging):
 
 
 @dataclass(frozen=True)
-class Widths:
+class Widths(ByWidth):
     """One GPU, then two, and half of one for the clone."""
 
     name: str = "probe"
 
-    def least(self, view: View) -> Width:
+    def min_width(self, view: View) -> Width:
         """Return half a GPU."""
         return 0.5
 
@@ -94,18 +94,15 @@ def main(path: str) -> None:
     """Run it on the emulated cloud, unpaced: epochs of a few milliseconds."""
     experiment = Experiment.load(path)
     rented = rentable(experiment)
-    policy = ElasticPolicy(
-        strategy=Probe(),
-        allocator=Widths(),
-        fleet_rule=ConstantFleet(rented.offer, 2),
-        rentables=(rented,),
-        max_instances=2,
-        metric=Metric("loss", "min"),
-        limits=Limits(90.0, None),
-        brakes=brakes(experiment, (rented,)),
+    limits = Limits(90.0, None)
+    policy = run_policy(
+        context_of(experiment, (rented,), limits),
+        Components(Probe(), Widths(), ConstantFleet(rented.offer, 2)),
+        Metric("loss", "min"),
+        brakes(experiment, (rented,)),
     )
     folder, began = home.new_run(experiment.name), time.time()
-    drive = Drive(
+    runner = Runner(
         folder=folder,
         experiment=experiment,
         offers=(rented.offer,),
@@ -116,7 +113,7 @@ def main(path: str) -> None:
         join_seconds=120.0,
         last_epoch=FAR,
     )
-    drive.go(policy, folder / "ledger.jsonl", {"probe": True}, lambda *_: None)
+    runner.go(policy, folder / "ledger.jsonl", {"probe": True}, lambda *_: None)
 
 
 if __name__ == "__main__":

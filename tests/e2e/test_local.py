@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.infra.emulator import find_emulator
-from cloudtune.infra.emulator_client import EmulatorControl
-from cloudtune.infra.lease import LEASE_MINUTES
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.service import find_emulator
+from cloudtune.infra.node.lease import LEASE_MINUTES
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 from tests.e2e.conftest import wait_for
@@ -66,7 +66,7 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     (machine,) = machines(bench)
     assert machine["type"] == "local-2x-cpu"
     # Renewed from the first minute on: the lease that runs began after the boot.
-    wait_for(lambda: renewed_after_boot(bench), seconds=20)
+    wait_for(lambda: renewed_after_boot(bench))
 
     second = bench("run", experiment)
     assert second.code == 2

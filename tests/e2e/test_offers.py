@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune import planning
 from cloudtune.experiment import Experiment
-from cloudtune.job import Job
+from cloudtune.jobs import planning, stages
+from cloudtune.jobs.job import Job
+from cloudtune.jobs.plan_file import VERSION
 from cloudtune.plan import Group, Limits
-from cloudtune.plan_files import VERSION
-from cloudtune.planners.model import price
+from cloudtune.planners.cost_model import price
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
+from tests.builders import run_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.catalog import Market
-    from cloudtune.planning import Problem
+    from cloudtune.jobs.stages import Problem
     from tests.e2e.conftest import Bench
 
 pytestmark = pytest.mark.cluster
@@ -52,11 +53,13 @@ def saved_plan(bench: Bench) -> Path:
     script = bench.folder / "train.py"
     write(bench.folder / "profile.json", [measured(t, script) for t in TYPES])
     problem = planning.problem_of(Experiment.load(path), [measured(t, script) for t in TYPES])
-    request = planning.request_for(problem, Limits())
-    stages = [group(problem, TYPES[0], "spot", 2), group(problem, TYPES[1], "on-demand", 1)]
-    plan = price(request, stages, "by hand")
+    request = stages.request_for(problem, Limits())
+    groups = [group(problem, TYPES[0], "spot", 2), group(problem, TYPES[1], "on-demand", 1)]
+    plan = price(request, groups, "by hand")
     limits = Limits(120.0, 1.0)
-    job = Job("", problem.experiment, plan, request.rentables, limits, 0.0, False, "a test")
+    job = Job(
+        "", problem.experiment, run_plan(plan), request.rentables, limits, 0.0, False, "a test"
+    )
     saved = bench.folder / "plan.json"
     saved.write_text(json.dumps({"cloudtune_plan": VERSION, **job.to_json()}))
     return saved

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.ledger import read_entries
+from cloudtune.engine.ledger import read_entries
 from cloudtune.profiles.store import read
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
     (profile,) = read(kept)
     assert profile.widths == (0.5, 1.0, 2.0)
     assert profile.memory == {}, "an emulated machine has no GPU memory to speak of"
-    assert most_at_once(bench.home) == 4, "two GPUs had four trials in training"
+    assert max_at_once(bench.home) == 4, "two GPUs had four trials in training"
 
     planned = bench("plan", path, "-o", "json", "--instances", "g7.12xlarge")
     assert planned.code == 0, planned.out + planned.err
     assert json.loads(planned.out)["feasible"] is True
 
 
-def most_at_once(home: Path) -> int:
+def max_at_once(home: Path) -> int:
     """Return the most sessions that were set up, and not yet stopped, at once."""
     (path,) = home.glob("runs/*/measure.jsonl")
     live: set[str] = set()

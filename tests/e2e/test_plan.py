@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from cloudtune import cli, planning
-from cloudtune.codec import decode
+from cloudtune.cli import main
 from cloudtune.experiment import Experiment
-from cloudtune.infra.ec2 import Ec2
+from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.jobs import planning, stages
+from cloudtune.jobs.plan_file import load_plan
+from cloudtune.jobs.proposal import plan_json
 from cloudtune.plan import Limits, Plan
-from cloudtune.planners.model import price
+from cloudtune.planners.cost_model import price
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.serialization import decode
 from tests.e2e.conftest import EXPERIMENT, TRAIN
 
 if TYPE_CHECKING:
@@ -62,7 +66,7 @@ def command(
     def call(*arguments: object) -> Said:
         monkeypatch.setattr("sys.argv", ["cloudtune", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main.main()
         out, err = capsys.readouterr()
         return Said(int(ended.value.code or 0), out, err)
 
@@ -89,7 +93,9 @@ def test_everything_that_a_person_wants_to_know_before_paying(command: Command) 
     said = command("plan", "experiment.yaml", "--deadline", "30m", "--budget", "$5")
     assert (said.code, said.err) == (0, "")
     for words in (
-        "16 trials, sha (eta 2)",
+        "16 trials (random sampler)",
+        "sha: 4 stages, up to epoch 16",
+        "GPUs each and instances as planned below",
         "deadline 30m, budget $5.00",
         "2026-07-20",
         "g4dn.12xlarge: a test",
@@ -111,7 +117,7 @@ def test_everything_that_a_person_wants_to_know_before_paying(command: Command) 
 def test_the_same_for_programs(command: Command, output: str) -> None:
     said = command("plan", "experiment.yaml", "-o", output)
     data = said.json if output == "json" else YAML(typ="safe").load(io.StringIO(said.out))
-    plan = decode(Plan, data["plan"])
+    plan = decode(Plan, data["plan"]["staged"])
     assert data["feasible"] is True
     assert plan.gap == 0.0
     assert plan.status == "optimal"
@@ -127,17 +133,17 @@ def test_nothing_is_rented_and_no_cloud_is_asked(command: Command, tmp_path: Pat
 
 def test_every_planner_in_one_table(command: Command) -> None:
     said = command("plan", "experiment.yaml", "--compare", "--deadline", "10m", "-o", "json")
-    rows = {row["planner"]: row for row in said.json["comparison"]}
-    assert set(rows) == set(planning.PLANNERS)
+    rows = {row["name"]: row for row in said.json["comparison"]}
+    assert set(rows) == set(stages.PLANNERS)
     dollars = {name: row["plan"]["estimate"]["dollars"] for name, row in rows.items()}
     assert dollars["exact"] == pytest.approx(dollars["ilp"])
     assert dollars["exact"] <= dollars["greedy"] <= dollars["static"]
 
 
-@pytest.mark.parametrize("planner", planning.PLANNERS)
+@pytest.mark.parametrize("planner", stages.PLANNERS)
 def test_a_planner_by_its_name(command: Command, planner: str) -> None:
     said = command("plan", "experiment.yaml", "--planner", planner, "-o", "json")
-    assert said.json["plan"]["planner"] == planner
+    assert said.json["planner"] == planner
 
 
 def test_objectives(command: Command) -> None:
@@ -156,8 +162,8 @@ def test_as_many_trials_as_the_limits_buy(command: Command) -> None:
         command("plan", "experiment.yaml", "--objective", "trials", "--budget", money, "-o", "json")
         for money in ("$0.40", "$0.60")
     )
-    fewer = decode(Plan, few.json["plan"]).stages[0].stage.trials
-    more = decode(Plan, many.json["plan"]).stages[0].stage.trials
+    fewer = decode(Plan, few.json["plan"]["staged"]).stages[0].stage.trials
+    more = decode(Plan, many.json["plan"]["staged"]).stages[0].stage.trials
     assert 1 <= fewer < more
     assert few.json["trials"] == fewer
 
@@ -169,8 +175,8 @@ def test_surer_is_dearer_or_not_to_be_had(command: Command) -> None:
     limits = ["--deadline", f"{seconds}s", "--budget", "$20"]
     sure = command(*base, *limits, "--confidence", "0.95")
     assert sure.code == 0
-    assert sure.json["outlook"]["within"] >= 0.95
-    plan = decode(Plan, sure.json["plan"])
+    assert sure.json["plan"]["forecast"]["within"] >= 0.95
+    plan = decode(Plan, sure.json["plan"]["staged"])
     assert plan.gap is not None
     # Being sure may cost something; only what costs nothing is called optimal.
     assert (plan.status == "optimal") == (plan.gap == 0.0)
@@ -206,7 +212,7 @@ def test_a_quota_bounds_the_plan(command: Command, tmp_path: Path) -> None:
         )
     )
     said = command("plan", path, "--objective", "time", "-o", "json")
-    assert decode(Plan, said.json["plan"]).most_instances == 1  # a g4dn.12xlarge has 48
+    assert decode(Plan, said.json["plan"]["staged"]).peak_instances == 1  # a g4dn.12xlarge has 48
     path.write_text(path.read_text().replace("50}", "40}"))
     refused = command("plan", path)
     assert refused.code == 3
@@ -275,10 +281,10 @@ def test_a_drawing(command: Command, tmp_path: Path) -> None:
 
 def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) -> None:
     said = command("plan", "experiment.yaml", "--deadline", "8m", "-o", "json")
-    plan = decode(Plan, said.json["plan"])
+    plan = decode(Plan, said.json["plan"]["staged"])
     wanted = Experiment.load(tmp_path / "experiment.yaml")
     problem = planning.problem_of(wanted, planning.stored_profiles(wanted))
-    request = planning.request_for(problem, Limits())
+    request = stages.request_for(problem, Limits())
     again = price(request, [stage.groups for stage in plan.stages], "exact")
     assert again.estimate == plan.estimate
 
@@ -315,7 +321,7 @@ def test_the_comparison_asks_what_the_plan_was_asked(command: Command) -> None:
     for options in (["--deadline", "4m"], ["--deadline", "8m", "--confidence", "0.95"]):
         said = command("plan", "experiment.yaml", "--compare", "-o", "json", *options)
         assert said.code == 0, said.err
-        exact = next(r for r in said.json["comparison"] if r["planner"] == "exact")
+        exact = next(r for r in said.json["comparison"] if r["name"] == "exact")
         assert exact["plan"]["estimate"] == said.json["plan"]["estimate"]
 
 
@@ -324,7 +330,7 @@ def test_sure_of_as_many_trials_as_the_limits_buy(command: Command) -> None:
     bold, sure = command(*base), command(*base, "--confidence", "0.95")
     assert sure.code == 0, sure.err
     assert 1 <= sure.json["trials"] <= bold.json["trials"] * 1.2
-    assert sure.json["outlook"]["within"] >= 0.95
+    assert sure.json["plan"]["forecast"]["within"] >= 0.95
 
 
 def test_no_more_trials_than_there_are_configurations(command: Command, tmp_path: Path) -> None:
@@ -334,7 +340,7 @@ def test_no_more_trials_than_there_are_configurations(command: Command, tmp_path
     path.write_text("\n".join(grid if line.startswith("search") else line for line in lines))
     said = command("plan", path, "--objective", "trials", "--budget", "$50", "-o", "json")
     assert said.json["trials"] == 6
-    assert decode(Plan, said.json["plan"]).stages[0].stage.trials == 6
+    assert decode(Plan, said.json["plan"]["staged"]).stages[0].stage.trials == 6
 
 
 def test_trials_without_any_limit(command: Command, tmp_path: Path) -> None:
@@ -343,3 +349,107 @@ def test_trials_without_any_limit(command: Command, tmp_path: Path) -> None:
     refused = command("plan", path, "--objective", "trials")
     assert refused.code == 2
     assert "set --deadline or --budget" in refused.err
+
+
+# ---- every strategy ------------------------------------------------------------------------------
+
+STAGED = ("sha", "rubberband", "rubberband-exact", "sha-static")
+DECIDING = ("seer-barrier", "halving", "asha", "hyperband", "bohb", "pbt", "hypersched", "seer")
+LIMITED = ("--deadline", "20m", "--budget", "$5")
+
+
+@pytest.mark.parametrize("strategy", [*STAGED, *DECIDING])
+def test_every_strategy_is_planned_saved_and_simulated(
+    command: Command, tmp_path: Path, strategy: str
+) -> None:
+    base = ["experiment.yaml", "--strategy", strategy, "--trials", "8", *LIMITED]
+    said = command("plan", *base, "--save", "plan.json", "-o", "json")
+    assert said.code == 0, said.err
+    proven = said.json["proof"]
+    assert (proven == "forecast, not proven") == (strategy in DECIDING)
+    assert said.json["strategy"] == said.json["plan"]["strategy"] == strategy
+    assert said.json["plan"]["forecast"]["within"] == 1.0
+    saved = load_plan(tmp_path / "plan.json")
+    assert saved is not None
+    assert plan_json(saved.plan) == said.json["plan"]
+    played = command("simulate", *base, "-o", "json")
+    assert played.code == 0, played.err
+    told = played.json
+    assert (told["strategy"], told["allocator"], told["fleet_rule"]) == (
+        strategy,
+        said.json["allocator"],
+        said.json["fleet_rule"],
+    )
+    assert told["seconds"]["actual"] <= 1200
+    assert told["dollars"]["actual"] <= 5
+    assert bool(told["stages"]) == (strategy in {*STAGED, "seer-barrier"})
+
+
+@pytest.mark.parametrize("strategy", ["asha", "rubberband"])
+def test_every_strategy_is_compared_and_says_how_surely(command: Command, strategy: str) -> None:
+    base = ["plan", "experiment.yaml", "--strategy", strategy, "--trials", "8", *LIMITED]
+    said = command(*base, "--compare", "--confidence", "0.9", "-o", "json")
+    assert said.code == 0, said.err
+    rows = {row["name"]: row["proof"] for row in said.json["comparison"]}
+    assert said.json["confidence"] == 0.9
+    if strategy == "asha":
+        assert rows["asha, same, naive"] == rows["asha, same, constant"] == "forecast, not proven"
+        assert rows["sha, planned, planned"].startswith(("proven", "gap", "heuristic"))
+    else:
+        assert set(rows) == set(stages.PLANNERS)
+    shown = command(*base, "--compare", "--confidence", "0.9").out
+    assert "(asked: 90 %)" in shown
+    assert all(proven in shown for proven in rows.values())
+
+
+def test_choices_that_do_not_go_together_are_refused_by_every_command(
+    command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "experiment.yaml"
+    text = path.read_text()
+    for strategy, why in (
+        ("{name: asha, allocator: planned}", "planned goes with sha, rubberband"),
+        ("{name: sha, fleet: seer}", "fleet seer is a part of the strategies seer"),
+        ("{name: sha, sampler: gp}", "sampler gp: a plan of stages asks for all its trials"),
+        ("{name: bohb, sampler: qmc}", "bohb with the sampler qmc is Hyperband"),
+    ):
+        path.write_text(f"{text}strategy: {strategy}\n")
+        for verb in ("plan", "run", "simulate"):
+            refused = command(verb, path)
+            assert refused.code == 2, refused.out
+            assert why in refused.err
+
+
+@pytest.mark.parametrize(
+    "options", [["--planner", "greedy"], ["--objective", "time"], ["--plot", "x.html"]]
+)
+def test_options_for_stages_are_refused_where_there_are_none(
+    command: Command, options: list[str]
+) -> None:
+    refused = command("plan", "experiment.yaml", "--strategy", "asha", *options)
+    assert refused.code == 2
+    assert f"{options[0]}: asha decides as results come in" in refused.err
+
+
+def test_a_plan_of_an_older_version_is_refused(command: Command, tmp_path: Path) -> None:
+    assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
+    path = tmp_path / "plan.json"
+    path.write_text(path.read_text().replace('"cloudtune_plan": 3', '"cloudtune_plan": 2'))
+    refused = command("run", "plan.json")
+    assert refused.code == 2
+    assert "plan.json: a plan of another version of cloudtune; plan again" in refused.err
+
+
+def test_a_saved_plan_of_another_strategy_than_its_experiment_is_damaged(
+    command: Command, tmp_path: Path
+) -> None:
+    base = ["plan", "experiment.yaml", "--strategy", "asha", "--save", "plan.json"]
+    assert command(*base, *LIMITED).code == 0
+    path = tmp_path / "plan.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "plan": {**data["plan"], "allocator": "ilp"}}))
+    refused = command("run", "plan.json")
+    assert refused.code == 2
+    assert "its strategy, allocator and fleet aren't those of its experiment" in refused.err
+    path.write_text(json.dumps({**data, "limits": {"deadline": math.nan, "budget": 5.0}}))
+    assert "no number" in command("run", "plan.json").err

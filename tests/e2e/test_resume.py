@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.fault_runs import one_run
 from benchmarks.fault_runs_mischief import Case, Step
+from cloudtune.engine.ledger import read_entries, read_header
 from cloudtune.events import RunResumed
-from cloudtune.job import Job, trials
-from cloudtune.ledger import read_entries, read_header
+from cloudtune.jobs.job import Job, trials
 from tests.e2e.conftest import interrupt, wait_for
 
 if TYPE_CHECKING:

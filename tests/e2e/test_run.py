@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.engine import run
-from cloudtune.job import Job
-from cloudtune.ledger import MemoryLedger, read_entries, read_header
-from cloudtune.replay import ReplayWorld
+from cloudtune.engine.ledger import MemoryLedger, read_entries, read_header
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.jobs.job import Job
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Bench

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from cloudtune.checkpoint import load
 from cloudtune.commands import StartTrial
+from cloudtune.engine.ledger import read_entries
 from cloudtune.events import EpochDone, TrialFailed, TrialLost
-from cloudtune.infra.pricing import catalog
-from cloudtune.ledger import read_entries
+from cloudtune.infra.aws.pricing import catalog
+from cloudtune.train.checkpoint import load
 from tests.e2e.test_run import check_replay, check_who_launched
 
 if TYPE_CHECKING:
-    from cloudtune.ledger import Entry
+    from cloudtune.engine.ledger import Entry
     from tests.e2e.conftest import Bench
 
 pytestmark = pytest.mark.cluster

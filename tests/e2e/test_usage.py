@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune import cli, driving
-from cloudtune.codec import decode
+from cloudtune.cli import main
 from cloudtune.errors import CleanupError
+from cloudtune.jobs import runner
 from cloudtune.plan import Plan
+from cloudtune.serialization import decode
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Bench
@@ -108,7 +109,7 @@ def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Be
     bench.profile()
     done = bench("plan", path, "--save", "p.json", "-o", "json")
     assert done.code == 0, done.err
-    assert json.loads(done.out)["plan"]["gap"] == 0
+    assert json.loads(done.out)["plan"]["staged"]["gap"] == 0
     check_refused(bench, ["run", "p.json", "--trials", "3"], "carried out as it is", "--trials")
     script = bench.folder / "train.py"
     script.write_text(script.read_text() + "\n# changed\n")
@@ -150,12 +151,12 @@ def test_an_unconfirmed_clean_up_names_the_instances(
     def leak(*_: object) -> None:
         raise CleanupError("EC2 did not confirm the end of i-1, i-2", ["i-1", "i-2"])
 
-    monkeypatch.setattr(driving, "run_job", leak)
-    monkeypatch.setattr(driving, "check_script", lambda _: None)
+    monkeypatch.setattr(runner, "run_job", leak)
+    monkeypatch.setattr(runner, "check_script", lambda _: None)
     monkeypatch.setattr("sys.argv", ["cloudtune", "run", str(path)])
     monkeypatch.setenv("CLOUDTUNE_HOME", str(bench.home))
     with pytest.raises(SystemExit) as exit_:
-        cli.main()
+        main.main()
     assert exit_.value.code == 7
     assert "i-1, i-2" in capsys.readouterr().err
 
@@ -164,7 +165,7 @@ def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None
     example = Path(__file__).parents[2] / "examples/digits/experiment.yaml"
     done = bench("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
     assert done.code == 0, done.err
-    plan = decode(Plan, json.loads(done.out)["plan"])
+    plan = decode(Plan, json.loads(done.out)["plan"]["staged"])
     assert plan.stages[-1].instances < plan.stages[0].instances, "the fleet shrinks"
     (first,), (last,) = plan.stages[0].groups, plan.stages[-1].groups
     assert last.width > first.width, "the winner grows"

@@ -12,7 +12,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from cloudtune.infra.emulator import Emulator, ensure_emulator, stop_emulator
+from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,9 +60,9 @@ def ec2(emulator: Emulator, ec2_client: Callable[[str], EC2Client]) -> EC2Client
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds; fail after 15 s."""
+    """Wait until a condition holds; fail after a minute, as loaded cores may need."""
 
-    def wait(condition: Callable[[], object], patience: float = 15.0) -> None:
+    def wait(condition: Callable[[], object], patience: float = 60.0) -> None:
         deadline = time.monotonic() + patience
         while not condition():
             assert time.monotonic() < deadline, "it never came true"

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from cloudtune.jobs.figures import figures
 from cloudtune.plan import Charges, Rentable
-from cloudtune.planners.estimate import outlook
-from cloudtune.planners.model import price
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.trial import EndReason
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Outlook, Spread
-    from cloudtune.planners.estimate_dice import Floats
+    from cloudtune.plan import Forecast, Spread
+    from cloudtune.planners.estimate.draws import Floats
 
 SEEDS = 60
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0}
@@ -89,8 +90,8 @@ CASES = {
 }
 
 
-def simulated(case: Case) -> tuple[Outlook, Floats]:
-    """Return the outlook of a case, and the seconds and dollars of its runs."""
+def simulated(case: Case) -> tuple[Forecast, Floats]:
+    """Return the outlook of a case, and the seconds, dollars and GPU-hours of its runs."""
     asked = case.setting.request()
     stages = [tuple(group(*part) for part in stage) for stage in case.stages]
     plan = price(asked, stages, "by hand")
@@ -98,16 +99,17 @@ def simulated(case: Case) -> tuple[Outlook, Floats]:
     for seed in range(SEEDS):
         played = play(case.setting.but(seed=seed), plan)
         assert played.policy.ending is EndReason.DONE
-        runs.append((played.seconds, played.dollars))
+        runs.append((played.seconds, played.dollars, figures(played.policy).gpu_hours))
     return outlook(asked, plan, samples=4000), np.array(runs).T
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_runs_are_as_foretold(name: str) -> None:
     case = CASES[name]
-    told, (seconds, dollars) = simulated(case)
+    told, (seconds, dollars, gpu_hours) = simulated(case)
     agree(told.seconds, seconds, case.luck)
     agree(told.dollars, dollars, case.luck)
+    agree(told.gpu_hours, gpu_hours, case.luck)
 
 
 def agree(told: Spread, runs: Floats, luck: float) -> None:

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.errors import InfeasibleError
+from cloudtune.jobs.report import build
 from cloudtune.plan import Charges, Limits, Rentable
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.model import price
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.reporting import build
 from cloudtune.trial import EndReason
 from tests.builders import (
     LINEAR,
@@ -26,6 +26,7 @@ from tests.builders import (
     Setting,
     choices,
     group,
+    itinerary_of,
     jobs,
     offer,
     play,
@@ -35,11 +36,12 @@ from tests.builders import (
 
 if TYPE_CHECKING:
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Plan, Planner, StagePlan
+    from cloudtune.plan import Plan, StagePlan
+    from cloudtune.planners.base import Planner
 
 PLANNERS: tuple[Planner, ...] = (ExactPlanner(), StaticPlanner())
 # No stage is so short that what goes at its beginning could still be there at its end.
-JOBS = jobs(most_epochs=12, epoch=st.floats(3.0, 30.0), release=st.floats(0.01, 3.0))
+JOBS = jobs(max_epochs=12, epoch=st.floats(3.0, 30.0), release=st.floats(0.01, 3.0))
 
 
 @st.composite
@@ -193,7 +195,9 @@ def test_a_fleet_that_shrinks_twice_while_its_trials_grow() -> None:
     assert (played.seconds, played.dollars) == pytest.approx(
         (plan.estimate.seconds, plan.estimate.dollars)
     )
-    assert played.policy.stage_began == pytest.approx([stage.begin for stage in plan.stages])
+    assert itinerary_of(played.policy).stage_began == pytest.approx(
+        [stage.begin for stage in plan.stages]
+    )
 
 
 QUICK = Rentable(
@@ -233,4 +237,4 @@ def test_from_one_offer_to_another_and_both_at_once_by_hand() -> None:
     assert (plan.estimate.seconds, plan.estimate.dollars) == pytest.approx((end, dollars))
     played = play(TWO_OFFERS, plan)
     assert (played.seconds, played.dollars) == pytest.approx((end, dollars))
-    assert played.policy.stage_began == pytest.approx(begins)
+    assert itinerary_of(played.policy).stage_began == pytest.approx(begins)

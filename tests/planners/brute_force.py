@@ -1,7 +1,7 @@
 """All plans there are, one by one, priced by keeping the books of every single instance.
 
-Independent of planners/model.py and planners/options.py on purpose: no ages, no dominance, no
-arrays; an instance is a launch time and an end.
+Independent of planners/cost_model.py and planners/dp/options.py on purpose: no ages, no dominance,
+no arrays; an instance is a launch time and an end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import PlanRequest, Rentable, Stage
+    from cloudtune.plan import Rentable, Stage
+    from cloudtune.planners.base import PlanRequest
     from cloudtune.scaling import ScalingProfile
 
 Way: TypeAlias = "tuple[Group, ...]"

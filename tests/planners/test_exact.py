@@ -8,24 +8,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.errors import InfeasibleError, UsageError
-from cloudtune.plan import Charges, Limits, Live, Rentable, Stage
-from cloudtune.planners.bounds import fluid
+from cloudtune.errors import UsageError
+from cloudtune.plan import Charges, Limits, Rentable, Stage
+from cloudtune.planners.base import InfeasibleError, Live
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.dp.bounds import fluid
+from cloudtune.planners.dp.search import Search
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
-from cloudtune.planners.model import price
-from cloudtune.planners.search import Search
 from cloudtune.planners.static import StaticPlanner
-from tests.builders import (
-    LINEAR,
-    NODE_BOUNDARY,
-    SUBLINEAR,
-    Setting,
-    group,
-    offer,
-    profile,
-    shapes,
-)
+from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
 from tests.contracts.planner import PlannerContract, extremes
 from tests.planners.brute_force import Priced, every_plan, priced
 
@@ -239,6 +231,23 @@ def test_what_is_rented_already_is_used_before_anything_is_launched() -> None:
     plan = ExactPlanner().plan(request)
     assert plan.stages[0].overhead <= job.profile.resize.mean, "nothing boots"
     assert plan.estimate.seconds < job.plan().estimate.seconds
+
+
+def test_the_front_has_the_cheapest_of_all_plans_at_evenly_spread_deadlines() -> None:
+    """Not the fastest at each of them, which is the same plan every time."""
+    job = Setting(
+        4, 2, 8, 4, offer=offer(1, 36.0, 0.0), profile=profile(SUBLINEAR), max_instances=4
+    )
+    every = undominated(list(every_plan(job.request())))
+    fastest, cheapest = every[0][0], every[-1][0]
+    deadlines = [fastest + (cheapest - fastest) * n / 7 + 1e-6 for n in range(8)]
+    # Of plans that no other one beats, the slowest in time is the cheapest in time.
+    expected = sorted({max(each for each in every if each[0] <= d) for d in deadlines})
+    front = ExactPlanner().front(job.request(), 8)
+    found = [(plan.estimate.seconds, plan.estimate.dollars) for plan in front]
+    assert len(found) == len(expected) == 6
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs)
 
 
 def test_where_bills_are_rounded_up_a_lot_it_does_not_claim_to_be_the_best() -> None:

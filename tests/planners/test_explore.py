@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.errors import InfeasibleError
 from cloudtune.plan import Limits
+from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore
-from cloudtune.strategies.sha import SuccessiveHalving
+from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, profile
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def work(trials: int, epochs: int) -> Sequence[Stage]:
 
 def explored(setting: Setting, limits: Limits, most: int = 40) -> Explored:
     request = setting.request(limits)
-    return explore(ExactPlanner(), request, work, most_trials=most, most_epochs=16)
+    return explore(ExactPlanner(), request, work, max_trials=most, max_epochs=16)
 
 
 def feasible(setting: Setting, limits: Limits, trials: int) -> bool:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cloudtune.plan import Limits
+from cloudtune.plan import Limits, Stage
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.static import StaticPlanner
-from tests.builders import NODE_BOUNDARY, Setting, profile, shapes
+from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile, shapes
 from tests.contracts.planner import HeuristicContract
 
 
@@ -52,3 +54,23 @@ def test_it_descends_where_the_curve_is_monotone() -> None:
     assert sizes[-1] == 1
     assert greedy.estimate.dollars < 0.7 * static.estimate.dollars
     assert greedy.estimate.dollars <= 1.02 * job.plan(ExactPlanner(), LIMITS).estimate.dollars
+
+
+def test_it_lowers_first_what_saves_most_for_each_second_that_is_lost() -> None:
+    """Not what saves most: here that takes all the time that there is to lose.
+
+    Five epochs of two trials, then three of the better one, on instances of one GPU that cost a
+    cent a second and come and go at once. Four of them all along take 5 x 5 + 3 x 4 = 37 s; fewer
+    take 40 + 15 and more, so the descent begins there, with 52 - 37 = 15 s to lose. It can lower
+    the first stage to two instances: 5 x 8 s x 2 for 5 x 5 s x 4 saves 20 cents and loses 15 s.
+    Or the second: 3 x 5 s x 2 for 3 x 4 s x 4 saves 18 and loses 3, and after that, 3 x 8 s for
+    3 x 5 s x 2, 6 more for 9 s.
+    """
+    at_once = profile(SUBLINEAR, launch=0.0, boot=0.0, start=0.0, resize=0.0, release=0.0)
+    job = Setting(offer=offer(1, 36.0, 0.0), profile=at_once, max_instances=4)
+    request = replace(job.request(Limits(52.0)), work=(Stage(2, 0, 5), Stage(1, 5, 8)))
+    assert shapes(StaticPlanner().plan(request)) == [(4, 2.0), (4, 4.0)]
+    plan = GreedyPlanner().plan(request)
+    assert shapes(plan) == [(4, 2.0), (1, 1.0)]
+    assert plan.estimate.seconds == pytest.approx(25 + 24)
+    assert plan.estimate.dollars == pytest.approx(1.00 + 0.24)

@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
-from cloudtune.engine import run
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError, NoCapacityError
 from cloudtune.events import (
     EpochDone,
@@ -23,18 +26,15 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.ledger import MemoryLedger
 from cloudtune.plan import Limits, Rentable
-from cloudtune.profiles.figures import Figures, widths_of
 from cloudtune.profiles.measure import MeasureError, MeasurePolicy
-from cloudtune.replay import ReplayWorld
-from cloudtune.simulator import SimWorld, synthetic_metric
+from cloudtune.profiles.measurements import Figures, widths_of
 from cloudtune.trial import EndReason, Slice
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
 
 if TYPE_CHECKING:
+    from cloudtune.engine.ledger import Entry
     from cloudtune.events import Event
-    from cloudtune.ledger import Entry
     from cloudtune.scaling import ScalingProfile
 
 TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtune.commands import EndRun, Release, StartTrial, StopTrial
-from cloudtune.engine import run
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.events import (
     EpochDone,
     InstanceGone,
@@ -21,18 +23,16 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.ledger import MemoryLedger
 from cloudtune.plan import Limits, Rentable
-from cloudtune.profiles.figures import packed_widths
 from cloudtune.profiles.measure import MeasureError, MeasurePolicy
-from cloudtune.simulator import SimWorld, synthetic_metric
-from cloudtune.training import Report
+from cloudtune.profiles.measurements import packed_widths
+from cloudtune.train.session import Report
 from cloudtune.trial import EndReason
 from tests.builders import NO_LIMITS, offer, profile, trials
 
 if TYPE_CHECKING:
+    from cloudtune.engine.ledger import Entry
     from cloudtune.events import Event
-    from cloudtune.ledger import Entry
 
 CURVE = {0.25: 26.0, 0.5: 14.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
 TRUTH = profile(CURVE, start=4.25, resize=6.5)

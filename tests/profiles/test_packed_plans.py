@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune import planning
 from cloudtune.commands import StartTrial
-from cloudtune.elastic_planning import elastic_job, propose_elastic
-from cloudtune.engine import run
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
-from cloudtune.ledger import MemoryLedger
+from cloudtune.jobs import stages
+from cloudtune.jobs.plan_file import job_of
+from cloudtune.jobs.planning import make_plan, problem_of
+from cloudtune.jobs.proposal import propose
 from cloudtune.plan import Limits
-from cloudtune.planning import Wish, make_plan, problem_of
-from cloudtune.proposing import propose
-from cloudtune.simulator import SimWorld, synthetic_metric
-from tests.builders import profile
+from tests.builders import followed, profile
 
 if TYPE_CHECKING:
-    from cloudtune.job import Job
-    from cloudtune.planning import Problem
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.stages import Problem
     from cloudtune.scaling import ScalingProfile
 
 TYPE = "g4dn.12xlarge"  # four T4 of 16,384 MiB each
@@ -55,19 +55,23 @@ def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem
 # ---- what packs --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("planner", planning.PLANNERS)
+@pytest.mark.parametrize("planner", stages.PLANNERS)
 def test_every_planner_packs_where_that_is_cheaper(planner: str) -> None:
-    plan = make_plan(problem(), LIMITS, Wish(planner=planner)).plan
+    plan = followed(make_plan(problem(), LIMITS, stages.PlanOptions(planner=planner)).plan)
     widths = {group.width for stage in plan.stages for group in stage.groups}
     assert min(widths) < 1, widths
 
 
 def test_an_elastic_run_packs_the_trials_of_one_gpu() -> None:
-    job = elastic_job(problem(strategy={"name": "asha", "allocator": "dynamic-fluid"}), LIMITS, 0.0)
-    assert most_on_one(job) >= 8, "four GPUs of one instance have more than four trials"
+    job = job_of(
+        make_plan(problem(strategy={"name": "asha", "allocator": "dynamic-fluid"}), LIMITS),
+        0.0,
+        paced=False,
+    )
+    assert max_on_one(job) >= 8, "four GPUs of one instance have more than four trials"
 
 
-def most_on_one(job: Job) -> int:
+def max_on_one(job: Job) -> int:
     """Play a run; return the most trials that were on the instance at once."""
     world = SimWorld(job.rentables, "score", synthetic_metric("max", 7), 7)
     ledger = MemoryLedger()
@@ -112,16 +116,16 @@ NOTE = f"{TYPE}: no trials at 1/2, 1/4 of a GPU, whose 16,384 MiB they would exc
 
 def test_what_is_not_offered_is_told_with_the_plan() -> None:
     full = problem({1.0: 9000.0})
-    proposal = propose(make_plan(full, LIMITS), LIMITS)
+    proposal = propose(make_plan(full, LIMITS))
     assert proposal.assumptions.count(NOTE) == 1
-    widths = {group.width for stage in proposal.plan.stages for group in stage.groups}
+    widths = {group.width for stage in followed(proposal.plan).stages for group in stage.groups}
     assert min(widths) >= 1
-    assert NOTE not in propose(make_plan(problem(), LIMITS), LIMITS).assumptions
+    assert NOTE not in propose(make_plan(problem(), LIMITS)).assumptions
 
 
 def test_what_is_not_offered_is_told_with_a_forecast() -> None:
     full = problem({1.0: 9000.0}, strategy="asha")
-    assert NOTE in propose_elastic(full, elastic_job(full, LIMITS, 0.0)).assumptions
+    assert NOTE in propose(make_plan(full, LIMITS)).assumptions
 
 
 def test_the_same_script_on_a_larger_gpu_has_room() -> None:

@@ -7,15 +7,16 @@ import heapq
 import itertools
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.bookkeeping import Brakes, Metric
 from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
-from cloudtune.elastic import ElasticPolicy
-from cloudtune.engine import run
+from cloudtune.engine.ledger import Entry, MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.simulator import SimWorld
 from cloudtune.events import (
     EpochDone,
     Event,
@@ -25,29 +26,28 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RefusalKind,
     TimerFired,
     TrialFailed,
     TrialLost,
     TrialStopped,
 )
-from cloudtune.infra.gpu_seats import GpuSeats
-from cloudtune.job import drain_seconds
-from cloudtune.ledger import Entry, MemoryLedger
+from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.plan import Charges, Limits, Rentable, admits
-from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
-from cloudtune.replay import ReplayWorld
-from cloudtune.simulator import SimWorld
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.tactics import STRATEGIES, Setup
+from cloudtune.planners.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
+from cloudtune.policy.base import Brakes, Metric, drain_seconds
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.registry import STRATEGIES
+from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict
 from cloudtune.trial import EndReason
-from tests.builders import offer, profile
-from tests.strategy_builders import Given, level, numbered
+from tests.builders import Given, level, offer, policy_with, profile, trials
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.commands import Command
+    from cloudtune.policy.run import RunPolicy
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Decision, FleetRule, Strategy, View
     from cloudtune.trial import Trial, TrialId, Width
@@ -72,6 +72,8 @@ def drawn(*key: object) -> float:
 
 class Fickle:
     """A strategy of whims: it pauses, holds, cuts, retracts and sets alarms; it is finite."""
+
+    reason: EndReason | None = None
 
     name, anytime = "fickle", False
 
@@ -101,7 +103,7 @@ class Fickle:
         ]
         return [TrialGroup("whims", tuple(tasks[:room]))] if tasks[:room] else []
 
-    def judge(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
         if trial.epoch >= self._last:
             return Verdict.FINISH
         whim = self._whim(trial)
@@ -111,10 +113,10 @@ class Fickle:
             return Verdict.HOLD
         return Verdict.CUT if whim < 0.33 else Go(trial.epoch + 1 + int(3 * whim))
 
-    def ended(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
         assert trial.status == "failed"
 
-    def retract(self, view: View) -> Mapping[TrialId, Verdict]:
+    def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         verdicts = (Verdict.PAUSE, Verdict.CUT)
         at = next(self._calls)
         waiting = [trial for trial in view.trials.values() if trial.status == "waiting"]
@@ -134,7 +136,7 @@ class Fickle:
 
 
 @dataclass(frozen=True)
-class Jumpy:
+class Jumpy(ByWidth):
     """An allocator that changes its mind about every trial's width, by a seed."""
 
     options: tuple[Width, ...]
@@ -142,7 +144,7 @@ class Jumpy:
     often: float
     name: str = "jumpy"
 
-    def least(self, view: View) -> Width:
+    def min_width(self, view: View) -> Width:
         return min(self.options)
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
@@ -158,16 +160,16 @@ class Jumpy:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(Unplanned):
     """A fleet of several offers that changes its mind now and then about which comes first."""
 
     offers: tuple[Offer, ...]
     instances: int
     seed: int
-    repacks: bool
+    consolidates: bool
     name: str = "mixed"
 
-    def most_gpus(self, view: View) -> int:
+    def max_gpus(self, view: View) -> int:
         return max(offer.gpus for offer in self.offers) * self.instances
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
@@ -181,6 +183,10 @@ class Mixed:
             left -= wanted[each]
             needed -= wanted[each] * each.gpus
         return wanted or {self.offers[0]: math.ceil(needed)}
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        wanted = self.target(view, min(needed, self.max_gpus(view)))
+        return tuple(emptied(view, wanted)) if self.consolidates else ()
 
 
 # ---- what happens --------------------------------------------------------------------------------
@@ -267,7 +273,7 @@ class Case:
     seed: int
     charges: Charges
     vcpu_quotas: Mapping[str, int] = field(default_factory=dict)
-    most_concurrent: int | None = None
+    max_concurrent: int | None = None
     target: float | None = None
     heartbeat: bool = False
     trouble: tuple[Event, ...] = ()
@@ -275,10 +281,10 @@ class Case:
 
     def decider(self) -> Strategy:
         """Return a fresh strategy."""
-        trials = numbered(self.trials)
+        given = trials(self.trials)
         if self.strategy == "fickle":
-            return Fickle(trials, self.last, self.seed)
-        setup = Setup(
+            return Fickle(given, self.last, self.seed)
+        context = BuildContext(
             self.rentables,
             self.max_instances,
             self.limits,
@@ -289,11 +295,11 @@ class Case:
             self.trials,
             self.seed,
         )
-        return STRATEGIES[self.strategy](setup, Given(trials))
+        return STRATEGIES[self.strategy](context, Given(given))
 
-    def policy(self) -> ElasticPolicy:
+    def policy(self) -> RunPolicy:
         """Return a fresh policy."""
-        return ElasticPolicy(
+        return policy_with(
             strategy=self.decider(),
             allocator=self.allocator,
             fleet_rule=self.fleet_rule,
@@ -304,12 +310,12 @@ class Case:
             brakes=Brakes(drain=drain_seconds(*(r.profile for r in self.rentables)), join=120.0),
             charges=self.charges,
             vcpu_quotas=self.vcpu_quotas,
-            most_concurrent=self.most_concurrent,
+            max_concurrent=self.max_concurrent,
             target=self.target,
             heartbeat=self.heartbeat,
         )
 
-    def play(self) -> tuple[ElasticPolicy, tuple[Entry, ...]]:
+    def play(self) -> tuple[RunPolicy, tuple[Entry, ...]]:
         """Play it to its end."""
 
         def metric(config: Mapping[str, object], epoch: int) -> float:
@@ -329,12 +335,12 @@ def troubles() -> st.SearchStrategy[Event]:
     """Return things that go wrong; those that can't happen when their time comes don't."""
     at = st.floats(0.0, 600.0)
     intent = st.integers(0, 7).map("i{:03d}".format)
-    session = st.builds("t{:03d}.{}".format, st.integers(0, 9), st.integers(1, 4))
-    word = st.just("trouble")
+    session = st.builds("t{:02d}.{}".format, st.integers(0, 9), st.integers(1, 4))
+    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
     return st.one_of(
         st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
         st.builds(NodeLost, at, intent, word),
-        st.builds(LaunchFailed, st.floats(0.0, 60.0), intent, word, word, st.booleans()),
+        st.builds(LaunchFailed, st.floats(0.0, 60.0), intent, word, word, st.booleans(), kind),
         st.builds(TrialFailed, at, session, word, word),
         st.builds(TrialLost, at, session, word),
         st.builds(Interrupted, at),
@@ -374,7 +380,7 @@ def fleets(draw: st.DrawFn, offers: tuple[Offer, ...]) -> FleetRule:
     if kind == "constant":
         return ConstantFleet(offers[0], count)
     if kind == "naive":
-        return NaiveFleet(offers[0], count, repacks=draw(st.booleans()))
+        return NaiveFleet(offers[0], count, consolidates=draw(st.booleans()))
     return Mixed(offers, count, draw(st.integers(0, 99)), draw(st.booleans()))
 
 
@@ -408,7 +414,7 @@ def cases(draw: st.DrawFn, *, limited: bool = True, deaf: bool = False) -> Case:
         seed=draw(st.integers(0, 99)),
         charges=Charges(draw(st.sampled_from([0.0, 0.25])), draw(st.sampled_from([0.0, 0.002]))),
         vcpu_quotas=draw(st.sampled_from([{}, {}, {"on-demand g": 32}])),
-        most_concurrent=draw(st.none() | st.integers(1, 4)),
+        max_concurrent=draw(st.none() | st.integers(1, 4)),
         target=draw(st.none() | st.floats(0.1, 0.9)),
         heartbeat=draw(st.booleans()),
         trouble=tuple(draw(st.lists(troubles(), max_size=8))),
@@ -456,7 +462,7 @@ class Watch:
         self._ready: set[str] = set()  # instances
         self._joined: set[str] = set()  # intents
         self._seats: dict[str, StartTrial] = {}
-        self._agents: dict[str, GpuSeats] = {}  # by instance, as those of a real run
+        self._agents: dict[str, GpuSlots] = {}  # by instance, as those of a real run
 
     def take(self, entry: Entry) -> None:
         self._follow(entry)
@@ -503,12 +509,12 @@ class Watch:
         trials = {each.trial for each in self._seats.values()}
         assert command.trial not in trials, f"{command.trial} has two sessions"
         self._seats[command.session] = command
-        most = self._case.most_concurrent
+        most = self._case.max_concurrent
         assert most is None or len(self._seats) <= most
         for piece in command.placement:
             intent = self._intent_of[piece.instance]
             assert intent in self._joined, f"{piece.instance} takes no trials"
-            gpus = self._agents.setdefault(piece.instance, GpuSeats(self._gpus_of(intent)))
+            gpus = self._agents.setdefault(piece.instance, GpuSlots(self._gpus_of(intent)))
             seated = gpus.take(command.session, piece.gpus, piece.gpu)
             assert seated is not None, f"{piece} can't sit there"
 
@@ -542,7 +548,7 @@ def no_storm(entries: Sequence[Entry]) -> None:
     assert fired <= 2 * entries[-1].event.at + others + 20, f"{fired} timers, {others} events"
 
 
-def holds(case: Case) -> tuple[ElasticPolicy, tuple[Entry, ...]]:
+def holds(case: Case) -> tuple[RunPolicy, tuple[Entry, ...]]:
     """Play a case and check what holds of all."""
     policy, entries = case.play()
     assert policy.ended, f"it stands still at {policy.now:.0f} s"

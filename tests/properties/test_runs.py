@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.commands import EndRun, ExtendTrial, Launch, StartTrial
-from cloudtune.engine import run
-from cloudtune.errors import InfeasibleError
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
 from cloudtune.events import (
     EpochDone,
     Event,
@@ -21,18 +22,18 @@ from cloudtune.events import (
     Interrupted,
     LaunchFailed,
     NodeLost,
+    RefusalKind,
     TrialFailed,
     TrialLost,
 )
-from cloudtune.ledger import MemoryLedger
+from cloudtune.jobs.report import build, to_json
 from cloudtune.plan import Limits, Plan
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.model import price
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.replay import ReplayWorld
-from cloudtune.reporting import build, to_json
 from cloudtune.trial import EndReason
-from tests.builders import Played, Setting, choices, jobs, play, profile
+from tests.builders import Played, Setting, choices, itinerary_of, jobs, plan_of, play, profile
 
 if TYPE_CHECKING:
     from cloudtune.catalog import Offer
@@ -50,12 +51,12 @@ class Case:
     saves_every: int
 
     def play(self) -> Played:
-        return play(self.setting, self.plan, self.trouble, self.saves_every)
+        return play(self.setting.but(trouble=self.trouble, saves_every=self.saves_every), self.plan)
 
 
 seconds = st.floats(0.0, 30.0)
 JOBS = jobs(
-    most_epochs=9,
+    max_epochs=9,
     epoch=st.floats(0.5, 20.0),
     release=st.floats(0.0, 5.0),
     spread=st.sampled_from([0.0, 0.0, 0.1, 0.3]),
@@ -68,11 +69,11 @@ def troubles(setting: Setting, plan: Plan) -> st.SearchStrategy[Event]:
     intent = st.integers(0, 5).map("i{:03d}".format)
     trial = st.integers(0, setting.trials - 1).map("t{:02d}".format)
     session = st.builds("{}.{}".format, trial, st.integers(1, 3))
-    word = st.just("trouble")
+    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
     return st.one_of(
         st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
         st.builds(NodeLost, at, intent, word),
-        st.builds(LaunchFailed, at, intent, word, word),
+        st.builds(LaunchFailed, at, intent, word, word, st.booleans(), kind),
         st.builds(TrialFailed, at, session, word, word),
         st.builds(TrialLost, at, session, word),
         st.builds(Interrupted, at),
@@ -176,9 +177,9 @@ def endings_fit(played: Played) -> None:
     finished = [trial for trial in policy.trials.values() if trial.status == "finished"]
     assert bool(finished) == (policy.ending is EndReason.DONE)
     if finished:
-        assert policy.stage == len(policy.plan.stages) - 1
+        assert itinerary_of(policy).stage == len(plan_of(policy).stages) - 1
         assert policy.best is not None
-        assert all(t.epoch == policy.stage_plan.stage.end_epoch for t in finished)
+        assert all(t.epoch == itinerary_of(policy).stage_plan.stage.end_epoch for t in finished)
 
 
 @thorough

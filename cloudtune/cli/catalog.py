@@ -1,0 +1,212 @@
+"""`cloudtune catalog`: which instance types there are, and what they cost."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from cloudtune.display.terminal import console
+from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.infra.aws import pricing
+from cloudtune.jobs import home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.catalog import Catalog, Market
+    from cloudtune.infra.aws.pricing import Listing
+
+_WARNINGS_SHOWN = 5
+
+
+@click.command()
+@click.option("--gpu", metavar="NAME", help="Only types with this GPU, as in a100.")
+@click.option(
+    "--market",
+    type=click.Choice([*pricing.MARKETS, "any"]),
+    default="any",
+    show_default=True,
+    help="Only types that are offered there.",
+)
+@click.option("--region", default=pricing.PRICED_REGION, show_default=True, help="An AWS region.")
+@click.option("--refresh", is_flag=True, help="Ask AWS for live prices; needs credentials.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
+    show_default=True,
+)  # fmt: skip
+def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: str) -> int:
+    """List the instance types with GPUs, and what they cost. Rents nothing."""
+    now = datetime.now(UTC)
+    listed = _listed(gpu)
+    prices = _prices(region, now.timestamp(), refresh=refresh)
+    markets = tuple(each for each in pricing.MARKETS if market in {each, "any"})
+    rows = _rows(listed, prices, markets)
+    if output == "table":
+        _show(rows, prices, markets, f"{now:%Y-%m-%d}")
+    else:
+        _print(_data(rows, prices, region, f"{now:%Y-%m-%d}"), output)
+    return 0
+
+
+def _listed(gpu: str | None) -> tuple[Listing, ...]:
+    """Return the table's rows with a GPU of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if gpu is None:
+        return pricing.listings()
+    wanted = gpu.strip().lower()
+    found = tuple(each for each in pricing.listings() if each.instance_type.gpu == wanted)
+    if not found:
+        names = sorted({each.instance_type.gpu for each in pricing.listings()})
+        raise UsageError(f"no instance type has the GPU {shown(gpu)}; {allowed_names(gpu, names)}")
+    return found
+
+
+def _prices(region: str, now: float, *, refresh: bool) -> Catalog:
+    if not refresh:
+        return pricing.catalog(region, pricing.MARKETS)
+    # boto3 takes a third of a second, and only this needs it.
+    from cloudtune.infra.aws import price_refresh  # noqa: PLC0415
+    from cloudtune.infra.provider import Endpoint  # noqa: PLC0415
+
+    price_refresh.check_credentials()
+    return price_refresh.refreshed(Endpoint(region), home.home() / "prices", now, pricing.MARKETS)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """An instance type with the prices at which it is offered; `markets` are those asked for."""
+
+    listing: Listing
+    offered: Mapping[Market, float]
+    markets: tuple[Market, ...]
+
+    @property
+    def price(self) -> float | None:
+        """The price in the first market asked for that offers it: on demand before spot."""
+        return next((self.offered[m] for m in self.markets if m in self.offered), None)
+
+    @property
+    def per_gpu(self) -> float | None:
+        """The price of a GPU-hour, in the same market."""
+        return None if self.price is None else self.price / self.listing.instance_type.gpus
+
+
+def _rows(listed: Sequence[Listing], prices: Catalog, markets: tuple[Market, ...]) -> list[_Row]:
+    """Return the rows by GPU, GPUs and price; of both markets, also what neither offers."""
+    offered: dict[str, dict[Market, float]] = {}
+    for offer in prices.offers:
+        offered.setdefault(offer.instance_type.name, {})[offer.market] = offer.usd_per_hour
+    rows = [_Row(each, offered.get(each.instance_type.name, {}), markets) for each in listed]
+    everything = len(markets) == len(pricing.MARKETS)
+    return sorted((row for row in rows if everything or row.price is not None), key=_order)
+
+
+def _order(row: _Row) -> tuple[str, int, float, str]:
+    kind = row.listing.instance_type
+    price = float("inf") if row.price is None else row.price
+    return kind.gpu, kind.gpus, price, kind.name
+
+
+# ---- table ---------------------------------------------------------------------------------
+
+
+def _show(rows: Sequence[_Row], prices: Catalog, markets: Sequence[Market], today: str) -> None:
+    out = console()
+    age = prices.age_days(today)
+    days = f"{age} day{'' if age == 1 else 's'} old"
+    out.print(f"Prices: {escape(prices.source)}; {prices.as_of}, {days}")
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("\ntype", no_wrap=True)
+    table.add_column("\nGPUs", justify="right", no_wrap=True)
+    table.add_column("\nGPU", overflow="fold")  # the one that gives way in a narrow terminal
+    prices_of = (f"{market}\n$/h" for market in markets)
+    risk = ("lost per\nmonth",) if "spot" in markets else ()
+    for heading in ("GPU\nGiB", "\nvCPUs", *prices_of, "$ per\nGPU-h", *risk):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row, markets))
+    out.print(table)
+    out.print("-: not known, or not offered. <1: a share of a GPU, not offered.")
+    _warn(prices.warnings)
+
+
+def _cells(row: _Row, markets: Sequence[Market]) -> list[str]:
+    kind = row.listing.instance_type
+    return [
+        kind.name,
+        str(kind.gpus or "<1"),
+        kind.gpu,
+        f"{kind.gpu_memory_mib / 1024:.0f}" if kind.gpu_memory_mib else "-",
+        str(kind.vcpus),
+        *(_dollars(row.offered.get(market)) for market in markets),
+        _dollars(row.per_gpu),
+        *([row.listing.band or "-"] if "spot" in markets else []),
+    ]
+
+
+def _dollars(price: float | None) -> str:
+    return "-" if price is None else f"{price:.4f}"
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings[:_WARNINGS_SHOWN]:
+        click.echo(f"warning: {warning}", err=True)
+    more = len(warnings) - _WARNINGS_SHOWN
+    if more > 0:
+        click.echo(f"warning: {more} more of these; -o json shows all", err=True)
+
+
+# ---- data ----------------------------------------------------------------------------------
+
+
+def _data(rows: Sequence[_Row], prices: Catalog, region: str, today: str) -> dict[str, Any]:
+    return {
+        "region": region,
+        "source": prices.source,
+        "as_of": prices.as_of,
+        "age_days": prices.age_days(today),
+        "warnings": list(prices.warnings),
+        "types": [_row_data(row) for row in rows],
+    }
+
+
+def _row_data(row: _Row) -> dict[str, Any]:
+    """Return a row with null for what is not known, or not offered."""
+    kind, band = row.listing.instance_type, row.listing.band
+    return {
+        "instance_type": kind.name,
+        "gpus": kind.gpus,
+        "gpu": kind.gpu,
+        "gpu_maker": kind.gpu_maker,
+        "gpu_memory_mib": kind.gpu_memory_mib or None,
+        "vcpus": kind.vcpus,
+        "memory_mib": kind.memory_mib,
+        "network_mbps": kind.network_mbps or None,
+        "usd_per_hour": row.offered.get("on-demand"),
+        "spot_usd_per_hour": row.offered.get("spot"),
+        "usd_per_gpu_hour": row.per_gpu,
+        "interruption_band": band or None,
+        "interruptions_per_hour": pricing.interruptions_per_hour(band) if band else None,
+    }
+
+
+def _print(data: Mapping[str, Any], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(data, indent=1))
+        return
+    from ruamel.yaml import YAML  # noqa: PLC0415 - only here
+
+    text, yaml = io.StringIO(), YAML()
+    yaml.width = 10_000  # no sentence is folded
+    yaml.dump(data, text)
+    click.echo(text.getvalue(), nl=False)

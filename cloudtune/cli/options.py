@@ -1,0 +1,135 @@
+"""The options that several commands share, and the experiment that they lead to."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtune.experiment import Experiment
+from cloudtune.infra.provider import provider_named
+from cloudtune.jobs.job import choices, sampler_name
+from cloudtune.jobs.stages import PLANNERS, PlanOptions
+from cloudtune.plan import Limits
+from cloudtune.providers import PROVIDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+    from typing import TypeVar
+
+    Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def experiment_options(command: Command) -> Command:
+    """Give a command the options that override fields of the experiment."""
+    options = [
+        click.option(
+            "--deadline", metavar="TIME", help="Finish within this time, as in 2h or 90s."
+        ),
+        click.option("--budget", metavar="DOLLARS", help="Spend no more than this, as in '$40'."),
+        click.option("--trials", type=int, help="How many configurations to try."),
+        click.option("--max-instances", type=int, help="Rent no more instances at once."),
+        click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Which cloud."),
+        click.option(
+            "--instances", metavar="TYPES", help="Instance types, as in g5.xlarge,'g6.*'."
+        ),
+        click.option(
+            "--market", type=click.Choice(["on-demand", "spot", "any"]), help="Where to rent."
+        ),
+        click.option("--seed", type=int, help="Seed of the search and of the training."),
+        click.option("--storage", metavar="URI", help="Where checkpoints go."),
+    ]
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def planning_options(command: Command) -> Command:
+    """Give a command the options that say how to plan."""
+    options = [
+        click.option(
+            "--objective",
+            type=click.Choice(["cost", "time", "trials"]),
+            help="Least cost (the default), least time, or most trials within the limits.",
+        ),
+        click.option(
+            "--planner", type=click.Choice(PLANNERS), help="Who plans; the default is exact."
+        ),
+        click.option(
+            "--confidence",
+            type=click.FloatRange(0.5, 0.999),
+            help="Keep the limits with this probability, instead of on average.",
+        ),
+    ]
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
+    """Return how to plan, by the options that were given."""
+    return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
+
+
+STRATEGY = click.option("--strategy", metavar="NAME", help="Take this one, as in sha or asha.")
+PROFILE = click.option(
+    "--profile",
+    "profile",
+    metavar="FILE|NAME",
+    help="Use a measured profile, or published figures, as in resnet50-cifar10@v100.",
+)
+OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+OUTPUT_YAML = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+)
+PACE = click.option(
+    "--pace/--no-pace",
+    default=True,
+    help="On the emulated cloud: let training take what the instance type's speed curve says.",
+)
+_OVERRIDES = {
+    "deadline": "limits.deadline",
+    "budget": "limits.budget",
+    "trials": "trials",
+    "strategy": "strategy",
+    "max_instances": "cloud.max_instances",
+    "provider": "cloud.provider",
+    "instances": "cloud.instances",
+    "market": "cloud.market",
+    "seed": "seed",
+    "storage": "storage",
+}
+
+
+def load_experiment(path: Path, given: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of a file, with the options that were given over it.
+
+    Raises:
+        ExperimentError: mistakes in either.
+        UsageError: its strategy, allocator, fleet and sampler don't go together.
+    """
+    overrides = {
+        field: given[option]
+        for option, field in _OVERRIDES.items()
+        if given.get(option) is not None
+    }
+    if "cloud.instances" in overrides:
+        names = str(overrides["cloud.instances"]).split(",")
+        overrides["cloud.instances"] = [name.strip() for name in names]
+    experiment = Experiment.load(path, overrides, _types_of, choices())
+    sampler_name(experiment)  # refuses what doesn't go together
+    experiment.check_train()
+    return experiment
+
+
+def _types_of(provider: str) -> Collection[str]:
+    return provider_named(provider).known_types()
+
+
+def limits_of(experiment: Experiment) -> Limits:
+    """Return what an experiment may take."""
+    return Limits(experiment.limits.deadline, experiment.limits.budget)

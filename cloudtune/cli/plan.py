@@ -1,0 +1,151 @@
+"""`cloudtune plan`: what a run would do, take and cost, and what else could be done."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtune.cli.options import (
+    OUTPUT_YAML,
+    PROFILE,
+    STRATEGY,
+    experiment_options,
+    limits_of,
+    load_experiment,
+    plan_options_of,
+    planning_options,
+)
+from cloudtune.errors import UsageError
+from cloudtune.jobs import planning
+from cloudtune.jobs.planning import make_plan
+from cloudtune.planners.base import InfeasibleError
+
+if TYPE_CHECKING:
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.jobs.stages import PlanOptions, Problem
+    from cloudtune.plan import Limits
+
+
+@click.command()
+@click.argument("experiment", type=click.Path(path_type=Path))
+@experiment_options
+@STRATEGY
+@planning_options
+@PROFILE
+@click.option(
+    "--compare", is_flag=True, help="Show what every planner, or every other choice, comes to."
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw it: FILE.png or FILE.html.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the plan down for `run`.")
+@OUTPUT_YAML
+def plan(
+    *,
+    experiment: Path,
+    profile: str | None,
+    compare: bool,
+    plot: Path | None,
+    save: Path | None,
+    output: str,
+    **given: Any,
+) -> int:
+    """Show what a run would do, take and cost, and what else could be done. Rents nothing."""
+    wanted = load_experiment(experiment, given)
+    problem = load_problem(wanted, profile)
+    try:
+        planned = make_plan(problem, limits_of(wanted), plan_options_of(given))
+    except InfeasibleError as error:
+        return show_infeasible(error, output)
+    if plot is not None and planned.plan.followed is None:
+        raise UsageError(
+            f"--plot: {planned.plan.strategy} decides as results come in, so there are no stages "
+            "to draw; leave it out (or take strategy: sha)"
+        )
+    if save is not None:
+        from cloudtune.jobs.plan_file import save_plan  # noqa: PLC0415
+
+        save_plan(save, planned)
+    show_planned(planned, output, compare=compare, plot=plot)
+    return 0
+
+
+def plan_or_forced(
+    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float = 0.0, *, force: bool
+) -> Planned:
+    """Return the plan of a run; with `force` also where none keeps the limits, and say so.
+
+    Raises:
+        InfeasibleError: there is none, and nobody insists.
+    """
+    try:
+        return make_plan(problem, limits, options, elapsed)
+    except InfeasibleError:
+        if not force:
+            raise
+    planned = make_plan(problem, limits, options, elapsed, force=True)
+    click.echo("No plan meets the limits; runs until one of them ends it.", err=True)
+    return planned
+
+
+def load_problem(wanted: Experiment, profile: str | None) -> Problem:
+    """Return what there is to choose from for an experiment.
+
+    Raises:
+        UsageError: nothing is known of the script's speed on any of its instance types.
+    """
+    profiles = planning.stored_profiles(wanted, profile)
+    if not profiles:
+        raise planning.no_profile(wanted)
+    return planning.problem_of(wanted, profiles)
+
+
+def show_planned(
+    planned: Planned, output: str = "table", *, compare: bool = False, plot: Path | None = None
+) -> None:
+    """Print a plan with its forecast, alternatives and costs; draw it if asked to."""
+    from cloudtune.jobs.proposal import propose, to_json  # noqa: PLC0415
+
+    proposal = propose(planned, compare=compare)
+    if plot is not None:
+        from cloudtune.display.plan_plot import save  # noqa: PLC0415  matplotlib takes a second
+
+        save(plot, proposal)
+    if output == "table":
+        from cloudtune.display.plan_screen import show_plan  # noqa: PLC0415
+        from cloudtune.display.terminal import console  # noqa: PLC0415
+
+        show_plan(console(), proposal)
+    else:
+        _dump({"feasible": True, **to_json(proposal)}, output)
+
+
+def show_infeasible(error: InfeasibleError, output: str) -> int:
+    """Print why there is no plan, and the nearest there are; return the exit code."""
+    if output == "table":
+        from cloudtune.display.plan_screen import show_nearest  # noqa: PLC0415
+        from cloudtune.display.terminal import console  # noqa: PLC0415
+
+        show_nearest(console(), error.fastest, error.cheapest, error.nearest)
+        click.echo(f"infeasible: {error}", err=True)
+        return error.exit_code
+    from cloudtune.serialization import encode  # noqa: PLC0415
+
+    data = {"feasible": False, "message": str(error)}
+    for name in ("fastest", "cheapest", "nearest"):
+        found = getattr(error, name)
+        data[name] = None if found is None else encode(found)
+    _dump(data, output)
+    return error.exit_code
+
+
+def _dump(data: Any, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(data, indent=1, allow_nan=False))
+        return
+    from ruamel.yaml import YAML  # noqa: PLC0415
+
+    YAML(typ="safe", pure=True).dump(data, sys.stdout)

@@ -1,0 +1,122 @@
+"""`cloudtune profile`: measure how a script scales, and ask before renting."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtune.cli.options import PACE, experiment_options, limits_of, load_experiment
+from cloudtune.display.report_screen import show_profile
+from cloudtune.display.terminal import console
+from cloudtune.errors import UsageError
+from cloudtune.infra.provider import provider_named
+from cloudtune.jobs import planning
+from cloudtune.plan import Limits
+from cloudtune.units import format_dollars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.job import Job
+
+
+def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
+    """Return what limits leave once so many dollars and seconds are gone."""
+    deadline, budget = limits.deadline, limits.budget
+    return Limits(
+        None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
+    )
+
+
+def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
+    """Ask before money is spent, where the provider asks first.
+
+    Raises:
+        UsageError: nobody is there to be asked.
+    """
+    whose = provider_named(wanted.cloud.provider).asks_first
+    if not whose or yes:
+        return
+    cap = _cap(limits_of(wanted))
+    price = "measuring the script" if job is None else format_dollars(job.plan.estimate.dollars)
+    if not sys.stdin.isatty():
+        raise UsageError(f"this would rent from {whose}, and nobody is here to be asked: add --yes")
+    click.confirm(f"Rent from {whose}: {price}, {cap}. Go on?", abort=True)
+
+
+def _cap(limits: Limits) -> str:
+    return "no cap" if limits.budget is None else f"at most {format_dollars(limits.budget)}"
+
+
+@click.command()
+@click.argument("experiment", type=click.Path(path_type=Path))
+@experiment_options
+@PACE
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=2),
+    default=4,
+    show_default=True,
+    help="Epochs to train at each width.",
+)
+@click.option(
+    "--pack",
+    type=click.IntRange(2, 16),
+    default=None,
+    help="Also with 2, 4 … and so many trials on each GPU.",
+)
+@click.option("--save", type=click.Path(path_type=Path), help="Write the profile to a file too.")
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="Rent without asking, where the provider asks first (aws).",
+)
+def profile(
+    experiment: Path,
+    *,
+    pace: bool,
+    epochs: int,
+    pack: int | None,
+    save: Path | None,
+    yes: bool,
+    **given: Any,
+) -> int:
+    """Measure how the script scales, on one rented instance of each type, and keep it."""
+    from cloudtune.jobs import runner
+    from cloudtune.profiles import store
+
+    wanted = load_experiment(experiment, given)
+    runner.check_script(wanted)
+    confirm_rental(wanted, None, yes=yes)
+    profiles, spent = [], 0.0
+    for name in [machine.name for machine in planning.instance_types(wanted)]:
+        limits = Limits(None, limits_left(limits_of(wanted), spent).budget)
+        found, cost = runner.measure(
+            wanted,
+            name,
+            measure_watch(),
+            pace=pace,
+            limits=limits,
+            epochs=epochs,
+            pack=pack or 1,
+        )
+        spent += cost
+        profiles.append(found)
+        show_profile(console(), found)
+        click.echo(f"kept in {runner.keep_profile(found)}")
+    if save is not None:
+        store.write(save, profiles)
+    click.echo(f"measured for {format_dollars(spent)}")
+    return 0
+
+
+def measure_watch() -> Callable[[Any, Any], None]:
+    """Return what tells of a measurement as it goes."""
+    from cloudtune.display.run_screen import measuring
+
+    return measuring(console())

@@ -1,0 +1,1 @@
+"""What people see: tables, charts, live lines and pictures."""

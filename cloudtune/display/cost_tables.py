@@ -1,0 +1,57 @@
+"""Where the money of a run went, as a table and in a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.display.terminal import Sheet
+from cloudtune.text import counted, percent
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from cloudtune.engine.accounting import Accounting, Amount
+
+_LABELS = {
+    "training": "training",
+    "checkpoint": "checkpoints",
+    "start-up": "start-up of instances and trials",
+    "barrier": "trials that waited for others",
+    "lost": "epochs lost or trained again",
+    "idle": "GPUs without a trial",
+    "returning": "giving back",
+    "minimum": "to the minimum charge",
+    "rounding": "rounded up to whole seconds",
+    "launches": "charges by the launch",
+    "hourly": "charges by the hour",
+}
+
+
+def money(found: Accounting) -> Sheet:
+    """Return what was paid for; what came to nothing is left out."""
+    rows = []
+    for name, amount in found.amounts.items():
+        if amount.gpu_seconds > 0 or amount.dollars > 0:
+            rows.append((_LABELS[name], *_cells(amount, found.whole)))
+        if name == "start-up" and 0 < found.boot.gpu_seconds < amount.gpu_seconds:
+            rows.append(("  booting", *_cells(found.boot, found.whole)))
+    rows.append(("total", *_cells(found.whole, found.whole)))
+    columns = ("", "GPU time", "of all", "cost", "of the bill")
+    return Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)
+
+
+def _cells(amount: Amount, whole: Amount) -> tuple[str, str, str, str]:
+    seconds, dollars = amount.gpu_seconds, amount.dollars
+    return (
+        format_seconds(seconds) if seconds > 0 else "",
+        percent(seconds / whole.gpu_seconds) if seconds > 0 else "",
+        format_dollars(dollars),
+        percent(dollars / whole.dollars) if whole.dollars > 0 else "",
+    )
+
+
+def use(found: Accounting) -> str:
+    """Return how busy the GPUs were, and how often trials changed their width."""
+    return (
+        f"GPUs trained in {percent(found.busy_share)} of the time billed; "
+        f"{counted(found.restarts, 'restart')} of trials, {found.resizes} at another width"
+    )

@@ -1,0 +1,454 @@
+"""The parts of a proposal as labelled lines and tables of text, for the terminal and for HTML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.plan import BY_PLAN
+from cloudtune.text import (
+    age_text,
+    counted,
+    fleet_text,
+    group_text,
+    limits_text,
+    offer_text,
+    percent,
+    price_text,
+    proof,
+    width_text,
+)
+from cloudtune.units import format_clock, format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from cloudtune.jobs.alternatives import Comparison
+    from cloudtune.jobs.figures import Figures, RungReport
+    from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
+    from cloudtune.plan import Estimate, Forecast, Group, Plan, RunPlan, Spread, StagePlan
+
+
+STALE_DAYS = 30
+"""Prices older than that are told with a warning."""
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.4g}"
+
+
+_ASKED = {
+    "cost": "the least cost within the limits",
+    "time": "the least time within the limits",
+    "trials": "the most exploration within the limits",
+}
+_LIKELY = 0.5
+"""A plan that keeps its limits more rarely than this comes with a warning."""
+_SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
+
+
+def header(proposal: Proposal) -> list[Fact]:
+    """Return what was asked, and what the answer rests on."""
+    plan, concurrent = proposal.plan, proposal.max_concurrent
+    return [
+        Fact("job", _job(proposal)),
+        *deciders(plan),
+        *([] if concurrent is None else [Fact("", f"at most {concurrent} trials at once")]),
+        *([] if proposal.target is None else [Fact("", _target(proposal))]),
+        *([] if proposal.objective is None else [Fact("asked", _asked(proposal))]),
+        Fact("limits", _limits(proposal)),
+        *price_facts(proposal.prices),
+        *speed_facts(proposal.profiles),
+    ]
+
+
+def deciders(plan: RunPlan) -> list[Fact]:
+    """Return who decides which trials train, how wide they are, and on how many instances."""
+    return [
+        Fact("strategy", f"{plan.strategy}: {_how(plan)}"),
+        Fact("", _widths_and_fleet(plan)),
+    ]
+
+
+def _widths_and_fleet(plan: RunPlan) -> str:
+    below = "as planned below"  # every screen with this line shows the stages next
+    gpus = below if plan.allocator == BY_PLAN else f"by the {plan.allocator} allocator"
+    instances = below if plan.fleet_rule == BY_PLAN else f"by the {_fleet(plan)}"
+    if gpus == instances:
+        return f"GPUs each and instances {below}"
+    return f"GPUs each {gpus}, instances {instances}"
+
+
+def _job(proposal: Proposal) -> str:
+    most = "" if proposal.plan.staged else "up to "
+    first, last = proposal.epochs
+    return (
+        f"{most}{counted(proposal.trials, 'trial')} ({proposal.sampler} sampler), "
+        f"epochs {first} to {last}, eta {proposal.eta}"
+    )
+
+
+def _how(plan: RunPlan) -> str:
+    if plan.staged is None:
+        return "decides as results come in, so there are no stages beforehand"
+    last = plan.staged.stages[-1].stage.end_epoch
+    first = "" if plan.followed else "as first planned "
+    return f"{first}{counted(len(plan.staged.stages), 'stage')}, up to epoch {last}"
+
+
+def _fleet(plan: RunPlan) -> str:
+    return f"{plan.fleet_rule} fleet rule"
+
+
+def _target(proposal: Proposal) -> str:
+    return f"ends as soon as {proposal.metric} is {proposal.target:g}"
+
+
+def _asked(proposal: Proposal) -> str:
+    asked, staged = _ASKED.get(proposal.objective or "", "the best"), proposal.plan.staged
+    planner = f"; {staged.planner} planner" if staged else ""
+    return f"{asked}{planner}, {counted(proposal.considered, 'offer')} considered"
+
+
+def price_facts(prices: PriceNote) -> list[Fact]:
+    """Return where the prices come from."""
+    stale = prices.age_days > STALE_DAYS
+    age = age_text(prices.age_days) + (": they may have changed" if stale else "")
+    return [
+        Fact("prices", f"{prices.source}, {prices.as_of} ({age})", stale),
+        *(Fact("", warning, warning=True) for warning in prices.warnings),
+    ]
+
+
+def _limits(proposal: Proposal) -> str:
+    limits = limits_text(proposal.limits)
+    if proposal.confidence is None or limits == "none":
+        return limits
+    return f"{limits}; to be kept with a probability of {percent(proposal.confidence)}"
+
+
+def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
+    """Yield where what is known of the script's speed comes from."""
+    for number, note in enumerate(notes):
+        age = "" if note.age_days is None else f" ({age_text(note.age_days)})"
+        text = f"{note.instance_type}: {note.source}, {note.measured_at}{age}"
+        if note.error > 0:
+            text += f"; derived, not measured: speed uncertain by {percent(note.error)}"
+        yield Fact("" if number else "speed", text, note.error > 0)
+
+
+def stages(plan: Plan) -> Sheet:
+    """Return the stages, a row for each group of one; time and cost are the stage's."""
+    rows = [
+        (*row, *(_taken(stage) if first else ("", "", "", "")))
+        for number, stage in enumerate(plan.stages, start=1)
+        for first, row in _groups(number, stage)
+    ]
+    total = (
+        *("total", "", "", "", "", ""),
+        format_seconds(plan.estimate.seconds),
+        format_dollars(plan.estimate.dollars),
+        "",
+    )
+    columns = (
+        *("stage", "trials", "epochs", "GPUs each", "instances"),
+        *("start", "time", "cost", "busy"),
+    )
+    return Sheet(
+        title="Stages",
+        columns=columns,
+        rows=(*rows, total),
+        left=frozenset({"stage", "instances"}),
+        wraps=frozenset({"instances"}),
+        total=True,
+    )
+
+
+def _groups(number: int, stage: StagePlan) -> Iterator[tuple[bool, tuple[str, ...]]]:
+    epochs = f"{stage.stage.start_epoch + 1}-{stage.stage.end_epoch}"
+    for place, group in enumerate(stage.groups):
+        first = place == 0
+        yield (
+            first,
+            (
+                str(number) if first else "",
+                _trials(group),
+                epochs if first else "",
+                width_text(group.width),
+                group_text(group),
+            ),
+        )
+
+
+def _trials(group: Group) -> str:
+    return f"{group.trials}" + (f" in {group.waves} waves" if group.waves > 1 else "")
+
+
+def _taken(stage: StagePlan) -> tuple[str, ...]:
+    return (
+        format_clock(stage.begin),
+        format_seconds(stage.seconds),
+        format_dollars(stage.dollars),
+        f"{100 * stage.busy:.0f} %",
+    )
+
+
+_FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("time", "seconds", format_seconds),
+    ("cost", "dollars", format_dollars),
+    ("trials started", "trials", _figure),
+    ("epochs of the best", "epochs", _figure),
+    ("GPU-hours paid", "gpu_hours", _figure),
+    ("instances at most", "instances", _figure),
+)
+_SOURCES = {
+    "stages": "Forecast of {samples:,} simulated runs (seed {seed})",
+    "policy": "Forecast: the same policy in {samples:,} simulated runs, with made-up metrics",
+}
+
+
+def forecast(proposal: Proposal) -> Sheet:
+    """Return what the simulated runs came to, against the limits."""
+    found, limits = proposal.plan.forecast, proposal.limits
+    kept = {
+        "seconds": (limits.deadline, found.in_time),
+        "dollars": (limits.budget, found.in_money),
+    }
+    rows = tuple(
+        (
+            label,
+            *(show(getattr(getattr(found, name), each)) for each in ("p5", "p50", "p95")),
+            *_against_limit(getattr(found, name), show, *kept.get(name, (None, None))),
+        )
+        for label, name, show in _FIGURES
+    )
+    columns = ("", "p5", "p50", "p95", "limit", "slack at p95", "kept in")
+    title = _SOURCES[found.source].format(samples=found.samples, seed=found.seed)
+    return Sheet(title, columns, rows, frozenset({""}))
+
+
+def _against_limit(
+    spread: Spread, show: Callable[[float], str], limit: float | None, chance: float | None
+) -> tuple[str, str, str]:
+    if limit is None or chance is None:
+        return ("", "", "")
+    return (show(limit), show(limit - spread.p95), percent(chance))
+
+
+def against(title: str, found: Forecast, actual: Figures) -> Sheet:
+    """Return what a run came to beside its forecast."""
+    rows = tuple(
+        (
+            label,
+            *(show(getattr(getattr(found, name), each)) for each in ("p5", "p50", "p95")),
+            show(getattr(actual, name)),
+        )
+        for label, name, show in _FIGURES
+    )
+    columns = ("", "forecast p5", "p50", "p95", "actual")
+    return Sheet(f"{title}: forecast / actual", columns, rows, frozenset({""}))
+
+
+def rungs(rows: Sequence[RungReport], metric: str) -> Sheet:
+    """Return by rung how many trials came there, the best metric, GPU-hours and when."""
+    body = tuple(
+        (
+            f"{row.epoch}",
+            f"{row.trials}",
+            "-" if row.best is None else f"{row.best:.4f}",
+            f"{row.gpu_hours:.4f}",
+            "-" if row.first_at is None else format_clock(row.first_at),
+            "-" if row.last_at is None else format_clock(row.last_at),
+        )
+        for row in rows
+    )
+    columns = ("epoch", "trials there", f"best {metric}", "GPU-hours trained", "first", "last")
+    return Sheet("How far the trials came", columns, body)
+
+
+def certainty(proposal: Proposal) -> list[Fact]:
+    """Return how sure the limits are kept, how near the plan is to the best, what it wastes."""
+    plan = proposal.plan
+    facts = [*_chance(proposal), Fact("quality", _quality(proposal))]
+    if plan.followed is not None:
+        overhead = format_seconds(sum(stage.overhead for stage in plan.followed.stages))
+        facts.append(Fact("start-up", f"{overhead} of the time goes by before trials train"))
+    return facts
+
+
+def _chance(proposal: Proposal) -> Iterator[Fact]:
+    """Yield how likely the limits hold, and where that isn't sure, that there are results."""
+    found, asked = proposal.plan.forecast, proposal.confidence
+    parts, chances = [], []
+    if found.within is not None:
+        both = None not in {proposal.limits.deadline, proposal.limits.budget}
+        limits = "both limits are" if both else "the limit is"
+        parts.append(f"{limits} kept in {percent(found.within)} of them")
+        chances.append(found.within)
+    if found.source == "policy":
+        parts.append(f"a trial finishes an epoch in {percent(found.results)}")
+        chances.append(found.results)
+    if not parts:
+        return
+    text = ", ".join(parts)
+    rare = min(chances) < (_LIKELY if asked is None else asked)
+    if asked is not None:
+        text += f" (asked: {percent(asked)})"
+    elif rare and found.source == "stages":
+        text += "; --confidence plans for being surer"
+    yield Fact("chance", text, rare)
+
+
+def _quality(proposal: Proposal) -> str:
+    plan = proposal.plan
+    if plan.followed is None:
+        return f"{proof(plan)}: the limits hold, as the run ends before it would pass one"
+    return gap_text(plan.followed, proposal.objective or "")
+
+
+def gap_text(plan: Plan, objective: str) -> str:
+    """Return how near a plan is to the best one: proven, bounded, or nobody knows."""
+    word = _SUPERLATIVES.get(objective, "best")
+    if plan.gap is None:
+        return f"heuristic: not proven to be the {word}"
+    if plan.gap <= 0:
+        return f"proven {word} (gap 0)"
+    cut = "search cut short: " if plan.status == "feasible" else ""
+    return f"{cut}at most {percent(plan.gap)} above the best possible"
+
+
+def alternatives(proposal: Proposal) -> Sheet:
+    """Return what else could be done, and what each costs or saves against the choice."""
+    chosen = proposal.plan
+    rows = [_alternative(proposal, "this plan", chosen, "")]
+    rows += [
+        _alternative(
+            proposal, other.name, other.plan, difference(other.plan.estimate, chosen.estimate)
+        )
+        for other in proposal.alternatives
+    ]
+    return Sheet(
+        title="Alternatives",
+        columns=("plan", "machines", "time", "cost", "p95 cost", "against this plan", "limits"),
+        rows=tuple(rows),
+        left=frozenset({"plan", "machines", "against this plan", "limits"}),
+        wraps=frozenset({"plan", "machines"}),
+    )
+
+
+def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> tuple[str, ...]:
+    broken = proposal.broken(plan)
+    unlimited = limits_text(proposal.limits) == "none"
+    return (
+        name,
+        "" if plan.followed is None else fleet_text(plan.followed),
+        *_price(plan.estimate),
+        format_dollars(plan.forecast.dollars.p95),
+        instead,
+        "-" if unlimited else f"over {' and '.join(broken)}" if broken else "kept",
+    )
+
+
+def difference(other: Estimate, chosen: Estimate) -> str:
+    """Return what another plan costs more and how much sooner it ends: "+$1.20, 12m sooner"."""
+    dollars, seconds = other.dollars - chosen.dollars, other.seconds - chosen.seconds
+    parts = []
+    if abs(dollars) >= 0.0005:
+        parts.append(f"{'+' if dollars > 0 else ''}{format_dollars(dollars)}")
+    if abs(seconds) >= 0.5:
+        parts.append(f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'sooner'}")
+    return ", ".join(parts) or "the same"
+
+
+def creation(proposal: Proposal) -> list[Fact]:
+    """Return what a run would create, until when, and the worst that it could cost."""
+    plan = proposal.plan
+    machines = [
+        f"{count} x {offer_text(offer)} at {price_text(offer)}"
+        for offer, count in plan.launches.items()
+    ]
+    label, most = ("launches", "") if plan.followed else ("rents", "up to ")
+    by = f"by the {_fleet(plan)}; never more than {plan.max_instances} in all"
+    return [
+        *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
+        Fact("", f"at most {counted(plan.peak_instances, 'instance')} at once {by}"),
+        *_caps(proposal),
+        Fact("head", "one process on this machine"),
+        Fact("checkpoints", proposal.storage),
+        *_charges(plan),
+        Fact("worst case", f"{format_dollars(proposal.worst_dollars)}: {proposal.worst_why}"),
+        *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
+    ]
+
+
+def _caps(proposal: Proposal) -> Iterator[Fact]:
+    """Yield when the run is over at the latest, and what it costs at most."""
+    plan, deadline, budget = proposal.plan, proposal.limits.deadline, proposal.limits.budget
+    if deadline is None:
+        yield Fact("over", "when nothing is left to train, or the budget is spent")
+    else:
+        yield Fact("over", f"after {format_seconds(deadline)} at the latest")
+    if budget is None:
+        yield Fact("costs", "as much as it takes until then: no budget is set", warning=True)
+    else:
+        yield Fact("costs", f"at most {format_dollars(budget)}: the budget")
+    if deadline is not None:
+        whole = format_dollars(deadline * plan.usd_per_second)
+        yield Fact("", f"its largest fleet until the deadline would be {whole}")
+
+
+def _charges(plan: RunPlan) -> Iterator[Fact]:
+    charges = plan.charges
+    parts = [
+        *([f"${charges.usd_per_launch:,.3g} per launch"] if charges.usd_per_launch else []),
+        *([f"${charges.usd_per_second * 3600:,.3g} per hour"] if charges.usd_per_second else []),
+    ]
+    if parts:
+        yield Fact("cost includes", f"instances, and {' and '.join(parts)} for data and storage")
+
+
+def comparison(proposal: Proposal) -> Sheet:
+    """Return what each planner, or each choice, comes to, beside the best by the objective."""
+    rows, objective = proposal.comparison, proposal.objective
+    values = [_value(row.plan, objective) for row in rows if row.plan is not None]
+    best = min(values, default=0.0)
+    word = _SUPERLATIVES.get(objective or "", "cheapest")
+    columns = ("", "time", "cost", f"x {word}", "trials", "epochs", "proof", "planned in")
+    body = tuple(
+        (row.name, *_compared(row, best, objective), f"{1000 * row.seconds:,.0f} ms")
+        for row in rows
+    )
+    title = "Planners" if proposal.plan.followed else "Other choices, by their forecasts"
+    left = frozenset({"", "proof"})
+    return Sheet(title, columns, body, left, left)
+
+
+def _value(plan: RunPlan, objective: str | None) -> float:
+    return plan.estimate.seconds if objective == "time" else plan.estimate.dollars
+
+
+def _compared(row: Comparison, best: float, objective: str | None) -> tuple[str, ...]:
+    if row.plan is None:
+        return ("-", "-", "-", "-", "-", row.message or "no plan")
+    found = row.plan.forecast
+    return (
+        *_price(row.plan.estimate),
+        f"{_value(row.plan, objective) / best if best > 0 else 1.0:.2f}",
+        _figure(found.trials.p50),
+        _figure(found.epochs.p50),
+        ", ".join(part for part in (proof(row.plan), row.message) if part),
+    )
+
+
+def nearest(plans: Mapping[str, Plan | None]) -> Sheet:
+    """Return the plans that come nearest to limits that none keeps; without those there aren't."""
+    rows = tuple(
+        (name, fleet_text(plan), *_price(plan.estimate)) for name, plan in plans.items() if plan
+    )
+    columns = ("plan", "machines", "time", "cost")
+    left, wraps = frozenset({"plan", "machines"}), frozenset({"machines"})
+    return Sheet("The nearest there is", columns, rows, left, wraps)
+
+
+def _price(estimate: Estimate) -> tuple[str, str]:
+    return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))

@@ -1,0 +1,190 @@
+"""What a person sees of a run that is over, of a profile and of what is alive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from cloudtune.display import cost_tables, plan_tables
+from cloudtune.display.terminal import print_sheet
+from cloudtune.text import counted, gpus_text, group_text, percent, width_text
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.console import Console
+
+    from cloudtune.jobs.cleanup import Found
+    from cloudtune.jobs.report import Report, StageReport, WidthChange
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.scaling import ScalingProfile
+
+
+_MAX_LINES = 24
+"""More lines of one kind than that are left to the JSON."""
+
+
+def show_profile(out: Console, profile: ScalingProfile) -> None:
+    """Print what is known of a script's speed on one instance type."""
+    derived = f" (derived, uncertain by {percent(profile.error)})" if profile.error > 0 else ""
+    table = Table(title=escape(f"Profile: {profile.instance_type}{derived}"), title_justify="left")
+    for name in ("what", "mean", "spread", "measured"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    if profile.memory:
+        table.add_column("GPU memory each", justify="right")
+    for width in profile.widths:
+        found = profile.epoch[width]
+        gain = profile.epoch[profile.widths[0]].mean / found.mean
+        what = f"epoch on {gpus_text(width)} (x{gain:.2f})"
+        memory = [f"{profile.memory[width]:,.0f} MiB"] if width in profile.memory else []
+        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}", *memory)
+    delays = {
+        "request to launch": profile.launch,
+        "launch to node ready": profile.boot,
+        "start of a trial": profile.start,
+        "checkpoint, stop, start again": profile.resize,
+        "return of an instance": profile.release,
+    }
+    for what, found in delays.items():
+        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
+    out.print(table)
+    out.print(profile.source, markup=False)
+
+
+def show_report(out: Console, report: Report) -> None:
+    """Print what a run did, against what was planned or forecast."""
+    run = f"Run {report.job.run}" if report.job.run else "Simulated"
+    plan = report.job.plan
+    out.print(f"{run}: {plan.strategy}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
+    if plan.followed is not None:
+        _show_stages(out, run, report)
+    else:
+        print_sheet(out, plan_tables.against(run, report.forecast, report.figures))
+        print_sheet(out, plan_tables.rungs(report.rungs, report.policy.state.metric.name))
+    if report.accounting.instances:
+        print_sheet(out, cost_tables.money(report.accounting))
+        out.print(cost_tables.use(report.accounting))
+    _show_facts(out, report)
+    _show_best(out, report.policy)
+
+
+def _show_stages(out: Console, run: str, report: Report) -> None:
+    table = Table(title=f"{run}: planned / actual", title_justify="left")
+    for name in ("stage", "trials", "GPUs each", "instances", "time", "cost"):
+        table.add_column(name, justify="right")
+    for number, stage in enumerate(report.stages, start=1):
+        for row in _stage_rows(number, stage):
+            table.add_row(*row)
+    planned = report.job.plan.estimate
+    table.add_section()
+    table.add_row(
+        *("total", "", "", ""),
+        f"{format_seconds(planned.seconds)} / {format_seconds(report.seconds)}",
+        f"{format_dollars(planned.dollars)} / {format_dollars(report.dollars)}",
+    )
+    out.print(table)
+
+
+def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
+    """Give a row for each group of a stage; time and cost are the stage's."""
+    plan = stage.plan
+    for place, group in enumerate(plan.groups):
+        first = place == 0
+        yield (
+            str(number) if first else "",
+            str(group.trials),
+            width_text(group.width),
+            group_text(group),
+            _against(plan.seconds, stage.seconds, format_seconds) if first else "",
+            _against(plan.dollars, stage.dollars, format_dollars) if first else "",
+        )
+
+
+def _against(planned: float, actual: float | None, show: Callable[[float], str]) -> str:
+    return f"{show(planned)} / {'-' if actual is None else show(actual)}"
+
+
+def _show_facts(out: Console, report: Report) -> None:
+    if not report.policy.ended:
+        out.print(
+            "This run goes on, or its controller died: time and cost are those known at its last "
+            "record. `cloudtune status` shows what is alive."
+        )
+    target = report.policy.target
+    if target is not None:
+        at = report.target_at
+        when = "not reached" if at is None else f"reached after {format_seconds(at)}"
+        out.print(f"Target {report.policy.state.metric.name} {target:g}: {when}")
+    sizes = [str(size) for size in (0, *(size for _, size in report.fleet))]
+    if len(sizes) > _MAX_LINES:
+        sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
+    out.print(f"Fleet over time: {' -> '.join(sizes)}")
+    _print_some(out, [_change_text(change) for change in report.width_changes])
+    synced = report.synced().items()
+    _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
+    failed = [each for each in report.policy.trials.values() if each.error]
+    _print_some(out, [f"{it.id} failed at epoch {it.epoch}: {it.error}" for it in failed])
+    if report.job.paced:
+        out.print(
+            "Emulated cloud: learning is real; seconds follow the instance type's speed curve "
+            "(--no-pace turns that off), dollars follow the seconds."
+        )
+
+
+def _print_some(out: Console, lines: Sequence[str]) -> None:
+    """Print the lines, but of very many the first ones."""
+    for line in lines[:_MAX_LINES]:
+        out.print(line, markup=False)
+    if len(lines) > _MAX_LINES:
+        out.print(f"… and {len(lines) - _MAX_LINES} more like that: `cloudtune report -o json`")
+
+
+def _change_text(change: WidthChange) -> str:
+    return (
+        f"{change.trial} went from {width_text(change.before)} to {gpus_text(change.after)}: "
+        f"epoch {change.last_epoch}, then epoch {change.next_epoch}"
+    )
+
+
+def _synced_text(trial: str, equal: int, checked: int) -> str:
+    return f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
+
+
+def _show_best(out: Console, policy: RunPolicy) -> None:
+    best = policy.best
+    if best is None:
+        out.print("No trial reported a result.")
+        return
+    config = _config_text(policy.trials[best.trial].trial.config)
+    out.print(
+        f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at epoch {best.epoch}"
+    )
+    out.print(f"  configuration: {config}", markup=False)
+    out.print(f"  checkpoint: {best.checkpoint or 'none: the script saves none'}", markup=False)
+
+
+def _config_text(config: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in config.items()
+    )
+
+
+def show_instances(out: Console, found: Sequence[Found]) -> None:
+    """Print which instances of ours are alive and what they cost per hour."""
+    if not found:
+        out.print("No instance of ours is alive.")
+        return
+    table = Table()
+    for name in ("run", "instance", "type", "state", "$/h", "looked after"):
+        table.add_column(name)
+    for one in found:
+        it = one.instance
+        care = "no: `cloudtune gc` returns it" if one.orphan else "yes" if one.controlled else "?"
+        table.add_row(it.run, it.id, it.instance_type, it.state, f"{one.usd_per_hour:.3f}", care)
+    out.print(table)
+    total = sum(one.usd_per_hour for one in found)
+    out.print(f"{counted(len(found), 'instance')}, ${total:.2f} per hour")

@@ -1,0 +1,321 @@
+"""What a person sees of a run as it goes, line by line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Self
+
+from rich.markup import escape
+from rich.status import Status as Spinner
+
+from cloudtune.commands import ExtendTrial, Launch, Release, StartTrial, StopTrial
+from cloudtune.events import (
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunResumed,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+)
+from cloudtune.progress import OVER
+from cloudtune.text import counted, gpus_text, machine_text, stage_text, width_text
+from cloudtune.units import format_clock, format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rich.console import Console
+
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+    from cloudtune.plan import StagePlan
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.progress import Status, TrialProgress
+
+
+_PROGRESS_SECONDS = 15.0
+_ENDINGS = {
+    "done": "done",
+    "budget": "stops for the budget",
+    "deadline": "stops for the deadline",
+    "failed": "stops: no trial is left",
+    "no capacity": "stops: the cloud has no such instance now",
+}
+_LEFT: dict[Status, str] = {"parked": "paused", "cut": "cut", "finished": "finished"}
+
+
+class RunScreen:
+    """Tells a run as it goes: a line for each thing that changes, and one of progress.
+
+    `rungs` are the epochs at which trials are compared: one that trains on there, without ever
+    leaving its GPUs, is told to be promoted. What it is granted in between is not worth a line.
+
+    On a terminal the line of progress stays at the bottom and is renewed every second; use the
+    screen as a context, so that it goes in the end.
+    """
+
+    def __init__(self, out: Console, policy: RunPolicy, rungs: Iterable[int] = ()) -> None:
+        self._out = out
+        self._policy = policy
+        self._rungs = frozenset(rungs)
+        self._shown_at = 0.0
+        self._widths: dict[str, float] = {}
+        self._paused: set[str] = set()
+        self._ending = False
+        self._bottom = Spinner("begins", console=out, spinner="dots") if out.is_terminal else None
+        self._shown_plan = self._stage_shown()  # one that is taken over is somewhere by now
+
+    def __enter__(self) -> Self:
+        if self._bottom is not None:
+            self._bottom.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bottom is not None:
+            self._bottom.stop()
+
+    def watch(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Print what an event and its commands mean."""
+        self._tell_event(event)
+        self._tell_stage(event.at)
+        self._tell_commands(event.at, commands)
+        if self._policy.ending is not None and not self._ending:
+            self._ending = True
+            self._say(event.at, self._ending_text(self._policy.ending.value))
+
+    def _say(self, at: float, text: str) -> None:
+        self._out.print(f"{format_clock(at):>5}  {text}", markup=False)
+
+    def _ending_text(self, ending: str) -> str:
+        best = self._policy.best
+        saved = "the best checkpoint is saved, " if best is not None and best.checkpoint else ""
+        return f"{_ENDINGS.get(ending, 'stops')}; {saved}giving everything back"
+
+    def _tell_event(self, event: Event) -> None:
+        fleet = self._policy.fleet
+        match event:
+            case InstanceLaunched():
+                self._say(event.at, f"{event.instance} launched; {self._instances()}")
+            case NodeJoined():
+                self._say(event.at, f"{fleet[event.intent].instance} joined the cluster")
+            case InstanceGone():
+                rented = fleet[event.intent]
+                cost = format_dollars(rented.dollars(event.at))
+                self._say(event.at, f"{rented.instance} returned, cost {cost}; {self._instances()}")
+            case RunResumed():
+                self._say(event.at, f"taken over; {self._instances()}")
+            case Interrupted():
+                self._say(event.at, "interrupted; giving everything back")
+            case TimerFired(name="tick"):
+                self._show_progress(event.at)
+            case _:
+                self._tell_trouble(event)
+
+    def _tell_trouble(self, event: Event) -> None:
+        match event:
+            case LaunchFailed():
+                self._say(event.at, f"no instance: {event.code}: {event.message}")
+            case NodeLost():
+                self._say(event.at, f"{self._name(event.intent)} left the cluster: {event.reason}")
+            case InterruptionNotice():
+                left = format_seconds(max(0.0, event.due - event.at))
+                self._say(event.at, f"the cloud takes {self._name(event.intent)} back in {left}")
+            case TrialFailed():
+                self._tell_failure(event)
+            case TrialLost():
+                self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
+            case _:
+                pass
+
+    def _tell_failure(self, event: TrialFailed) -> None:
+        trial = self._policy.trials[_trial(event.session)]
+        if event.out_of_memory and trial.status != "failed":
+            share = gpus_text(trial.min_width)
+            self._say(event.at, f"{trial.id} ran out of memory; goes on with {share} or more")
+        else:
+            self._say(event.at, f"{trial.id} failed: {event.error}")
+
+    def _show_progress(self, at: float) -> None:
+        if self._bottom is not None:
+            self._bottom.update(escape(self._progress(at)))
+        elif at - self._shown_at >= _PROGRESS_SECONDS:
+            self._shown_at = at
+            self._say(at, self._progress(at))
+
+    def _instances(self) -> str:
+        alive = self._policy.fleet.alive()
+        rented = [r for r in alive if r.launched_at is not None]
+        asked = len(alive) - len(rented)
+        return f"{counted(len(rented), 'instance')} rented" + (f", {asked} asked for" * (asked > 0))
+
+    def _progress(self, at: float) -> str:
+        """Return the line of progress."""
+        policy, it = self._policy, self._policy.itinerary
+        trials = list(policy.trials.values())
+        running = sum(trial.live for trial in trials)
+        ended = sum(trial.status in OVER for trial in trials)
+        paused = len(trials) - running - ended
+        best, limits = policy.best, policy.limits
+        forecast = "" if it is None else f" (forecast {format_dollars(policy.forecast(at))})"
+        name = policy.state.metric.name
+        parts = [
+            *([] if it is None else [f"stage {it.stage + 1}/{len(it.plan.stages)}"]),
+            f"{running} running, {paused} paused, {ended} ended of {len(trials)} started",
+            f"{counted(sum(trial.epoch for trial in trials), 'epoch')} done",
+            f"best {name} {best.metric:.4f} ({best.trial})" if best else "no result",
+            format_dollars(policy.spent(at)) + _of(limits.budget, format_dollars) + forecast,
+            format_clock(at) + _of(limits.deadline, format_clock),
+            self._instances(),
+        ]
+        return " | ".join(parts)
+
+    # ---- stages ------------------------------------------------------------------------------
+
+    def _stage_shown(self) -> tuple[int, StagePlan | None]:
+        it = self._policy.itinerary
+        return (0, None) if it is None else (it.stage, it.stage_plan)
+
+    def _tell_stage(self, at: float) -> None:
+        """Tell of a new stage, or a new plan for it, where there are stages."""
+        (stage, plan), (before, old) = self._stage_shown(), self._shown_plan
+        self._shown_plan, it = (stage, plan), self._policy.itinerary
+        if it is None or plan is None or plan is old:
+            return
+        if stage == before:
+            self._say(at, f"plans anew: {stage_text(plan)}")
+            return
+        trials = counted(len(it.members), "trial")
+        self._say(
+            at, f"stage {stage + 1}: {trials} to epoch {plan.stage.end_epoch}, {stage_text(plan)}"
+        )
+
+    # ---- commands ----------------------------------------------------------------------------
+
+    def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
+        launches = Counter(
+            machine_text(c.instance_type, c.market, c.zone)
+            for c in commands
+            if isinstance(c, Launch)
+        )
+        if launches:
+            asked = ", ".join(f"{count} x {machine}" for machine, count in launches.items())
+            self._say(at, f"asks for {asked}")
+        self._tell_trials(at, commands)
+        for command in commands:
+            if isinstance(command, Release):
+                self._say(at, f"gives {self._name(command.intent)} back")
+
+    def _tell_trials(self, at: float, commands: Sequence[Command]) -> None:
+        """Tell which trials leave, go on and start, and where."""
+        self._tell_stops(at, commands)
+        self._tell_promotions(at, commands)
+        fresh: dict[float, list[str]] = {}
+        for command in commands:
+            if isinstance(command, StartTrial):
+                before = self._widths.get(command.trial)
+                self._widths[command.trial] = command.width
+                if before is None and command.start_epoch == 0:
+                    fresh.setdefault(command.width, []).append(command.trial)
+                else:
+                    self._say(at, self._restart(command, before))
+        for width, names in fresh.items():
+            self._say(at, f"starts {', '.join(names)} on {gpus_text(width)} each")
+
+    def _tell_stops(self, at: float, commands: Sequence[Command]) -> None:
+        """Tell which trials leave their GPUs; nothing at the end, when all do."""
+        if self._policy.winding_down:
+            return
+        found: dict[str, list[str]] = {}
+        for command in commands:
+            if isinstance(command, StopTrial):
+                trial = self._policy.trials[_trial(command.session)]
+                word = _LEFT.get(trial.after)
+                if word is not None:
+                    found.setdefault(word, []).append(self._standing(trial))
+                if trial.after == "parked":
+                    self._paused.add(trial.id)
+        for word, names in found.items():
+            self._say(at, f"{word}: {', '.join(names)}")
+
+    def _tell_promotions(self, at: float, commands: Sequence[Command]) -> None:
+        found: dict[int, list[str]] = {}
+        for command in commands:
+            if isinstance(command, ExtendTrial):
+                trial = self._policy.trials[_trial(command.session)]
+                if trial.epoch in self._rungs:
+                    found.setdefault(command.until_epoch, []).append(self._standing(trial))
+        for until, names in found.items():
+            self._say(at, f"promoted: {', '.join(names)}, on to epoch {until}")
+
+    def _standing(self, trial: TrialProgress) -> str:
+        name = self._policy.state.metric.name
+        metric = "" if trial.metric is None else f" ({name} {trial.metric:.4g})"
+        return f"{trial.id} at epoch {trial.epoch}{metric}"
+
+    def _restart(self, command: StartTrial, before: float | None) -> str:
+        """Return how a trial goes on that trained before, `before` GPUs wide."""
+        if before is None:
+            return (
+                f"starts {command.trial} on {gpus_text(command.width)}, from epoch "
+                f"{command.start_epoch} of another trial's checkpoint"
+            )
+        paused = command.trial in self._paused
+        self._paused.discard(command.trial)
+        if not paused or command.width != before:
+            return restart_text(command, before)
+        return (
+            f"resumes {command.trial} from epoch {command.start_epoch} to {command.until_epoch}, "
+            f"on {gpus_text(command.width)}"
+        )
+
+    def _name(self, intent: str) -> str:
+        return self._policy.fleet[intent].instance or f"request {intent}"
+
+
+def _trial(session: str) -> str:
+    return session.rpartition(".")[0]
+
+
+def _of(limit: float | None, show: Callable[[float], str]) -> str:
+    return "" if limit is None else f" of {show(limit)}"
+
+
+def restart_text(command: StartTrial, before: float) -> str:
+    """Return how a trial goes on that was `before` GPUs wide."""
+    how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
+    widths = (
+        f"from {width_text(before)} to {gpus_text(command.width)}"
+        if how != "moves"
+        else "to a free place"
+    )
+    return f"{command.trial} {how} {widths}, from epoch {command.start_epoch}"
+
+
+def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
+    """Return a watch that tells a measurement as it goes."""
+
+    def watch(event: Event, commands: tuple[Command, ...]) -> None:
+        lines = []
+        match event:
+            case InstanceLaunched():
+                lines.append(f"{event.instance} launched")
+            case NodeJoined():
+                lines.append("joined the cluster")
+            case InstanceGone():
+                lines.append("returned")
+            case _:
+                pass
+        starts = [c for c in commands if isinstance(c, StartTrial)]
+        if starts:
+            lines.append(
+                f"trains {counted(len(starts), 'trial')}, {gpus_text(starts[0].width)} each"
+            )
+        for line in lines:
+            out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
+
+    return watch

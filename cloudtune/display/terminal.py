@@ -1,0 +1,87 @@
+"""Facts and sheets on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_WIDTH = 100
+
+
+class Fact(NamedTuple):
+    """A labelled line; an empty label goes on with the one above."""
+
+    label: str
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of text.
+
+    The columns named in `left` are aligned to the left, the others right; those in `wraps` may take
+    several lines where room is short. `total` says that the last row sums the others up.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: frozenset[str] = frozenset()
+    wraps: frozenset[str] = frozenset()
+    total: bool = False
+
+
+def console() -> Console:
+    """Return standard output; a file or a pipe gets lines of 100 characters without colours."""
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(width=_WIDTH, highlight=False, soft_wrap=True)
+
+
+# In fewer columns than these every cell may wrap, so that no figure loses a digit.
+_ROOMY = 80
+
+
+def print_title(out: Console, text: str) -> None:
+    """Print a title, with room above it."""
+    out.print()
+    out.print(Text(text, style="italic"))
+
+
+def print_facts(out: Console, facts: Sequence[Fact]) -> None:
+    """Print labelled lines; warnings are yellow."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    for fact in facts:
+        style = "yellow" if fact.warning else ""
+        grid.add_row(Text(f"  {fact.label}"), Text(fact.text, style=style))
+    out.print(grid)
+
+
+def print_sheet(out: Console, sheet: Sheet) -> None:
+    """Print a table with its title."""
+    print_title(out, sheet.title)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+    roomy = out.width >= _ROOMY
+    for name in sheet.columns:
+        table.add_column(
+            Text(name),
+            justify="left" if name in sheet.left else "right",
+            no_wrap=roomy and name not in sheet.wraps,
+            overflow="fold",
+        )
+    for number, row in enumerate(sheet.rows, start=1):
+        if sheet.total and number == len(sheet.rows):
+            table.add_section()
+        table.add_row(*(Text(cell) for cell in row))
+    out.print(table)

@@ -1,0 +1,138 @@
+"""The append-only record of a run: what happened and what was decided, before it was done."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.serialization import decode_kind, encode_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+
+VERSION = 3
+"""Of the format: raised whenever what an older cloudtune wrote would be read as something else."""
+_WRITERS = {2: "cloudtune 0.1.0"}
+_DAMAGED = (AttributeError, KeyError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)  # a long run in memory has very many
+class Entry:
+    """One event and the commands that it led to."""
+
+    event: Event
+    commands: tuple[Command, ...]
+
+
+class Ledger(Protocol):
+    """Takes decisions down in order."""
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Put one decision on record; on return it outlives this process."""
+        ...
+
+
+class MemoryLedger:
+    """A ledger that lives as long as its process; for simulations and tests."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Put one decision on record."""
+        self.entries.append(Entry(event, commands))
+
+
+class FileLedger:
+    """A ledger in a file of JSON lines: a header, then one entry a line, each synced to disk."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any] | None) -> None:
+        """Begin a ledger with a header, or go on with the one that is there (None).
+
+        Raises:
+            CloudtuneError: it is to go on, and isn't a ledger of a version that this program reads.
+        """
+        if header is None:
+            read_header(path)
+            _cut_torn_line(path)
+            self._file = path.open("a", encoding="utf-8")
+        else:
+            self._file = path.open("x", encoding="utf-8")
+            self._write({"cloudtune_ledger": VERSION, **header})
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Put one decision on record; on return it is on disk."""
+        self._write({"event": encode_kind(event), "commands": [encode_kind(c) for c in commands]})
+
+    def close(self) -> None:
+        """Close the file; nothing may be appended afterwards."""
+        self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop what was being written when the writer died: it was never acted upon."""
+    with path.open("rb+") as file:
+        whole = file.read().rpartition(b"\n")[0]
+        file.truncate(len(whole) + 1)
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what a ledger was opened with.
+
+    Raises:
+        CloudtuneError: not a ledger of a version that this program reads.
+    """
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        line = lines.readline()
+    try:
+        first = json.loads(line)
+        version = first["cloudtune_ledger"]
+    except _DAMAGED:
+        raise CloudtuneError(f"{path}: not a ledger: its first line is no header") from None
+    if version != VERSION:
+        raise CloudtuneError(f"{path}: {_refusal(version)}")
+    return dict(first)
+
+
+def _refusal(version: object) -> str:
+    """Return why a ledger of another version isn't read, and what its owner can do."""
+    newer = isinstance(version, int) and version > VERSION
+    writer = _WRITERS.get(version) if isinstance(version, int) else None
+    who = writer or ("a later cloudtune" if newer else "another cloudtune")
+    return (
+        f"written by {who} (ledger version {version}; this program reads {VERSION}). To report the "
+        f"run or to go on with it, install {writer or 'the one that wrote it'}; what it may have "
+        "left running is given back by `cloudtune gc`"
+    )
+
+
+def read_entries(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a ledger in order; a last line cut short by a crash is left out.
+
+    Raises:
+        CloudtuneError: not a ledger of a version that this program reads, or a damaged one.
+    """
+    read_header(path)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.endswith("\n"):
+            return  # only the last can be without
+        try:
+            data = json.loads(line)
+            event = decode_kind(data["event"])
+            commands = tuple(decode_kind(command) for command in data["commands"])
+        except _DAMAGED:
+            raise CloudtuneError(f"{path}:{number}: not a ledger entry") from None
+        yield Entry(event, commands)

@@ -1,0 +1,119 @@
+"""Taking a run over from a controller that died: what it had asked for without hearing the end.
+
+The ledger has every decision before it was carried out, so it names all that may exist. A fresh
+policy that is fed its events stands where the dead one stood; what is outstanding is asked for once
+more, which is harmless where it was carried out already: each command names what it makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from cloudtune.engine.loop import World, run
+from cloudtune.engine.timeline import Timeline
+from cloudtune.errors import CloudtuneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cloudtune.commands import Command, Launch, StartTrial
+    from cloudtune.engine.ledger import Entry, Ledger
+    from cloudtune.events import Event
+    from cloudtune.policy.base import Policy
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """A session whose end wasn't heard of; `start.until_epoch` is how far it may train by now."""
+
+    start: StartTrial
+    stopping: bool = False
+
+
+@dataclass
+class InFlight:
+    """Launches, sessions and timers that a run has asked for and hasn't heard the end of, in order.
+
+    `launches` are by intent; `instances` has the instance ids that are known, `joined` the intents
+    whose instances take trials, `released` those given back. `begun` says whether the ledger has
+    the begin of the run. `at` is the run second of the last event: whatever a clock says, no event
+    may come before that.
+    """
+
+    launches: dict[str, Launch]
+    instances: dict[str, str]
+    joined: set[str]
+    released: set[str]
+    sessions: dict[str, OpenSession]
+    timers: dict[str, float]
+    begun: bool
+    ended: bool
+    at: float
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> InFlight:
+        """Return what a run has asked for and hasn't heard the end of, as far as it was read."""
+        open_ones = [each for each in timeline.instances.values() if each.gone_at is None]
+        return cls(
+            launches={each.intent: each.launch for each in open_ones},
+            instances={it.intent: it.instance for it in open_ones if it.instance is not None},
+            joined={each.intent for each in open_ones if each.joined},
+            released={each.intent for each in open_ones if each.released},
+            sessions={
+                name: OpenSession(
+                    replace(each.start, until_epoch=each.until), each.stopping is not None
+                )
+                for name, each in timeline.sessions.items()
+                if each.ending is None
+            },
+            timers=dict(timeline.timers),
+            begun=timeline.began is not None,
+            ended=timeline.ended is not None,
+            at=timeline.at,
+        )
+
+
+class ResumableWorld(World, Protocol):
+    """A world that another controller has acted upon before."""
+
+    def take_over(self, in_flight: InFlight) -> None:
+        """Begin with what that controller has left; if the run had begun, `RunResumed` comes first.
+
+        Whatever has happened since is told as events, be it for a second time.
+        """
+        ...
+
+
+def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
+    """Bring a fresh policy to where a ledger ends; return what is in flight there.
+
+    Raises:
+        CloudtuneError: the policy decides otherwise than the recorded one did, so it can't go on
+            for that one.
+    """
+    timeline = Timeline()
+    for number, entry in enumerate(entries, start=2):
+        commands = policy.handle(entry.event)
+        if commands != entry.commands:
+            raise CloudtuneError(
+                f"ledger line {number}: this version of cloudtune decides otherwise than the one "
+                "that wrote it, so it can't go on with the run. Resume with that version, or give "
+                "everything back with `cloudtune gc`"
+            )
+        timeline.read(entry)
+    return InFlight.of(timeline)
+
+
+def resume(
+    policy: Policy,
+    world: ResumableWorld,
+    ledger: Ledger,
+    in_flight: InFlight,
+    watch: Callable[[Event, tuple[Command, ...]], None] = lambda _event, _commands: None,
+) -> None:
+    """Drive a policy on from where its ledger ended, until the run ends."""
+    if in_flight.ended:
+        return
+    world.take_over(in_flight)
+    run(policy, world, ledger, watch)

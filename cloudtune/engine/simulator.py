@@ -1,0 +1,324 @@
+"""A world of virtual seconds: the same policy, without a cloud, in milliseconds."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import math
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
+
+from cloudtune.catalog import of_pool, pool
+from cloudtune.commands import (
+    Command,
+    EndRun,
+    ExtendTrial,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunResumed,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cloudtune.plan import Rentable
+    from cloudtune.scaling import Measurement, ScalingProfile
+
+    Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
+    Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
+
+
+@dataclass
+class _Session:
+    """A trial's workers: busy with being set up or with an epoch, or waiting at `until`."""
+
+    command: StartTrial
+    profile: ScalingProfile
+    epoch: int
+    until: int
+    alive: bool = True
+    busy: bool = True
+
+
+@dataclass
+class _Intent:
+    """A request for an instance, and its state."""
+
+    rentable: Rentable
+    launched_at: float
+    state: Literal["asked", "dropped", "launched", "releasing", "gone"] = "asked"
+
+
+_MIN_FACTOR = 0.1
+_RECLAIMED = "the cloud took the spot instance back"
+
+
+class SimWorld:
+    """Plays launches, training, interruptions and releases at the speeds of what can be rented.
+
+    Durations are normal with the profile's spread, at least zero, from a generator of our own
+    seeded with `seed`; with no spread they are the profile's means exactly. Where a profile may be
+    wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
+    drawn once. Lives of instances are exponential by their offer's interruptions. Metrics come
+    from `metric_of(config, epoch)`, and an epoch takes `pace_of(config, epoch)` times what the
+    profile says, where that is given. The run begins at `begin`.
+    """
+
+    def __init__(
+        self,
+        rentables: Sequence[Rentable],
+        metric_name: str,
+        metric_of: Curve,
+        seed: int = 0,
+        pace_of: Pace | None = None,
+        *,
+        begin: float = 0.0,
+    ) -> None:
+        self.now = begin
+        self._metric_name = metric_name
+        self._metric_of = metric_of
+        self._pace_of = pace_of
+        self._random = random.Random(seed)  # noqa: S311  not for secrets
+        self._heap: list[tuple[float, int, Event]] = []
+        self._order = itertools.count()
+        self._sessions: dict[str, _Session] = {}
+        self._intents: dict[str, _Intent] = {}
+        self._profiles: dict[str, ScalingProfile] = {}  # by instance
+        self._timers: dict[str, float] = {}
+        self._ended = False
+        errors = {each.offer.instance_type.name: each.profile.error for each in rentables}
+        factors = {name: self._factor(error) for name, error in errors.items()}
+        self._rentables = {
+            pool(each.offer): replace(
+                each, profile=each.profile.slowed(factors[each.offer.instance_type.name])
+            )
+            for each in rentables
+        }
+        self.schedule(RunStarted(begin))
+
+    def _factor(self, error: float) -> float:
+        return max(_MIN_FACTOR, self._random.gauss(1.0, error)) if error > 0 else 1.0
+
+    def schedule(self, event: Event) -> None:
+        """Let an event happen at its time, if it still can by then; tests inject trouble so."""
+        heapq.heappush(self._heap, (event.at, next(self._order), event))
+
+    def next_event(self) -> Event | None:
+        """Return the next event that still holds, and move the clock to it."""
+        while self._heap and not self._ended:
+            at, _, event = heapq.heappop(self._heap)
+            if self._holds(event):
+                self.now = at
+                self._follow(event)
+                return event
+        return None
+
+    def pass_without(self, until: float) -> list[Event]:
+        """Let time go by while no controller is there; return the events that it misses.
+
+        The dead controller's timers are gone as well.
+        """
+        self._timers.clear()
+        told = []
+        while self._heap and self._heap[0][0] <= until:
+            at, _, event = heapq.heappop(self._heap)
+            if self._holds(event):
+                self.now = at
+                self._follow(event)
+                told.append(event)
+        self.now = max(self.now, until)
+        return told
+
+    def has(self, session: str) -> bool:
+        """Whether a session was ever started."""
+        return session in self._sessions
+
+    def drop(self, session: str) -> None:
+        """Let a session's workers be gone, without an event."""
+        if session in self._sessions:
+            self._sessions[session].alive = False
+
+    def alive(self) -> list[str]:
+        """Return the intents whose instances exist and bill, or will without any more asking."""
+        return [name for name, it in self._intents.items() if it.state not in {"dropped", "gone"}]
+
+    def launched_at(self, intent: str) -> float:
+        """Return when the instance of an intent was launched, or will be."""
+        return self._intents[intent].launched_at
+
+    def _holds(self, event: Event) -> bool:
+        """Whether nothing has overtaken a scheduled event."""
+        match event:
+            case EpochDone() | TrialStarted() | TrialFailed() | TrialLost():
+                session = self._sessions.get(event.session)
+                return session is not None and session.alive
+            case InstanceLaunched():
+                return self._state(event.intent) == "asked"
+            case LaunchFailed():
+                return self._state(event.intent) in {"asked", "dropped"}
+            case NodeJoined() | NodeLost() | InterruptionNotice() | InstanceGone():
+                return self._state(event.intent) in {"launched", "releasing"}
+            case TimerFired():
+                return self._timers.get(event.name) == event.at
+            case RunStarted() | RunResumed() | TrialStopped() | Interrupted():
+                return True
+            case _:
+                assert_never(event)
+
+    def _state(self, intent: str) -> str:
+        return self._intents[intent].state if intent in self._intents else "unknown"
+
+    def _follow(self, event: Event) -> None:
+        match event:
+            case InstanceLaunched():
+                self._intents[event.intent].state = "launched"
+            case InstanceGone() | LaunchFailed():
+                self._intents[event.intent].state = "gone"
+            case TrialStarted():
+                session = self._sessions[event.session]
+                session.busy = False
+                self._train(session)
+            case EpochDone():
+                session = self._sessions[event.session]
+                session.epoch, session.busy = event.epoch, False
+                self._train(session)
+            case TrialFailed() | TrialLost():
+                self._sessions[event.session].alive = False
+            case TimerFired():
+                del self._timers[event.name]
+            case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
+                pass
+            case InterruptionNotice() | RunResumed():
+                pass
+            case _:
+                assert_never(event)
+
+    def _train(self, session: _Session) -> None:
+        """Schedule the next epoch of workers that have one to train and aren't busy."""
+        if session.busy or session.epoch >= session.until:
+            return
+        session.busy = True
+        command, epoch = session.command, session.epoch + 1
+        seconds = self._draw(session.profile.epoch[command.width])
+        if self._pace_of is not None:
+            seconds *= self._pace_of(command.config, epoch)
+        metrics = {self._metric_name: self._metric_of(command.config, epoch)}
+        checkpoint = f"sim://{command.trial}/{epoch}"
+        at = self.now + seconds
+        self.schedule(EpochDone(at, command.session, epoch, metrics, checkpoint, seconds))
+
+    def _draw(self, measured: Measurement) -> float:
+        if measured.sd == 0:
+            return measured.mean
+        return max(0.0, self._random.gauss(measured.mean, measured.sd))
+
+    def apply(self, command: Command) -> None:
+        """Schedule what comes of a command."""
+        match command:
+            case Launch():
+                self._launch(command)
+            case Release():
+                self._release(command.intent)
+            case StartTrial():
+                self._start(command)
+            case ExtendTrial():
+                session = self._sessions[command.session]
+                session.until = max(session.until, command.until_epoch)
+                self._train(session)
+            case StopTrial():
+                self._stop(command.session)
+            case SetTimer():
+                self._timers[command.name] = command.at
+                self.schedule(TimerFired(command.at, command.name))
+            case EndRun():
+                self._ended = True
+            case _:
+                assert_never(command)
+
+    def _launch(self, command: Launch) -> None:
+        intent = command.intent
+        if intent in self._intents:
+            return
+        rentable = of_pool(self._rentables, command.instance_type, command.market, command.zone)
+        instance, profile = f"sim-{intent}", rentable.profile
+        at = self.now + self._draw(profile.launch)
+        self._intents[intent], self._profiles[instance] = _Intent(rentable, at), profile
+        joined_at = at + self._draw(profile.boot)
+        self.schedule(InstanceLaunched(at, intent, instance, at))
+        self.schedule(NodeJoined(joined_at, intent))
+        self._live(rentable, intent, at, joined_at)
+
+    def _live(self, rentable: Rentable, intent: str, at: float, joined_at: float) -> None:
+        """Have the cloud take an instance back some day, where it does that."""
+        rate = rentable.offer.interruptions_per_hour / 3600.0
+        if rate == 0.0:
+            return
+        end = at + self._random.expovariate(rate)
+        if end > joined_at:
+            self.schedule(NodeLost(end, intent, _RECLAIMED))
+        self.schedule(InstanceGone(end, intent, end, _RECLAIMED))
+
+    def _release(self, intent: str) -> None:
+        asked = self._intents.get(intent)
+        if asked is None or asked.state not in {"asked", "launched"}:
+            return
+        at = self.now + self._draw(asked.rentable.profile.release)
+        if asked.state == "launched":
+            asked.state = "releasing"
+            self.schedule(InstanceGone(at, intent, at, "released"))
+        else:
+            asked.state = "dropped"
+            self.schedule(LaunchFailed(at, intent, "Released", "given back before launch"))
+
+    def _start(self, command: StartTrial) -> None:
+        if command.session in self._sessions:
+            return
+        profile = self._profiles[command.placement[0].instance]
+        delay = profile.start if command.start_epoch == 0 else profile.resize
+        session = _Session(command, profile, command.start_epoch, command.until_epoch)
+        self._sessions[command.session] = session
+        self.schedule(TrialStarted(self.now + self._draw(delay), command.session))
+
+    def _stop(self, session: str) -> None:
+        if self._sessions[session].alive:
+            self._sessions[session].alive = False
+            self.schedule(TrialStopped(self.now, session))
+
+
+def synthetic_metric(mode: str, seed: int) -> Curve:
+    """Return seeded learning curves for simulations: made up, the same for the same config.
+
+    A configuration's hash gives it a level and a pace; its metric approaches the level
+    exponentially: 0 … 1 for mode max, mirrored for min.
+    """
+
+    def metric(config: Mapping[str, object], epoch: int) -> float:
+        key = f"{seed}:{sorted(config.items())!r}".encode()
+        bits = hashlib.sha256(key).digest()
+        level, pace = 0.5 + bits[0] / 512, 0.1 + bits[1] / 512
+        value = level * (1 - math.exp(-pace * epoch))
+        return value if mode == "max" else 1 - value
+
+    return metric

@@ -1,0 +1,369 @@
+"""A ledger, read once and in order: what was rented, who trained on it, and how each of that ended.
+
+What a run took (`audit`), where its money went (`accounting`), what it came to (`summary`, the
+report of a job) and what a dead controller has left (`resume`) are questions to a `Timeline`. A
+timeline has no prices, no metric and no plan: whoever asks brings them. All times are in seconds of
+the run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
+
+from cloudtune.catalog import pool
+from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunResumed,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cloudtune.catalog import Offer
+    from cloudtune.commands import Command
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.trial import EndReason, TrialId, Width
+
+SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
+"""What tells that a session has ended, and how."""
+
+
+@dataclass(eq=False)
+class Instance:
+    """One launch intent, from the request until the cloud says that its instance bills no more.
+
+    `joined_at` is when it first took trials, `left_at` when it was given back or its node was
+    lost, whichever came first; `joined` says whether it takes trials now. A `refusal` ends it as
+    well, at `gone_at`. The run heard of the launch after `launched_after` epochs, and of the end
+    after `gone_after` epochs: what was billed when an epoch was told can be read off that.
+    """
+
+    intent: str
+    launch: Launch
+    requested_at: float
+    instance: str | None = None
+    launched_at: float | None = None
+    joined_at: float | None = None
+    left_at: float | None = None
+    gone_at: float | None = None
+    joined: bool = False
+    released: bool = False
+    refusal: LaunchFailed | None = None
+    launched_after: float = math.inf
+    gone_after: float = math.inf
+
+    @property
+    def launched(self) -> bool:
+        """Whether the instance was launched, or may have been: its request isn't answered yet."""
+        return self.launched_at is not None or self.gone_at is None
+
+    @property
+    def began_at(self) -> float:
+        """When the instance was launched; before that is known, when it was requested."""
+        return self.requested_at if self.launched_at is None else self.launched_at
+
+    def end(self, now: float) -> float:
+        """Return when the instance stopped billing; `now` where nobody has said so."""
+        return max(self.began_at, now if self.gone_at is None else self.gone_at)
+
+    def leave(self, at: float) -> None:
+        """Note that the instance takes no trials from a time on; the first such time counts."""
+        self.left_at = at if self.left_at is None else self.left_at
+
+
+@dataclass(slots=True, eq=False)  # a long run has very many
+class Epoch:
+    """A finished epoch, the first time that it was told.
+
+    The epoch can't have begun before `after`. `waited` says whether the policy counts it: epochs of
+    a session that is being stopped, or has ended, don't count.
+    """
+
+    session: Session
+    told: EpochDone
+    after: float
+    waited: bool
+
+    @property
+    def number(self) -> int:
+        """The number of the epoch, from 1."""
+        return self.told.epoch
+
+    @property
+    def trial(self) -> TrialId:
+        """The trial that trained it."""
+        return self.session.start.trial
+
+    @property
+    def width(self) -> Width:
+        """The GPUs that trained it."""
+        return self.session.start.width
+
+
+@dataclass(eq=False)
+class Session:
+    """One start of a trial's workers; it may train to epoch `until`.
+
+    The session held its GPUs from `begin` to `end`: until its end was told (`ending`), or one of
+    its instances vanished. The workers were set up at `started`, and asked to stop at `stopping`.
+    The next epoch can't begin before `after`.
+    """
+
+    start: StartTrial
+    begin: float
+    until: int
+    after: float
+    started: float | None = None
+    stopping: float | None = None
+    end: float = math.inf
+    ending: SessionEnd | None = None
+    epochs: list[Epoch] = field(default_factory=list)  # those that were waited for
+    last: int = 0  # the last epoch that was told, or that it started from
+    waited: bool = True  # whether its next epoch counts
+
+    @property
+    def waits(self) -> bool:
+        """Whether the session has trained as far as it may, and waits for a grant or a stop."""
+        done = self.epochs[-1].told.epoch if self.epochs else self.start.start_epoch
+        return done >= self.until
+
+
+class Restart(NamedTuple):
+    """A session of a trial that had one before."""
+
+    before: Session
+    after: Session
+
+    @property
+    def resized(self) -> bool:
+        """Whether the trial has another number of GPUs than before."""
+        return self.before.start.width != self.after.start.width
+
+
+@dataclass
+class Timeline:
+    """Everything that a ledger tells of a run, as far as it was read.
+
+    Instances are by intent and sessions by name, both in the order in which they were asked for;
+    epochs are in the order in which they were told. `timers` have yet to fire. `at` is the time of
+    the last event; nothing is read after the run has `ended`.
+    """
+
+    instances: dict[str, Instance] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    epochs: list[Epoch] = field(default_factory=list)
+    notices: list[InterruptionNotice] = field(default_factory=list)
+    timers: dict[str, float] = field(default_factory=dict)
+    takeovers: list[float] = field(default_factory=list)
+    began: float | None = None
+    interrupted: float | None = None
+    ended: EndReason | None = None
+    at: float = 0.0
+    _open: dict[str, Session] = field(default_factory=dict)
+
+    # ---- questions -----------------------------------------------------------------------
+
+    @property
+    def over_at(self) -> float:
+        """When nothing bills any more; of a run that goes on, the time of the last event."""
+        ends = (self.at if it.gone_at is None else it.gone_at for it in self.rented())
+        return max(ends, default=self.at)
+
+    def rented(self) -> list[Instance]:
+        """Return the instances that were launched, or may have been."""
+        return [each for each in self.instances.values() if each.launched]
+
+    def restarts(self) -> Iterator[Restart]:
+        """Give every session of a trial that had one before, with that."""
+        before: dict[TrialId, Session] = {}
+        for session in self.sessions.values():
+            trial = session.start.trial
+            if trial in before:
+                yield Restart(before[trial], session)
+            before[trial] = session
+
+    def fleet_sizes(self) -> tuple[tuple[float, int], ...]:
+        """Return the number of billing instances after each change."""
+        known = [it for it in self.instances.values() if it.launched_at is not None]
+        begun = [(it.began_at, 1) for it in known]
+        gone = [(it.gone_at, -1) for it in known if it.gone_at is not None]
+        size, sizes = 0, []
+        for at, change in sorted([*begun, *gone]):
+            size += change
+            sizes.append((at, size))
+        return tuple(sizes)
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def read(self, entry: Entry) -> None:
+        """Take the next entry of the ledger down; after the end of the run there is none."""
+        if self.ended is not None:
+            return
+        self.at = entry.event.at
+        self._hear(entry.event)
+        for command in entry.commands:
+            self._follow(command, self.at)
+
+    def _hear(self, event: Event) -> None:  # noqa: C901  one flat match
+        match event:  # the most frequent one first
+            case EpochDone():
+                self._hear_epoch(event)
+            case TrialStarted() | TrialStopped() | TrialFailed() | TrialLost():
+                session = self.sessions.get(event.session)
+                if session is not None:
+                    self._hear_session(event, session)
+            case TimerFired():
+                self.timers.pop(event.name, None)
+            case InstanceLaunched() | NodeJoined() | NodeLost() | InstanceGone() | LaunchFailed():
+                instance = self.instances.get(event.intent)
+                if instance is not None:
+                    self._hear_instance(event, instance)
+            case InterruptionNotice():
+                self.notices.append(event)
+            case RunStarted():
+                self.began = event.at
+            case RunResumed():
+                self.takeovers.append(event.at)
+            case Interrupted():
+                self.interrupted = event.at
+            case _:
+                assert_never(event)
+
+    def _hear_session(self, event: TrialStarted | SessionEnd, session: Session) -> None:
+        match event:
+            case TrialStarted():
+                session.started = event.at if session.started is None else session.started
+            case TrialStopped() | TrialFailed() | TrialLost():
+                session.ending = event if session.ending is None else session.ending
+                self._close(event.session, event.at)
+            case _:
+                assert_never(event)
+
+    def _hear_epoch(self, event: EpochDone) -> None:
+        session = self.sessions.get(event.session)
+        if session is None or event.epoch <= session.last:
+            return  # told to the controller before as well: the first time counts
+        session.last = event.epoch
+        epoch = Epoch(session, event, session.after, session.waited)
+        self.epochs.append(epoch)
+        if session.waited:
+            session.epochs.append(epoch)
+
+    def _hear_instance(
+        self,
+        event: InstanceLaunched | NodeJoined | NodeLost | InstanceGone | LaunchFailed,
+        instance: Instance,
+    ) -> None:
+        match event:
+            case InstanceLaunched():
+                instance.instance, instance.launched_at = event.instance, event.launched_at
+                instance.launched_after = min(instance.launched_after, len(self.epochs))
+            case NodeJoined():
+                instance.joined = True
+                instance.joined_at = event.at if instance.joined_at is None else instance.joined_at
+            case NodeLost():
+                instance.joined = False
+                instance.leave(event.at)
+                self._close_on(instance, event.at)
+            case InstanceGone():
+                instance.gone_at = event.gone_at
+                instance.gone_after = min(instance.gone_after, len(self.epochs))
+                self._close_on(instance, event.at)
+            case LaunchFailed():
+                instance.gone_at, instance.refusal = event.at, event
+            case _:
+                assert_never(event)
+
+    def _close(self, name: str, at: float) -> None:
+        session = self._open.pop(name, None)
+        if session is not None:
+            session.end, session.waited = at, False
+
+    def _close_on(self, instance: Instance, at: float) -> None:
+        """End the sessions on a vanished instance, slices elsewhere too, as the policy does."""
+        for name, session in tuple(self._open.items()):
+            if any(piece.instance == instance.instance for piece in session.start.placement):
+                self._close(name, at)
+
+    def _follow(self, command: Command, at: float) -> None:
+        match command:
+            case SetTimer():
+                self.timers[command.name] = command.at
+            case ExtendTrial() | StopTrial():
+                session = self.sessions.get(command.session)
+                if session is not None:
+                    _change(session, command, at)
+            case StartTrial():
+                begun = Session(command, at, command.until_epoch, at, last=command.start_epoch)
+                self.sessions[command.session] = self._open[command.session] = begun
+            case Launch():
+                asked = Instance(command.intent, command, at)
+                self.instances.setdefault(command.intent, asked)
+            case Release():
+                if command.intent in self.instances:
+                    self.instances[command.intent].released = True
+                    self.instances[command.intent].leave(at)
+            case EndRun():
+                self.ended = command.reason
+            case _:
+                assert_never(command)
+
+
+def _change(session: Session, command: ExtendTrial | StopTrial, at: float) -> None:
+    """Take a grant or a stop down.
+
+    A session that waited at its rung can't begin its next epoch before the grant; one that still
+    trains isn't held up by it.
+    """
+    if isinstance(command, StopTrial):
+        session.stopping = at if session.stopping is None else session.stopping
+        session.waited = False
+        return
+    session.after = max(session.after, at) if session.waits else session.after
+    session.until = max(session.until, command.until_epoch)
+
+
+def read(entries: Iterable[Entry]) -> Timeline:
+    """Return what a ledger tells, from its entries in order."""
+    timeline = Timeline()
+    for entry in entries:
+        timeline.read(entry)
+    return timeline
+
+
+def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
+    """Return the offer of each instance by intent, at the price that the policy reckoned with.
+
+    Raises:
+        KeyError: the run rented something that isn't among the offers.
+    """
+    keyed: dict[tuple[str, str, str], list[Offer]] = {}
+    for offer in offers:
+        keyed.setdefault(pool(offer), []).append(offer)
+    return {name: _offer(keyed, each.launch) for name, each in timeline.instances.items()}
+
+
+def _offer(keyed: Mapping[tuple[str, str, str], list[Offer]], launch: Launch) -> Offer:
+    kind, market = launch.instance_type, launch.market
+    places = dict.fromkeys(((kind, market, launch.zone), (kind, market, "")))
+    known = [offer for place in places for offer in keyed.get(place, ())]
+    if not known:
+        raise KeyError(kind, market, launch.zone)
+    return next((each for each in known if each.usd_per_hour == launch.usd_per_hour), known[0])

@@ -1,0 +1,103 @@
+"""The kinds of fields that an experiment has: what each takes, and what it says otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
+
+from cloudtune.errors import ExperimentError, UsageError, shown
+from cloudtune.experiment.search_space import parse_domain, to_jsonable
+from cloudtune.experiment.validation import refuse
+from cloudtune.units import parse_dollars, parse_seconds
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_TRAIN = re.compile(r"([^:]+\.py):([^\W\d]\w*)")
+_STORAGE = re.compile(r"s3://[^/]+(/.*)?|(?!s3:)(?![A-Za-z0-9+.-]+://).+")
+
+
+def _text(value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise refuse(f"{shown(value)} is empty or can't be printed; write plain text")
+    return value
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise refuse(
+            f"{shown(value)} can't name folders and cloud tags; write up to 63 letters, digits, "
+            ". _ or -, beginning with a letter or digit"
+        )
+    return value
+
+
+def _train(value: str) -> str:
+    if not _TRAIN.fullmatch(value):
+        raise refuse(
+            f"{shown(value)} is not file.py:function; write the file and the function in it, "
+            "such as train.py:train"
+        )
+    return value
+
+
+def _storage(value: str) -> str:
+    if not _STORAGE.fullmatch(value):
+        raise refuse(f"{shown(value)} is no folder and no s3://bucket/prefix; write one of them")
+    return value
+
+
+def _seconds(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        value = f"{value.total_seconds()!r}s"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = shown(value)
+    if not isinstance(value, str):
+        raise refuse(f"{shown(value)} is not a duration; write one such as 30m or 2h")
+    try:
+        return parse_seconds(value)
+    except UsageError as error:
+        raise refuse(str(error)) from None
+
+
+def _dollars(value: Any) -> float | None:
+    try:
+        return None if value is None else parse_dollars(value)
+    except UsageError as error:
+        raise refuse(str(error)) from None
+
+
+def _parameter(value: object) -> object:
+    """Return the parameter in its one JSON form, whichever way it was written."""
+    try:
+        return to_jsonable(parse_domain(value))
+    except ExperimentError as error:
+        only = tuple(value) if isinstance(value, Mapping) and len(value) == 1 else ()
+        raise refuse(str(error), *map(str, only)) from None
+
+
+def _directory(value: object) -> Path:
+    if not isinstance(value, str | Path):
+        raise refuse(f"{shown(value)} is not a folder; write its path")
+    return Path(value).absolute()
+
+
+Text = Annotated[str, Strict(), AfterValidator(_text)]
+Whole = Annotated[int, Strict()]
+Seconds = Annotated[
+    float | None,
+    PlainValidator(_seconds),
+    # JSON speaks the language of the file, where a duration has a unit.
+    PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json-unless-none"),
+]
+Dollars = Annotated[float | None, PlainValidator(_dollars)]
+Name = Annotated[Text, AfterValidator(_name)]
+Train = Annotated[Text, AfterValidator(_train)]
+Storage = Annotated[Text, AfterValidator(_storage)]
+Parameter = Annotated[Any, PlainValidator(_parameter)]
+Directory = Annotated[Path, PlainValidator(_directory)]

@@ -1,0 +1,426 @@
+"""An experiment: what the user asks for, from an experiment.yaml or from Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
+from cloudtune.experiment.field_types import (
+    Directory,
+    Dollars,
+    Name,
+    Parameter,
+    Seconds,
+    Storage,
+    Text,
+    Train,
+    Whole,
+)
+from cloudtune.experiment.script_check import check_function
+from cloudtune.experiment.search_space import Domain, parse_domain
+from cloudtune.experiment.validation import (
+    ExperimentMistakesError,
+    FieldPath,
+    Mistake,
+    dotted,
+    mistakes_in,
+    refuse,
+    unknown_field,
+)
+from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
+from cloudtune.providers import PROVIDERS, Registered, owners
+
+_SIZE = re.compile(r":\d+$")
+_PER_HOUR = re.compile(r"\s*(/|per|an)\s*(h|hour)\s*$")
+_QUOTA = re.compile(r"(on-demand|spot) [a-z]+")
+# Few enough names to read; otherwise only the nearest is given.
+_LISTED_INSTANCES = 12
+
+
+def _quota_names(quotas: dict[str, int]) -> dict[str, int]:
+    for name in quotas:
+        if not _QUOTA.fullmatch(name):
+            raise refuse(
+                f"{shown(name)} is no quota; write the market and the class of the instance type, "
+                'such as "on-demand g" or "spot p"',
+                name,
+            )
+    return quotas
+
+
+def _different(values: tuple[str, ...]) -> tuple[str, ...]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise refuse(f"{shown(value)} is listed twice; keep one", index)
+    return values
+
+
+def _per_hour(value: object) -> object:
+    return _PER_HOUR.sub("", value) if isinstance(value, str) else value
+
+
+def _known_provider(value: object) -> object:
+    if not isinstance(value, str) or value not in PROVIDERS:
+        raise refuse(f"{shown(value)} is not known; {allowed_names(value, tuple(PROVIDERS))}")
+    return value
+
+
+def _provider_of(cloud: Mapping[str, object]) -> str:
+    """Return the provider that is written, or the default where none that exists is."""
+    name = cloud.get("provider")
+    return name if isinstance(name, str) and name in PROVIDERS else next(iter(PROVIDERS))
+
+
+def _line_of(cloud: Mapping[str, object]) -> Registered:
+    return PROVIDERS[_provider_of(cloud)]
+
+
+Vcpus = Annotated[Whole, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Metric(_Section):
+    """The number that tells good trials from bad ones, as the training reports it."""
+
+    name: Text = Field(examples=["val_accuracy"])
+    mode: Literal["min", "max"] = Field(examples=["max"])
+
+
+class Epochs(_Section):
+    """How far a trial trains: at least `min` epochs, the best ones up to `max`."""
+
+    min: Whole = Field(default=1, ge=1, le=10**9, examples=["1"])
+    max: Whole = Field(ge=1, le=10**9, examples=["27"])
+
+    @model_validator(mode="after")
+    def _rising(self) -> Epochs:
+        if self.max < self.min:
+            raise refuse(f"{self.max} is below the min, {self.min}; raise it", "max")
+        return self
+
+
+class Limits(_Section):
+    """What the run may take: `deadline` in seconds, `budget` in US dollars; None is no limit."""
+
+    deadline: Seconds = Field(default=None, examples=["2h"])
+    budget: Dollars = Field(default=None, examples=["$40"])
+
+
+class Charges(_Section):
+    """What a run costs besides its instances, in US dollars.
+
+    `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
+    the machine that cloudtune itself runs on, and the storage of checkpoints.
+    """
+
+    per_launch: Dollars = Field(default=None, examples=["$0.02"])
+    per_hour: Dollars = Field(default=None, examples=["$0.10"])
+
+
+class Cloud(_Section):
+    """Where instances are rented; `image` and the three after it are for AWS alone.
+
+    `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
+    by the account's quotas: market and class, as in "on-demand g" or "spot p". Provider local is
+    this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
+    it costs `price` dollars; unset, all slots are used, and they cost nothing. A pool that is out
+    of instances isn't asked again for `avoid` seconds.
+    """
+
+    provider: Annotated[str, BeforeValidator(_known_provider)] = next(iter(PROVIDERS))
+    region: Text = Field(default="us-east-1", examples=["us-east-1"])
+    instances: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
+        default=("g4dn.12xlarge",), min_length=1, examples=["[g4dn.12xlarge]"]
+    )
+    market: Literal["on-demand", "spot", "any"] = "on-demand"
+    zones: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
+        default=(), examples=["[us-east-1a, us-east-1b]"]
+    )
+    max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
+    avoid: Seconds = Field(default=180.0, examples=["3m"])
+    vcpu_quotas: Annotated[dict[Text, Vcpus], AfterValidator(_quota_names)] = Field(
+        default={}, examples=['{"on-demand g": 96}']
+    )
+    image: Text | None = Field(default=None, examples=["ami-0123456789abcdef0"])
+    subnet: Text | None = Field(default=None, examples=["subnet-0123456789abcdef0"])
+    security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
+    instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
+    slots: Whole | None = Field(default=None, ge=1, le=1024, examples=["2"])
+    price: Annotated[Dollars, BeforeValidator(_per_hour)] = Field(
+        default=None, examples=["$0.50/h"]
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_its_provider(cls, given: object) -> object:
+        return {**_line_of(given).defaults, **given} if isinstance(given, Mapping) else given
+
+    @model_validator(mode="after")
+    def _for_its_provider(self) -> Cloud:
+        line = PROVIDERS[self.provider]
+        for name, field in type(self).model_fields.items():
+            its = owners(name)
+            if its and name not in line.own and getattr(self, name) != field.default:
+                raise refuse(f"is for provider {' or '.join(its)} alone; leave it out", name)
+        for name in line.fixed:
+            default = line.defaults.get(name, type(self).model_fields[name].default)
+            if getattr(self, name) != default:
+                raise refuse(line.why, name)
+        return self
+
+    @property
+    def free(self) -> bool:
+        """Whether instances of this cloud cost nothing."""
+        return PROVIDERS[self.provider].priced_by_its_user and self.price is None
+
+    @model_validator(mode="after")
+    def _one_zone_a_subnet(self) -> Cloud:
+        if self.subnet is not None and len(self.zones) > 1:
+            raise refuse("a subnet lies in one zone; name that one, or leave subnet out", "zones")
+        return self
+
+
+class Strategy(_Section):
+    """Which configurations are tried, how far each trains, on how many GPUs and instances.
+
+    `sampler` draws the configurations, `allocator` says how wide a trial is, `fleet` how many
+    instances there are; None is what suits the strategy. At most `max_concurrent` trials run at
+    once; a `target` metric ends the run.
+    Whether a name exists is for who knows them all to say (`Experiment.load`, `policy.registry`).
+    """
+
+    name: Text = Field(default="sha", examples=["asha"])
+    sampler: Text | None = Field(default=None, examples=["tpe"])
+    allocator: Text | None = Field(default=None, examples=["same"])
+    fleet: Text | None = Field(default=None, examples=["naive:4"])
+    max_concurrent: Whole | None = Field(default=None, ge=1, examples=["8"])
+    target: Annotated[float, Strict()] | None = Field(
+        default=None, allow_inf_nan=False, examples=["0.95"]
+    )
+
+    @model_serializer
+    def _briefly(self) -> str | dict[str, Any]:
+        options = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
+        return {"name": self.name, **options} if options else self.name
+
+
+def _named_strategy(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Experiment(_Section):
+    """What the user asks for; a valid one by construction.
+
+    From Python each field takes what the file takes: `limits={"deadline": "2h", "budget": 40}`, or
+    a `timedelta`, or the models and domains themselves. `directory` is the folder of the experiment
+    file, to which `train` is relative; from Python the current folder unless given.
+
+    Raises:
+        ExperimentError: all the mistakes, one on each line.
+    """
+
+    name: Name = Field(examples=["digits"])
+    train: Train = Field(examples=["train.py:train"])
+    metric: Metric = Field(examples=["{name: val_accuracy, mode: max}"])
+    search: dict[Text, Parameter] = Field(min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"])
+    trials: Whole = Field(ge=1, le=100_000, examples=["12"])
+    epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
+    eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
+    strategy: Annotated[Strategy, BeforeValidator(_named_strategy)] = Field(
+        default=Strategy(), examples=["asha"]
+    )
+    limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
+    cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
+    charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
+    storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
+    seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
+    directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
+
+    @model_validator(mode="after")
+    def _a_budget_buys_something(self) -> Experiment:
+        charged = self.charges.per_hour is not None or self.charges.per_launch is not None
+        if self.cloud.free and not charged and self.limits.budget is not None:
+            raise refuse(
+                "this machine costs nothing, so a budget limits nothing; leave it out and set a "
+                "deadline, or say what an hour of it costs: cloud.price",
+                *("limits", "budget"),
+            )
+        return self
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ExperimentMistakesError(mistakes_in(error, type(self))) from None
+
+    @property
+    def space(self) -> dict[str, Domain]:
+        """The search space, in the order of the file."""
+        return {name: parse_domain(value) for name, value in self.search.items()}
+
+    @property
+    def train_file(self) -> Path:
+        """The file of the training function, as an absolute path."""
+        return self.directory / self.train.rpartition(":")[0]
+
+    @property
+    def train_function(self) -> str:
+        """The name of the training function in its file."""
+        return self.train.rpartition(":")[2]
+
+    def check_train(self) -> None:
+        """Pass if the training function is there; nothing of the user's is imported or run.
+
+        Raises:
+            ExperimentError: no such file or function, or the file is not valid Python.
+        """
+        check_function(self.train_file, self.train_function)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        overrides: Mapping[str, object] | None = None,
+        known_instances: Callable[[str], Collection[str]] | None = None,
+        known_choices: Mapping[str, Collection[str]] | None = None,
+    ) -> Experiment:
+        """Return the experiment in a YAML file.
+
+        `overrides` are options that go before the file, by dotted field name, such as
+        "limits.deadline": "5m"; None stands for an option that was not given. `known_instances`
+        gives the types that a provider has, and `known_choices` are the names that each field of
+        `strategy` may have, where the caller knows them.
+
+        Raises:
+            ExperimentError: all the mistakes, each with its line or its option.
+        """
+        document = read_yaml(Path(path))
+        options: dict[FieldPath, object] = {
+            tuple(name.split(".")): value
+            for name, value in (overrides or {}).items()
+            if value is not None
+        }
+        fields = dict(document.value)
+        for field, value in options.items():
+            fields = _overridden(fields, field, value)
+        mistakes = list(_file_mistakes(fields, known_instances))
+        mistakes += _strategy_mistakes(fields.get("strategy"), known_choices or {})
+        try:
+            experiment = cls(**{**fields, "directory": Path(path).absolute().parent})
+        except ExperimentMistakesError as error:
+            mistakes += error.mistakes
+        if mistakes:
+            mistakes.sort(key=lambda mistake: document.line(mistake.path))
+            raise ExperimentMistakesError([_placed(each, document, options) for each in mistakes])
+        return experiment
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON from which `from_json` makes an equal experiment, its directory included."""
+        return {**self.model_dump(mode="json"), "directory": str(self.directory)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Experiment:
+        """Return the experiment that `to_json` was given.
+
+        Raises:
+            ExperimentError: it is not one.
+        """
+        if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
+            raise ExperimentError(f"{shown(data)} is not an experiment; give what to_json returned")
+        return cls(**data)
+
+
+def _overridden(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
+    """Return the fields with one set; a section that is no mapping is left to be refused."""
+    name, below = str(path[0]), path[1:]
+    if not below:
+        return {**fields, name: value}
+    section = fields.get(name, {})
+    if not isinstance(section, Mapping):
+        return dict(fields)
+    return {**fields, name: _overridden(section, below, value)}
+
+
+def _file_mistakes(
+    fields: Mapping[str, object], known_instances: Callable[[str], Collection[str]] | None
+) -> list[Mistake]:
+    """Return the mistakes that only a file or an option can make."""
+    mistakes = []
+    if "directory" in fields:
+        mistakes.append(Mistake(("directory",), unknown_field("directory", Experiment)))
+    cloud = fields.get("cloud", {})
+    if known_instances is None or not isinstance(cloud, Mapping):
+        return mistakes
+    line = _line_of(cloud)
+    instances = {**line.defaults, **cloud}.get("instances", Cloud().instances)
+    if "instances" in line.fixed or not isinstance(instances, list | tuple):
+        return mistakes
+    known = known_instances(_provider_of(cloud))
+    for index, instance in enumerate(instances):
+        if isinstance(instance, str) and not _known(instance, known):
+            message = f"{shown(instance)} is not an instance type known here; "
+            message += _instances_near(instance, known)
+            mistakes.append(Mistake(("cloud", "instances", index), message))
+    return mistakes
+
+
+def _strategy_mistakes(given: object, known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+    """Yield the choices that do not exist; a size may follow a name, as in naive:4."""
+    section = _named_strategy(given)
+    if not isinstance(section, Mapping):
+        return
+    for field, names in known.items():
+        name = section.get(field)
+        if isinstance(name, str) and _SIZE.sub("", name) not in names:
+            message = f"{shown(name)} is not known; {allowed_names(name, names)}"
+            below = ("strategy",) if section is not given else ("strategy", field)
+            yield Mistake(below, message)
+
+
+def _known(instance: str, known: Collection[str]) -> bool:
+    return instance in known or any(fnmatchcase(name, instance) for name in known)
+
+
+def _instances_near(instance: str, known: Collection[str]) -> str:
+    names = sorted(known)
+    if len(names) <= _LISTED_INSTANCES:
+        return allowed_names(instance, names)
+    return f"{len(names)} types are known.{nearest(instance, names)}"
+
+
+def _placed(
+    mistake: Mistake, document: YamlDocument, options: Mapping[FieldPath, object]
+) -> Mistake:
+    for path in options:
+        if mistake.path[: len(path)] == path:
+            return replace(mistake, place=_option(path))
+    return replace(mistake, place=document.place(mistake.path))
+
+
+def _option(path: FieldPath) -> str:
+    """Return "--deadline" for limits.deadline: limits and cloud are left out, as in the options."""
+    words = path[1:] if path[0] in {"limits", "cloud"} and len(path) > 1 else path
+    return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")
+
+
+__all__ = ["Charges", "Cloud", "Epochs", "Experiment", "Limits", "Metric", "Strategy"]

@@ -1,0 +1,309 @@
+"""The search space: what each hyperparameter may be, and the configurations drawn from it.
+
+The names and their meaning are Ray Tune's: uniform, loguniform, quniform, randint, choice, grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from random import Random
+from typing import TypeAlias
+
+from cloudtune.errors import ExperimentError, allowed_names, shown
+
+Value: TypeAlias = str | int | float | bool | None
+
+# Draws use `Random.random` alone: the only method whose sequence Python promises to keep.
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number between low and high, all equally likely."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_numbers(self.low, self.high)
+        _check_rising(self.low, self.high)
+
+    def draw(self, stream: Random) -> Value:
+        """Return one number."""
+        return _between(self.low, self.high, stream)
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A number between low and high, each order of magnitude equally likely."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_numbers(self.low, self.high)
+        if self.low <= 0:
+            raise ExperimentError(
+                f"low is {shown(self.low)}, and a logarithmic scale starts above 0; "
+                "write a positive low such as 1e-4, or use uniform"
+            )
+        _check_rising(self.low, self.high)
+
+    def draw(self, stream: Random) -> Value:
+        """Return one number."""
+        drawn = math.exp(_between(math.log(self.low), math.log(self.high), stream))
+        return min(max(drawn, float(self.low)), float(self.high))
+
+
+@dataclass(frozen=True)
+class QUniform:
+    """A multiple of q between low and high, both included.
+
+    As in Ray a uniform draw is rounded, so that the two ends come half as often as the rest.
+    """
+
+    low: float
+    high: float
+    q: float
+
+    def __post_init__(self) -> None:
+        _check_numbers(self.low, self.high, self.q)
+        if self.q <= 0:
+            raise ExperimentError(f"the step q is {shown(self.q)}; write one above 0 such as 0.1")
+        _check_rising(self.low, self.high)
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if not _is_multiple(bound, self.q):
+                raise ExperimentError(
+                    f"{name} is {shown(bound)}, not a multiple of the step q = {shown(self.q)}; "
+                    "move it onto a multiple"
+                )
+
+    def draw(self, stream: Random) -> Value:
+        """Return one multiple, without the noise of binary floats: 0.3, not 0.30000000000000004."""
+        steps = round(_between(self.low, self.high, stream) / self.q)
+        return float(Decimal(repr(float(self.q))) * steps)
+
+
+@dataclass(frozen=True)
+class RandInt:
+    """A whole number from low up to, but without, high."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if type(bound) is not int:
+                raise ExperimentError(f"{name} is {shown(bound)}; write a whole number such as 8")
+            _scalar(bound)
+        _check_rising(self.low, self.high)
+
+    def draw(self, stream: Random) -> Value:
+        """Return one whole number."""
+        return self.low + _index(self.high - self.low, stream)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A choice among values, all equally likely."""
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        _check_values(self.values)
+
+    def draw(self, stream: Random) -> Value:
+        """Return one of the values."""
+        return self.values[_index(len(self.values), stream)]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values in turn, crossed with the other grids."""
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        _check_values(self.values)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value in every trial."""
+
+    value: Value
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            raise ExperimentError(
+                "is empty; write a constant or a distribution such as {uniform: [0, 1]}"
+            )
+        _scalar(self.value)
+
+    def draw(self, stream: Random) -> Value:  # noqa: ARG002
+        """Return the value."""
+        return self.value
+
+
+Domain: TypeAlias = Uniform | LogUniform | QUniform | RandInt | Choice | Grid | Constant
+_Range: TypeAlias = Uniform | LogUniform | QUniform | RandInt
+
+_RANGES: dict[str, type[_Range]] = {
+    "uniform": Uniform,
+    "loguniform": LogUniform,
+    "quniform": QUniform,
+    "randint": RandInt,
+}
+_LISTS: dict[str, type[Choice | Grid]] = {"choice": Choice, "grid": Grid}
+_NAMES = {kind: name for name, kind in (_RANGES | _LISTS).items()}
+
+
+def parse_domain(value: object) -> Domain:
+    """Return what `{loguniform: [1e-4, 1]}`, `{choice: [16, 32]}` or a plain value means.
+
+    Raises:
+        ExperimentError: what is wrong, without saying in which parameter.
+    """
+    if isinstance(value, Domain):
+        return value
+    if isinstance(value, list | tuple | set):
+        raise ExperimentError(
+            f"{shown(value)} is a list; to choose one of them write {{choice: [...]}}, "
+            "to try each write {grid: [...]}"
+        )
+    if not isinstance(value, Mapping):
+        return Constant(_scalar(value) if value is not None else None)
+    if len(value) != 1:
+        raise ExperimentError(
+            f"{shown(dict(value))} has {len(value)} entries; write one distribution "
+            f"such as {{uniform: [0, 1]}}; {allowed_names(None, _RANGES | _LISTS)}"
+        )
+    ((name, arguments),) = value.items()
+    return _distribution(name, arguments)
+
+
+def _distribution(name: object, arguments: object) -> Domain:
+    if not isinstance(name, str) or name not in _RANGES | _LISTS:
+        allowed = allowed_names(name, _RANGES | _LISTS)
+        raise ExperimentError(f"unknown distribution {shown(name)}; {allowed}")
+    if not isinstance(arguments, list | tuple):
+        raise ExperimentError(f"{shown(arguments)} is not a list; write {_usage(name)}")
+    if name in _LISTS:
+        return _LISTS[name](tuple(arguments))
+    if len(arguments) != len(fields(_RANGES[name])):
+        raise ExperimentError(
+            f"{shown(list(arguments))} has the wrong length; write {_usage(name)}"
+        )
+    return _RANGES[name](*arguments)
+
+
+def _usage(name: str) -> str:
+    if name in _LISTS:
+        return f"{name}: [first, second, ...]"
+    return f"{name}: [{', '.join(field.name for field in fields(_RANGES[name]))}]"
+
+
+def to_jsonable(domain: Domain) -> object:
+    """Return what `parse_domain` reads back into an equal domain."""
+    match domain:
+        case Constant(value):
+            return value
+        case Choice(values) | Grid(values):
+            return {_NAMES[type(domain)]: list(values)}
+        case _:
+            bounds = [getattr(domain, field.name) for field in fields(domain)]
+            return {_NAMES[type(domain)]: bounds}
+
+
+def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[str, Value], ...]:
+    """Return `trials` configurations, each with its parameters in the order of the space.
+
+    As in Ray the grids are crossed and gone through in order, the first one fastest, from the
+    beginning again where trials remain, while every other parameter is drawn anew for each trial.
+    A space of grids and constants alone has no more configurations than the grids cross to, so
+    that fewer than `trials` may come back.
+
+    Equal arguments give equal configurations, on any machine. Each parameter has its own stream,
+    named by the parameter: adding a parameter at the end, removing a drawn one or asking for more
+    trials leaves every other draw as it was.
+    """
+    size = math.prod(len(each.values) for each in space.values() if isinstance(each, Grid))
+    if all(isinstance(domain, Grid | Constant) for domain in space.values()):
+        trials = min(trials, size)
+    columns: list[list[Value]] = []
+    stride = 1
+    for name, domain in space.items():
+        if isinstance(domain, Grid):
+            count = len(domain.values)
+            columns.append([domain.values[trial // stride % count] for trial in range(trials)])
+            stride *= count
+        else:
+            stream = Random(f"{seed}/{name}")  # noqa: S311 (no secret: a reproducible draw)
+            columns.append([domain.draw(stream) for _ in range(trials)])
+    return tuple(
+        {name: column[trial] for name, column in zip(space, columns, strict=True)}
+        for trial in range(trials)
+    )
+
+
+def _between(low: float, high: float, stream: Random) -> float:
+    return low + (high - low) * stream.random()
+
+
+def _index(count: int, stream: Random) -> int:
+    return min(int(stream.random() * count), count - 1)
+
+
+def _is_multiple(bound: float, q: float) -> bool:
+    steps = bound / q
+    return abs(steps) < 2**53 and math.isclose(steps, round(steps), abs_tol=1e-9)
+
+
+def _check_rising(low: float, high: float) -> None:
+    if not low < high:
+        raise ExperimentError(
+            f"low is {shown(low)} and high is {shown(high)}; write a low that is below the high"
+        )
+    if not math.isfinite(high - low):
+        raise ExperimentError(f"from {shown(low)} to {shown(high)} is too wide; narrow it")
+
+
+def _check_values(values: tuple[Value, ...]) -> None:
+    if not values:
+        raise ExperimentError("the list is empty; write at least one value")
+    for value in values:
+        _scalar(value)
+
+
+def _check_numbers(low: object, high: object, q: object = 1) -> None:
+    for name, value in (("low", low), ("high", high), ("q", q)):
+        if isinstance(value, str):
+            raise ExperimentError(
+                f"{name} is the text {shown(value)}; write a number such as 0.1, without quotes"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ExperimentError(f"{name} is {shown(value)}; write a number such as 0.1")
+        _scalar(value)
+
+
+def _scalar(value: object) -> Value:
+    """Return the value if JSON can carry it unchanged: text, a finite number, true, false, null."""
+    if isinstance(value, str):
+        if not value.isprintable():
+            raise ExperimentError(f"the text {shown(value)} has characters that can't be printed")
+        return value
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise ExperimentError(f"{shown(value)} does not fit into 64 bits; write a smaller one")
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ExperimentError(f"{shown(value)} is not a finite number; write one that is")
+        return value
+    if value is None:
+        return None
+    raise ExperimentError(
+        f"{shown(value)} is no value here; write text, a number, true, false or null"
+    )

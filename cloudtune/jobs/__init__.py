@@ -1,0 +1,1 @@
+"""How an experiment becomes a plan, a run and a report."""

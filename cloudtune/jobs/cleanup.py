@@ -1,0 +1,147 @@
+"""What is alive and what it costs; and giving back what runs that died have left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.infra import sweep as sweeping
+from cloudtune.infra.aws.pricing import catalog
+from cloudtune.infra.processes import ProcessGroup
+from cloudtune.infra.provider import PRICE_TAG, calls_to, errors_at, provider_named
+from cloudtune.jobs import home
+from cloudtune.providers import PROVIDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.infra.provider import Cloud, Instance
+
+
+__all__ = ["Found", "dead_runs", "end_head", "errors_at", "give_back", "look", "open_clouds"]
+
+_PATIENCE_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """An instance of ours, and whether somebody still looks after it."""
+
+    instance: Instance
+    controlled: bool
+    known: bool
+    expired: bool
+    usd_per_hour: float
+
+    @property
+    def orphan(self) -> bool:
+        """Whether no controller gives the instance back: its lease is over, or the run is ours."""
+        return not self.controlled and (self.known or self.expired)
+
+
+def open_clouds(region: str | None) -> list[Cloud]:
+    """Return every cloud that may hold instances of ours.
+
+    All providers are asked in every region that a run of this machine used, or that is named;
+    clouds on this machine only if they run.
+    """
+    used: dict[str, set[str]] = {name: set() for name in PROVIDERS}
+    for folder in _folders():
+        where = _controller(folder)
+        if where is not None and where[1]["provider"] in used:
+            used[where[1]["provider"]].add(where[1]["region"])
+    return [
+        cloud
+        for name, regions in used.items()
+        for cloud in provider_named(name).found(home.home(), regions, region)
+    ]
+
+
+def look(cloud: Cloud) -> list[Found]:
+    """Return the billing instances of every run in a cloud."""
+    prices = {o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers}
+    return [
+        Found(
+            instance=instance,
+            controlled=is_controlled(instance.run),
+            known=(home.runs() / instance.run).is_dir(),
+            expired=_expired(instance.lease),
+            usd_per_hour=_price(instance, prices),
+        )
+        for instance in calls_to(cloud.endpoint).ours(ended=False)
+    ]
+
+
+def _price(instance: Instance, prices: Mapping[str, float]) -> float:
+    """Return what an instance costs; where no table knows it, as of a user's machine, its tag."""
+    known = prices.get(instance.instance_type)
+    return float(instance.tags.get(PRICE_TAG, 0.0)) if known is None else known
+
+
+def is_controlled(run: str) -> bool:
+    """Whether the process that drives a run on this machine is alive."""
+    recorded = _controller(home.runs() / run)
+    return recorded is not None and recorded[0].alive()
+
+
+def dead_runs() -> list[Path]:
+    """Return the folders of runs whose controller died and left processes of its own."""
+    return [
+        folder
+        for folder in _folders()
+        if not is_controlled(folder.name) and (folder / "head.json").exists()
+    ]
+
+
+def end_head(folder: Path) -> None:
+    """End what is left of a dead run's Ray head on this machine."""
+    recorded = ProcessGroup.recorded(folder / "head.json")
+    if recorded is None:
+        return
+    group, extra = recorded
+    group.stop()
+    temp = Path(extra["temp"])
+    if temp.name.startswith("ct-"):
+        shutil.rmtree(temp, ignore_errors=True)
+    (folder / "head.json").unlink()
+
+
+def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
+    """Give instances back and return those that EC2 didn't confirm in time."""
+    ec2 = calls_to(cloud.endpoint)
+    wanted = {found.instance.id for found in doomed}
+    ec2.terminate(sorted(wanted))
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        left = [instance for instance in ec2.ours(ended=False) if instance.id in wanted]
+        if not left or time.monotonic() > give_up:
+            break
+        time.sleep(0.5)
+    for run in {found.instance.run for found in doomed}:
+        if (home.runs() / run).is_dir():
+            sweeping.keep_records(ec2, run, home.runs() / run / "instances.json")
+    return left
+
+
+def _folders() -> list[Path]:
+    return sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
+
+
+def _controller(folder: Path) -> tuple[ProcessGroup, dict[str, str]] | None:
+    try:
+        return ProcessGroup.recorded(folder / "controller.json")
+    except (json.JSONDecodeError, KeyError):
+        return None
+
+
+def _expired(lease: str) -> bool:
+    try:
+        end = datetime.strptime(lease, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return end.timestamp() < time.time()

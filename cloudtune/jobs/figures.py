@@ -1,0 +1,108 @@
+"""What a run has come to, as its policy and its record tell it."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.trial import better
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudtune.engine.timeline import Timeline
+    from cloudtune.policy.run import RunPolicy
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run came to: the same figures of a simulated and of a real one.
+
+    `epochs` are those of the trial that did best; `gpu_hours` are paid for, whether trials train
+    in them or not; `instances` is the most at once.
+    """
+
+    seconds: float
+    dollars: float
+    trials: float
+    epochs: float
+    gpu_hours: float
+    instances: float
+
+
+def figures(policy: RunPolicy) -> Figures:
+    """Return what a run has come to so far; of one that has ended, in all."""
+    end, best = policy.over_at, policy.best
+    began = end if policy.began is None else policy.began
+    rented = [each for each in policy.fleet if each.launched]
+    lives = [(r.began_at, end if r.gone_at is None else r.gone_at, r.offer.gpus) for r in rented]
+    return Figures(
+        seconds=max(0.0, end - began),
+        dollars=policy.spent(end),
+        trials=len(policy.trials),
+        epochs=max(policy.trials[best.trial].history) if best is not None else 0,
+        gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
+        instances=_most((since, until) for since, until, _ in lives),
+    )
+
+
+def _most(lives: Iterable[tuple[float, float]]) -> int:
+    """Return how many there were at once; one that begins as another ends comes after it."""
+    changes = sorted(
+        change for since, until in lives if until > since for change in ((since, 1), (until, -1))
+    )
+    size = most = 0
+    for _, change in changes:
+        size += change
+        most = max(most, size)
+    return most
+
+
+@dataclass(frozen=True)
+class RungReport:
+    """How many trials trained until an epoch, the best of them there, and what it took.
+
+    `gpu_hours` were trained in the epochs since the rung before, by all trials; `first_at` and
+    `last_at` are the run seconds at which the first and the last trial reached the rung.
+    """
+
+    epoch: int
+    trials: int
+    best: float | None
+    gpu_hours: float
+    first_at: float | None
+    last_at: float | None
+
+
+def rung_reports(
+    policy: RunPolicy, timeline: Timeline, rungs: Sequence[int]
+) -> tuple[RungReport, ...]:
+    """Return a report of each rung; `rungs` ascends, and ends with the last epoch."""
+    arrived: list[dict[str, float]] = [{} for _ in rungs]
+    seconds = [0.0 for _ in rungs]
+    for epoch in timeline.epochs:
+        level = min(bisect.bisect_left(rungs, epoch.number), len(rungs) - 1)
+        seconds[level] += epoch.told.seconds * epoch.width
+        if epoch.number >= rungs[level]:
+            arrived[level].setdefault(epoch.trial, epoch.told.at)
+    return tuple(
+        RungReport(
+            epoch=epoch,
+            trials=len(times),
+            best=_best(policy, times, epoch),
+            gpu_hours=spent / 3600.0,
+            first_at=min(times.values(), default=None),
+            last_at=max(times.values(), default=None),
+        )
+        for epoch, times, spent in zip(rungs, arrived, seconds, strict=True)
+    )
+
+
+def _best(policy: RunPolicy, names: Iterable[str], epoch: int) -> float | None:
+    best: float | None = None
+    for name in names:
+        metric = policy.trials[name].history.get(epoch)
+        if better(policy.state.mode, metric, best):
+            best = metric
+    return best

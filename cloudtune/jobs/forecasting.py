@@ -1,0 +1,164 @@
+"""What a run may come to, told beforehand: by its stages, or by playing the very policy.
+
+The two estimators fill the same `Forecast`, and rent nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import UsageError
+from cloudtune.jobs.figures import figures
+from cloudtune.jobs.job import policy_of
+from cloudtune.plan import Forecast, Limits, Spread
+from cloudtune.planners.estimate.outlook import outlook
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.figures import Figures
+    from cloudtune.plan import Plan, Rentable
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.policy.run import RunPolicy
+
+DRAWS = 1000
+"""So often the durations of stages are drawn."""
+RUNS = 20
+MIN_RUNS = 3
+FORECAST_EVENTS = 100_000
+"""All simulated runs together take about as many events at most, but for `MIN_RUNS`."""
+MAX_EVENTS = 1_000_000
+"""A run without limits that goes on after so many events is taken to be endless."""
+
+
+class Estimator(Protocol):
+    """Says what a run may come to."""
+
+    def forecast(self) -> Forecast:
+        """Return the spreads of a run's seconds and dollars, and how likely it keeps its limits."""
+        ...
+
+
+@dataclass(frozen=True)
+class StageDraws:
+    """Draws the durations of a plan's stages; `request.limits` are those that it is to keep."""
+
+    request: PlanRequest
+    plan: Plan
+    seed: int
+    samples: int = DRAWS
+
+    def forecast(self) -> Forecast:
+        """Return the spreads of what the stages take, and how likely they keep the limits."""
+        return outlook(self.request, self.plan, samples=self.samples, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class PlayedRuns:
+    """Plays the very policy at the profiles' speeds, with made-up metrics.
+
+    The runs ask for their first instance at `begin` (run seconds). Large jobs are played less
+    often: `samples` times at most, `MIN_RUNS` times at least.
+    """
+
+    experiment: Experiment
+    rentables: tuple[Rentable, ...]
+    limits: Limits
+    begin: float = 0.0
+    staged: Plan | None = None
+    samples: int = RUNS
+
+    def forecast(self) -> Forecast:
+        """Return the spreads of what the runs come to, and how many keep the limits.
+
+        Raises:
+            UsageError: no limit is set, and a run wouldn't end.
+        """
+        played: list[RunPolicy] = []
+        events = 0
+        while len(played) < min(MIN_RUNS, self.samples) or (
+            len(played) < self.samples and events * (1 + 1 / len(played)) <= FORECAST_EVENTS
+        ):
+            policy, taken = self._play(len(played))
+            played.append(policy)
+            events += taken
+        return _told([figures(policy) for policy in played], played, self.limits)
+
+    def _play(self, seed: int) -> tuple[RunPolicy, int]:
+        """Return the policy of a run that is over, and how many events it took."""
+        experiment, metric = self.experiment, self.experiment.metric
+        policy = policy_of(
+            experiment, self.rentables, self.limits, self.staged, heartbeat=False, checked=False
+        )
+        curves = synthetic_metric(metric.mode, seed)
+        most = MAX_EVENTS if self.limits == Limits() else None
+        world = SimWorld(self.rentables, metric.name, curves, seed, begin=self.begin)
+        counting = _Counting(world, most)
+        run(policy, counting, _Nothing())
+        if not policy.ended:
+            raise UsageError(
+                f"{experiment.strategy.name} would never end: {MAX_EVENTS:,} events of a simulated "
+                "run are over, and it goes on. Set --deadline or --budget, or fewer --trials"
+            )
+        return policy, counting.events
+
+
+class _Counting:
+    """A world that counts its events, and ends after `most` events, whatever goes on."""
+
+    def __init__(self, world: SimWorld, most: int | None) -> None:
+        self._world, self._most = world, most
+        self.apply = world.apply
+        self.events = 0
+
+    def next_event(self) -> Event | None:
+        self.events += 1
+        over = self._most is not None and self.events > self._most
+        return None if over else self._world.next_event()
+
+
+class _Nothing:
+    """A ledger of what nobody will ask about."""
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Forget it."""
+
+
+def _told(found: Sequence[Figures], played: Sequence[RunPolicy], limits: Limits) -> Forecast:
+    deadline, budget = limits.deadline, limits.budget
+    # Counted from the run's begin, when nothing was asked for yet.
+    in_time = [deadline is None or policy.over_at <= deadline for policy in played]
+    in_money = [budget is None or each.dollars <= budget for each in found]
+    both = [one and other for one, other in zip(in_time, in_money, strict=True)]
+    return Forecast(
+        seconds=_spread([each.seconds for each in found]),
+        dollars=_spread([each.dollars for each in found]),
+        trials=_spread([each.trials for each in found]),
+        epochs=_spread([each.epochs for each in found]),
+        gpu_hours=_spread([each.gpu_hours for each in found]),
+        instances=_spread([each.instances for each in found]),
+        in_time=None if deadline is None else _share(in_time),
+        in_money=None if budget is None else _share(in_money),
+        within=None if limits == Limits() else _share(both),
+        results=_share([policy.best is not None for policy in played]),
+        samples=len(found),
+        seed=0,
+        source="policy",
+    )
+
+
+def _share(of: Sequence[bool]) -> float:
+    return sum(of) / len(of)
+
+
+def _spread(draws: Sequence[float]) -> Spread:
+    """Return the percentiles: the least draws that so large a share of all doesn't exceed."""
+    ordered, count = sorted(draws), len(draws)
+    p5, p50, p95 = (ordered[max(0, -(-count * share // 100) - 1)] for share in (5, 50, 95))
+    return Spread(p5, p50, p95, sum(draws) / count)

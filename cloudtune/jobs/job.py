@@ -1,0 +1,269 @@
+"""A job as a run begins it: everything that the policy is made from, so that it can be remade.
+
+The header of a ledger is a job. A fresh policy made from it and fed the ledger's events decides
+as the recorded one did: that is how a run is reported, checked and one day resumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.engine.ledger import read_header
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.search_space import sample
+from cloudtune.plan import BY_PLAN, Charges, Limits, Rentable, RunPlan
+from cloudtune.policy.base import Brakes, Metric, drain_seconds
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.registry import (
+    ALLOCATORS,
+    FLEETS,
+    SEER,
+    STRATEGIES,
+    chosen,
+    components,
+    run_policy,
+    sampler_for,
+)
+from cloudtune.serialization import decode, encode
+from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
+from cloudtune.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Plan
+    from cloudtune.policy.registry import Choice
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.strategies.base import Sampler
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run, by which plan, within which limits; `began` is its time zero (Unix time).
+
+    `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
+    refuses these. `zones` are those in which an offer without one can be asked for.
+    """
+
+    run: str
+    experiment: Experiment
+    plan: RunPlan
+    rentables: tuple[Rentable, ...]
+    limits: Limits
+    began: float
+    paced: bool
+    price_source: str
+    standins: tuple[Rentable, ...] = ()
+    zones: tuple[str, ...] = ()
+
+    def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
+        """Return a fresh policy for the job; equal jobs give policies that decide equally.
+
+        `heartbeat` and `checked` are `RunPolicy`'s.
+        """
+        return policy_of(
+            self.experiment,
+            (*self.rentables, *self.standins),
+            self.limits,
+            self.plan.staged,
+            zones=self.zones,
+            heartbeat=heartbeat,
+            checked=checked,
+        )
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Every offer that may be asked for."""
+        known = (each.offer for each in (*self.rentables, *self.standins))
+        return tuple(dict.fromkeys((*self.plan.offers, *known)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as JSON."""
+        return {
+            "run": self.run,
+            "experiment": self.experiment.to_json(),
+            "plan": encode(self.plan),
+            "rentables": encode(self.rentables),
+            "limits": encode(self.limits),
+            "began": self.began,
+            "paced": self.paced,
+            "price_source": self.price_source,
+            "standins": encode(self.standins),
+            "zones": list(self.zones),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Return the job that `to_json` was given."""
+        return cls(
+            run=data["run"],
+            experiment=Experiment.from_json(data["experiment"]),
+            plan=decode(RunPlan, data["plan"]),
+            rentables=tuple(decode(Rentable, each) for each in data["rentables"]),
+            limits=decode(Limits, data["limits"]),
+            began=data["began"],
+            paced=data["paced"],
+            price_source=data["price_source"],
+            standins=tuple(decode(Rentable, each) for each in data.get("standins", ())),
+            zones=tuple(data.get("zones", ())),
+        )
+
+
+def job_of_ledger(path: Path) -> Job:
+    """Return the job that a ledger is the record of: its header.
+
+    Raises:
+        CloudtuneError: not a ledger of a version that this program reads, or a damaged one.
+    """
+    header = read_header(path)
+    try:
+        return Job.from_json(header)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CloudtuneError(f"{path}:1: a damaged header, of no job ({error})") from None
+
+
+def choices() -> dict[str, tuple[str, ...]]:
+    """Return the names that the fields of an experiment's strategy may have."""
+    return {
+        "name": tuple(STRATEGIES),
+        "sampler": tuple(SAMPLERS),
+        "allocator": (*ALLOCATORS, BY_PLAN, SEER),
+        "fleet": (*FLEETS, BY_PLAN, SEER),
+    }
+
+
+def trials(experiment: Experiment) -> tuple[Trial, ...]:
+    """Return the trials of an experiment: as many configurations as it asks for, by its seed."""
+    configs = sample(experiment.space, experiment.trials, experiment.seed)
+    digits = max(2, len(str(len(configs) - 1)))
+    return tuple(Trial(f"t{n:0{digits}d}", config) for n, config in enumerate(configs))
+
+
+# ---- its parts -----------------------------------------------------------------------------------
+
+
+def choice_of(experiment: Experiment) -> Choice:
+    """Return the names of an experiment's strategy, allocator and fleet rule.
+
+    Raises:
+        UsageError: there is none of such a name, or they don't go together.
+    """
+    asked = experiment.strategy
+    return chosen(asked.name, asked.allocator or "", asked.fleet or "")
+
+
+def policy_of(
+    experiment: Experiment,
+    rentables: Sequence[Rentable],
+    limits: Limits,
+    plan: Plan | None = None,
+    *,
+    zones: Sequence[str] = (),
+    heartbeat: bool = True,
+    checked: bool = True,
+) -> RunPolicy:
+    """Return a fresh policy for an experiment; `plan` where its choices go by one.
+
+    Raises:
+        UsageError: no strategy, sampler, allocator or fleet rule of such a name.
+    """
+    context, metric = context_of(experiment, rentables, limits), experiment.metric
+    own = brakes(experiment, rentables)
+    return run_policy(
+        context,
+        components(context, sampler_of(experiment), choice_of(experiment), own, plan),
+        Metric(metric.name, metric.mode),
+        own,
+        charges=charges_of(experiment),
+        vcpu_quotas=experiment.cloud.vcpu_quotas,
+        zones=zones,
+        max_concurrent=experiment.strategy.max_concurrent,
+        target=experiment.strategy.target,
+        heartbeat=heartbeat,
+        checked=checked,
+    )
+
+
+def context_of(
+    experiment: Experiment, rentables: Sequence[Rentable], limits: Limits
+) -> BuildContext:
+    """Return what the strategy, the allocator and the fleet rule of an experiment are made from."""
+    return BuildContext(
+        rentables=tuple(rentables),
+        max_instances=experiment.cloud.max_instances,
+        limits=limits,
+        mode=experiment.metric.mode,
+        min_epochs=experiment.epochs.min,
+        max_epochs=experiment.epochs.max,
+        eta=experiment.eta,
+        trials=experiment.trials,
+        seed=experiment.seed,
+    )
+
+
+def sampler_of(experiment: Experiment) -> Sampler:
+    """Return what gives an experiment's trials, one after the other; at most as many as it says.
+
+    Raises:
+        UsageError: there is none of such a name, or its strategy can do nothing with it.
+    """
+    kind, random_fraction = _sampler(experiment)
+    if kind == "random":
+        return Drawn(experiment)
+    return SpaceSampler(
+        experiment.space,
+        kind,
+        mode=experiment.metric.mode,
+        seed=experiment.seed,
+        most=experiment.trials,
+        random_fraction=random_fraction,
+    )
+
+
+def sampler_name(experiment: Experiment) -> str:
+    """Return the name of the sampler that an experiment asks for, or that suits its strategy.
+
+    Raises:
+        UsageError: there is none of such a name, or its strategy can do nothing with it.
+    """
+    return _sampler(experiment)[0]
+
+
+def _sampler(experiment: Experiment) -> tuple[str, float]:
+    asked = experiment.strategy.sampler or ""
+    if choice_of(experiment).planned and asked in MODEL_BASED:
+        raise UsageError(
+            f"sampler {asked}: a plan of stages asks for all its trials before there is a result "
+            "to learn from; take another sampler, or a strategy that decides as results come in"
+        )
+    return sampler_for(experiment.strategy.name, asked)
+
+
+class Drawn(SpaceSampler):
+    """The configurations that a run planned beforehand would try as well: the random sampler."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        space, most, seed = experiment.space, experiment.trials, experiment.seed
+        super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
+        self._drawn_before = iter(sample(space, most, seed))
+
+    def ask(self) -> Trial | None:
+        """Return the next one; None after the last."""
+        config = None if self._given >= self._most else next(self._drawn_before, None)
+        return None if config is None else self._begun(config)
+
+
+def charges_of(experiment: Experiment) -> Charges:
+    """Return what an experiment's run costs besides its instances."""
+    charges = experiment.charges
+    return Charges(charges.per_launch or 0.0, (charges.per_hour or 0.0) / 3600.0)
+
+
+def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
+    """Return how a job on these rentables keeps its limits; `avoid` for dry pools included."""
+    drain, avoid = drain_seconds(*(each.profile for each in rentables)), experiment.cloud.avoid
+    return Brakes(drain=drain) if avoid is None else Brakes(drain=drain, avoid=avoid)

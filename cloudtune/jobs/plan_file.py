@@ -1,0 +1,146 @@
+"""Plans on disk: what `plan --save` writes and `run` carries out, if nothing has changed since."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.jobs import planning
+from cloudtune.jobs.job import Job, choice_of, trials
+from cloudtune.jobs.stages import work
+from cloudtune.policy.planned import PLANNED
+from cloudtune.profiles import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.catalog import Catalog, Market
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.plan import Plan, RunPlan
+
+VERSION = 3
+TOLERANCE = 0.05
+"""By how much a price may have moved since the plan was made, as a share of it."""
+
+
+def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
+    """Return the job that carries a plan out."""
+    catalog = planned.problem.catalog
+    return Job(
+        run="",
+        experiment=planned.problem.experiment,
+        plan=planned.plan,
+        rentables=planned.rentables,
+        standins=planned.standins,
+        limits=planned.limits,
+        began=began,
+        paced=paced,
+        price_source=f"{catalog.source}, {catalog.as_of}",
+    )
+
+
+def save_plan(path: Path, planned: Planned) -> None:
+    """Write a plan down so that `run` can carry out exactly that plan.
+
+    Raises:
+        UsageError: it can't be written there.
+    """
+    data = {"cloudtune_plan": VERSION, **job_of(planned, 0.0, paced=False).to_json()}
+    try:
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--save: {path} can't be written: {error.strerror}") from None
+
+
+def load_plan(path: Path) -> Job | None:
+    """Return a saved plan; None if the file isn't one (it may be an experiment).
+
+    Raises:
+        UsageError: the script has changed since, or the plan is damaged or of another version.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(data, dict) or "cloudtune_plan" not in data:
+        return None
+    if data["cloudtune_plan"] != VERSION:
+        raise UsageError(f"{path}: a plan of another version of cloudtune; plan again")
+    try:
+        job = Job.from_json(data)
+        trouble = _damage(job)
+    except (AttributeError, CloudtuneError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
+    if trouble:
+        raise UsageError(f"{path}: a damaged plan ({trouble}); make it again")
+    job.experiment.check_train()
+    measured = {each.profile.script_hash for each in job.rentables} - {""}
+    if measured - {store.script_hash(job.experiment.train_file)}:
+        raise UsageError(
+            f"{path}: {job.experiment.train_file} has changed since this was planned; plan again"
+        )
+    return job
+
+
+def _damage(job: Job) -> str:
+    """Return what makes a plan impossible to carry out, "" where nothing does."""
+    plan, choice = job.plan, choice_of(job.experiment)
+    if (plan.strategy, plan.allocator, plan.fleet_rule) != astuple(choice):
+        return "its strategy, allocator and fleet aren't those of its experiment"
+    if choice.planned != (plan.staged is not None):
+        return "it has no stages to go by" if choice.planned else "nothing goes by its stages"
+    if not set(plan.offers) <= {each.offer for each in job.rentables}:
+        return "nothing is known of one of its offers"
+    figures = (plan.estimate.seconds, plan.estimate.dollars, *filter(None, astuple(job.limits)))
+    if not all(map(math.isfinite, figures)):
+        return "its time, its price or a limit is no number"
+    return "" if plan.staged is None else _damaged_stages(job.experiment, plan.staged)
+
+
+def _damaged_stages(experiment: Experiment, plan: Plan) -> str:
+    found = tuple(stage.stage for stage in plan.stages)
+    wished = work(experiment, len(trials(experiment)), experiment.epochs.max)
+    if found != wished and not PLANNED[experiment.strategy.name].explores:
+        return "its stages aren't those of its experiment"
+    for stage in plan.stages:
+        if sum(group.trials for group in stage.groups) != stage.stage.trials:
+            return "a stage's groups don't have its trials"
+        if any(g.instances < 1 or g.width <= 0 or g.waves < 1 for g in stage.groups):
+            return "a group has no instances, no width or no waves"
+        if stage.instances > plan.max_instances:
+            return "a stage has more instances than the plan allows"
+    return "" if plan.stages else "it has no stages to go by"
+
+
+def refuse_moved_prices(path: Path, job: Job, tolerance: float) -> None:
+    """Pass if the plan's prices are today's, give or take the tolerance (a share of each).
+
+    Raises:
+        UsageError: some prices have moved, or are not offered any more; names them.
+    """
+    markets: tuple[Market, ...] = tuple(dict.fromkeys(o.market for o in job.plan.offers))
+    today = planning.catalog_of(job.experiment, markets)
+    moved = list(_moved(job.plan, today, tolerance))
+    if moved:
+        raise UsageError(
+            f"{path}: prices have moved by more than {tolerance:.0%} since this was planned: "
+            f"{'; '.join(moved)}. Plan again, or accept it with --price-tolerance"
+        )
+
+
+def _moved(plan: RunPlan, today: Catalog, tolerance: float) -> Iterator[str]:
+    for offer in plan.offers:
+        name = f"{offer.instance_type.name} {offer.market}"
+        zone = offer.zone or None
+        try:
+            now = today.offer(offer.instance_type.name, offer.market, zone).usd_per_hour
+        except UsageError:
+            yield f"{name} is not offered any more"
+            continue
+        if abs(now - offer.usd_per_hour) > tolerance * offer.usd_per_hour:
+            yield f"{name} was ${offer.usd_per_hour:g} an hour and is ${now:g}"

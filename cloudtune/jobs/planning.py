@@ -1,0 +1,312 @@
+"""From an experiment to a plan of its run: what there is to rent, who decides, what to expect."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.node.lease import RENEW_SECONDS
+from cloudtune.infra.provider import provider_named
+from cloudtune.jobs import home
+from cloudtune.jobs.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
+from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name
+from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
+from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.profiles import store
+from cloudtune.text import limits_text, width_text
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.catalog import Catalog, InstanceType, Market
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.forecasting import Estimator
+    from cloudtune.jobs.stages import Asked
+    from cloudtune.plan import Limits, Plan
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.policy.registry import Choice
+    from cloudtune.scaling import ScalingProfile
+
+LEASE_GRACE_SECONDS = 600.0
+"""How much longer than its run may take an instance may live, if nobody gives it back."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run before it begins, within the user's `limits`; `elapsed` seconds are gone already.
+
+    `asked` is None where nothing goes by stages. The experiment of the problem may have other
+    trials than the user's: as many as can be had.
+    """
+
+    problem: Problem
+    plan: RunPlan
+    options: PlanOptions
+    limits: Limits
+    elapsed: float = 0.0
+    asked: Asked | None = None
+
+    @property
+    def rentables(self) -> tuple[Rentable, ...]:
+        """The rentables that the plan uses."""
+        return tuple(each for each in self.problem.rentables if each.offer in self.plan.offers)
+
+    @property
+    def standins(self) -> tuple[Rentable, ...]:
+        """The other rentables, which the run may turn to where these can't be had."""
+        return tuple(each for each in self.problem.rentables if each.offer not in self.plan.offers)
+
+
+# ---- what there is ------------------------------------------------------------------------------
+
+
+def markets_of(experiment: Experiment) -> tuple[Market, ...]:
+    """Return the markets that an experiment may rent on."""
+    market = experiment.cloud.market
+    return ("on-demand", "spot") if market == "any" else (market,)
+
+
+def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None) -> Catalog:
+    """Return the prices that apply to an experiment, as its provider has them.
+
+    Raises:
+        UsageError: a budget could not be kept, as nobody knows the region's prices.
+    """
+    cloud = experiment.cloud
+    provider = provider_named(cloud.provider)
+    return provider.catalog(cloud, markets or markets_of(experiment), home.home())
+
+
+def stored_profiles(
+    experiment: Experiment, given: str | None = None, types: Sequence[InstanceType] | None = None
+) -> list[ScalingProfile]:
+    """Return the usable profiles of an experiment's script on its instance types."""
+    return store.resolve(
+        given,
+        store.script_hash(experiment.train_file),
+        instance_types(experiment) if types is None else types,
+        store=home.home() / "profiles",
+        beside=experiment.directory,
+    )
+
+
+def instance_types(experiment: Experiment) -> list[InstanceType]:
+    """Return the instance types that an experiment names, patterns resolved."""
+    return provider_named(experiment.cloud.provider).instance_types(experiment.cloud)
+
+
+def problem_of(
+    experiment: Experiment,
+    profiles: Sequence[ScalingProfile],
+    markets: tuple[Market, ...] | None = None,
+) -> Problem:
+    """Return what there is to choose from; where a type wasn't measured, derived if possible.
+
+    Shares of a GPU at which the trials have no room in its memory are none of it.
+    """
+    catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
+    by_type = {profile.instance_type: profile for profile in profiles}
+    offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
+    known = provider_named(experiment.cloud.provider).known_types()
+    found: list[Rentable] = []
+    notes: list[str] = []
+    for offer in offers:
+        machine = offer.instance_type
+        if machine.name not in by_type:
+            derived = _derived(machine, profiles, known)
+            if derived is None:
+                continue
+            by_type[machine.name] = derived
+        profile, note = _with_room(by_type[machine.name], machine)
+        notes += note
+        if profile.widths:
+            found.append(Rentable(offer, profile, experiment.cloud.max_instances))
+    return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)))
+
+
+def _with_room(
+    profile: ScalingProfile, machine: InstanceType
+) -> tuple[ScalingProfile, Sequence[str]]:
+    """Return a profile with the widths that fit into a type's GPUs; a note where others don't."""
+    room = machine.gpu_memory_mib
+    fitting = [width for width in profile.widths if profile.fits(width, room)]
+    crowded = [width_text(width) for width in profile.widths if width not in fitting]
+    if not crowded:
+        return profile, ()
+    widths = ", ".join(reversed(crowded))
+    note = f"{machine.name}: no trials at {widths} of a GPU, whose {room:,} MiB they would exceed"
+    return profile.only(fitting), (note,)
+
+
+def _derived(
+    machine: InstanceType,
+    profiles: Sequence[ScalingProfile],
+    known: Mapping[str, InstanceType],
+) -> ScalingProfile | None:
+    """Return the surest of the profiles that follow from those of other types."""
+    from cloudtune.profiles.ratios import derive  # noqa: PLC0415  rarely needed
+
+    derived = (derive(each, known[each.instance_type], machine) for each in profiles)
+    found = [each for each in derived if each is not None]
+    return min(found, key=lambda each: each.error, default=None)
+
+
+def no_profile(experiment: Experiment) -> UsageError:
+    """Return the error for a plan that has nothing to go by."""
+    types = ", ".join(machine.name for machine in instance_types(experiment))
+    return UsageError(
+        f"no profile of {experiment.train_file} on {types}; planning rents nothing, so measure "
+        "it with `cloudtune profile`, name a file with --profile FILE, or begin with published "
+        "figures: --profile resnet50-cifar10@v100 (docs/profiles.md lists them)"
+    )
+
+
+# ---- planning -----------------------------------------------------------------------------------
+
+
+def make_plan(
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions | None = None,
+    elapsed: float = 0.0,
+    *,
+    force: bool = False,
+    runs: int = RUNS,
+) -> Planned:
+    """Return what a run of an experiment would do, within the limits.
+
+    With `force` also where no plan keeps them: such a run ends at its limits. A forecast that plays
+    the policy plays it up to `runs` times.
+
+    Raises:
+        InfeasibleError: no plan keeps the limits, or in no simulated run a trial finished an epoch;
+            carries the fastest, the cheapest and the nearest plan of stages there is.
+        UsageError: a choice has no such name, an option makes no sense for it, or the run would
+            never end.
+    """
+    options = options or PlanOptions()
+    choice = choice_of(problem.experiment)
+    options.check(choice)
+    sampler_name(problem.experiment)  # refuses one that doesn't go with the others
+    if not problem.rentables:
+        raise no_profile(problem.experiment)
+    asked = staged = None
+    if choice.planned:
+        problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
+    request = None if asked is None else asked.request
+    plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
+    if plan.forecast.results == 0 and not force:
+        raise InfeasibleError(_no_result(plan, limits), None, None)
+    return Planned(problem, plan, options, limits, elapsed, asked)
+
+
+def run_plan(
+    problem: Problem,
+    limits: Limits,
+    elapsed: float = 0.0,
+    *,
+    request: PlanRequest | None = None,
+    staged: Plan | None = None,
+    draws: int = DRAWS,
+    runs: int = RUNS,
+) -> RunPlan:
+    """Return what is known beforehand of a run, by the names that its experiment gives.
+
+    `staged` are the stages that it goes by, planned for `request`. The forecast draws their
+    durations `draws` times; where the run does anything else than follow them, the policy is played
+    up to `runs` times.
+
+    Raises:
+        UsageError: a choice has no such name, or the run would never end.
+    """
+    experiment, choice = problem.experiment, choice_of(problem.experiment)
+    cloud, offers = experiment.cloud, tuple(each.offer for each in problem.rentables)
+    estimator: Estimator
+    if request is not None and staged is not None and follows(choice):
+        offers = staged.offers
+        estimator = StageDraws(request, staged, experiment.seed, draws)
+    else:
+        begin = elapsed + SETUP_SECONDS
+        estimator = PlayedRuns(experiment, problem.rentables, limits, begin, staged, runs)
+    return RunPlan(
+        strategy=choice.strategy,
+        allocator=choice.allocator,
+        fleet_rule=choice.fleet,
+        offers=offers,
+        fleet=_largest_fleet(problem, limits, choice, staged),
+        max_instances=cloud.max_instances,
+        forecast=estimator.forecast(),
+        charges=charges_of(experiment),
+        vcpu_quotas=cloud.vcpu_quotas,
+        staged=staged,
+    )
+
+
+def _largest_fleet(
+    problem: Problem, limits: Limits, choice: Choice, staged: Plan | None
+) -> tuple[Machines, ...]:
+    """Return what there may be at once; by stages that are planned anew, whatever is allowed."""
+    if staged is not None and follows(choice):
+        return largest_fleet(staged)
+    if choice.fleet == BY_PLAN:
+        dearest = max((each.offer for each in problem.rentables), key=lambda o: o.usd_per_second)
+        return (Machines(dearest, problem.experiment.cloud.max_instances),)
+    policy = policy_of(problem.experiment, problem.rentables, limits, staged)
+    rule, state = policy.fleet_rule, policy.state
+    wanted = rule.target(state, rule.max_gpus(state))
+    return tuple(Machines(offer, count) for offer, count in wanted.items() if count)
+
+
+def _no_result(plan: RunPlan, limits: Limits) -> str:
+    samples, epoch = plan.forecast.samples, "no trial finished an epoch"
+    return (
+        f"in none of {samples} simulated runs within {limits_text(limits)} anything came of it: "
+        f"{epoch}. Raise --deadline or --budget (--force runs it all the same)"
+    )
+
+
+# ---- what it may come to at the worst ------------------------------------------------------------
+
+
+def join_seconds(profile: ScalingProfile) -> float:
+    """Return what an instance may take to join, and then to have its lease renewed."""
+    return profile.launch.high + profile.boot.high + 2 * RENEW_SECONDS
+
+
+def longest(plan: RunPlan, limits: Limits | None = None) -> float:
+    """Return the seconds after which a run, or an instance of it, is given up.
+
+    Three times the estimate and an hour, or as long as the budget pays for the cheapest instance
+    alone if that is longer.
+    """
+    seconds = 3 * plan.estimate.seconds + 3600.0
+    if limits is None or limits.budget is None:
+        return seconds
+    rate = min(offer.usd_per_second for offer in plan.offers)
+    return max(seconds, limits.budget / rate + 3600.0) if rate > 0 else seconds
+
+
+def worst_bill(plan: RunPlan, limits: Limits, rentables: Sequence[Rentable]) -> tuple[float, str]:
+    """Return the largest bill that a run can end with, and when it does.
+
+    Leases end what is rented when the limits would be passed, whatever becomes of the controller;
+    an instance that still boots has the seconds that joining may take, until the deadline at most.
+    """
+    lives = min(longest(plan, limits), limits.deadline or math.inf)
+    if limits.budget is None:
+        launched = sum(plan.launches.values()) * plan.charges.usd_per_launch
+        when = f"the run goes on for {format_seconds(lives)}"
+        dollars = plan.usd_per_second * lives + launched
+        return dollars, f"no budget is set: that is if {when} with all of it rented"
+    joining = max(join_seconds(each.profile) for each in rentables)
+    booting = plan.usd_per_second * joining
+    return limits.budget + booting, (
+        f"the run itself stops below {format_dollars(limits.budget)}, and if this machine dies, "
+        f"leases end the instances by then; what is still booting may last "
+        f"{format_seconds(joining)} longer ({format_dollars(booting)}). `cloudtune gc` ends all at "
+        "once"
+    )

@@ -1,0 +1,285 @@
+"""The finding of `cloudtune plan`, with all figures that the screen and the JSON show."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.jobs import home
+from cloudtune.jobs.alternatives import alternatives, compared, front
+from cloudtune.jobs.job import sampler_name
+from cloudtune.jobs.planning import worst_bill
+from cloudtune.planners.reserve import MARGIN
+from cloudtune.profiles.store import age
+from cloudtune.serialization import encode
+from cloudtune.text import proof
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.jobs.alternatives import Alternative, Comparison
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.plan import Limits, Plan, RunPlan
+    from cloudtune.scaling import ScalingProfile
+
+_LIKELY = 0.5
+"""A run that decides as it goes is told to break a limit that it keeps more rarely than this."""
+
+
+@dataclass(frozen=True)
+class PriceNote:
+    """Where the prices come from, of which date, how many days ago that was."""
+
+    source: str
+    as_of: str
+    age_days: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProfileNote:
+    """What is known of the script's speed on one instance type.
+
+    `age_days` is None where nobody knows when it was measured. `error` is the relative standard
+    deviation of a profile derived from another type's; 0 where it was measured on this type.
+    """
+
+    instance_type: str
+    source: str
+    measured_at: str
+    age_days: int | None = None
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a run of an experiment would do, how sure that is, and what else could be done.
+
+    `trials` is how many are started, at most where that is decided as results come in.
+    `confidence` is the probability with which the limits are to be kept; None where the plan was
+    made to keep them on average. `objective` is what its stages are the best of; None where there
+    are none. `front` ascends in seconds. `considered` counts the offers that could be chosen from.
+    `storage` is where checkpoints go. `worst_dollars` is the bill if everything goes wrong, as
+    `worst_why` says. `usable` is what stages may take of the limits.
+    """
+
+    name: str
+    trials: int
+    epochs: tuple[int, int]
+    eta: int
+    sampler: str
+    max_concurrent: int | None
+    target: float | None
+    metric: str
+    objective: str | None
+    confidence: float | None
+    limits: Limits
+    plan: RunPlan
+    alternatives: tuple[Alternative, ...]
+    front: tuple[Plan, ...]
+    prices: PriceNote
+    profiles: tuple[ProfileNote, ...]
+    considered: int
+    worst_dollars: float
+    worst_why: str
+    storage: str
+    assumptions: tuple[str, ...] = ()
+    comparison: tuple[Comparison, ...] = ()
+    usable: Limits | None = None
+
+    @property
+    def kept(self) -> Limits:
+        """The limits for the stages alone: the run needs time and money before and after them."""
+        return self.limits if self.usable is None else self.usable
+
+    def broken(self, plan: RunPlan) -> tuple[str, ...]:
+        """Return which limits ("deadline", "budget") a plan doesn't keep, by what was asked.
+
+        With a confidence those kept too rarely, or both where only the two at once are. Else those
+        that the estimate of its stages exceeds; without stages those that it rarely keeps.
+        """
+        sure = self.confidence
+        if sure is None and plan.followed is not None:
+            return _exceeded(self.kept, plan)
+        sure, forecast = _LIKELY if sure is None else sure, plan.forecast
+        chances = {"deadline": forecast.in_time, "budget": forecast.in_money}
+        limited = {name: chance for name, chance in chances.items() if chance is not None}
+        rare = tuple(name for name, chance in limited.items() if chance < sure)
+        if not rare and forecast.within is not None and forecast.within < sure:
+            return tuple(limited)
+        return rare
+
+
+def _exceeded(limits: Limits, plan: RunPlan) -> tuple[str, ...]:
+    pairs = {
+        "deadline": (plan.estimate.seconds, limits.deadline),
+        "budget": (plan.estimate.dollars, limits.budget),
+    }
+    return tuple(
+        name for name, (taken, limit) in pairs.items() if limit is not None and taken > limit
+    )
+
+
+def propose(planned: Planned, *, compare: bool = False) -> Proposal:
+    """Return what there is to tell of a run before it begins."""
+    experiment, plan, asked = planned.problem.experiment, planned.plan, planned.asked
+    catalog, staged = planned.problem.catalog, planned.plan.staged
+    today = time.strftime("%Y-%m-%d")
+    worst, why = worst_bill(plan, planned.limits, planned.rentables)
+    notes = (profile_note(each.profile, today) for each in planned.rentables)
+    return Proposal(
+        name=experiment.name,
+        trials=experiment.trials if staged is None else staged.stages[0].stage.trials,
+        epochs=(experiment.epochs.min, experiment.epochs.max),
+        eta=experiment.eta,
+        sampler=sampler_name(experiment),
+        max_concurrent=experiment.strategy.max_concurrent,
+        target=experiment.strategy.target,
+        metric=experiment.metric.name,
+        objective=None if asked is None else asked.aim,
+        confidence=planned.options.confidence,
+        limits=planned.limits,
+        usable=None if asked is None else asked.request.limits,
+        plan=plan,
+        alternatives=tuple(alternatives(planned)),
+        front=front(planned),
+        prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
+        profiles=tuple(dict.fromkeys(notes)),
+        considered=len(planned.problem.rentables),
+        worst_dollars=worst,
+        worst_why=why,
+        storage=home.storage(experiment.storage),
+        assumptions=tuple(_assumptions(planned)),
+        comparison=tuple(compared(planned)) if compare else (),
+    )
+
+
+def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
+    """Return what is told of a profile; `today` is a date, as in 2026-11-21."""
+    return ProfileNote(
+        profile.instance_type,
+        profile.source,
+        profile.measured_at,
+        age(profile.measured_at, today),
+        profile.error,
+    )
+
+
+def _assumptions(planned: Planned) -> Iterator[str]:
+    plan, asked, sure = planned.plan, planned.asked, planned.options.confidence
+    charges = plan.charges
+    if plan.forecast.source == "policy":
+        yield (
+            "the forecast's metrics are made up: who goes on, and so how much is trained, will "
+            "differ; seconds and dollars are the profile's and the catalog's"
+        )
+    yield from planned.problem.notes
+    if asked is not None and sure is None:
+        yield f"planned on mean durations, with {MARGIN:.0%} of each limit in reserve"
+    elif asked is not None:
+        yield f"planned so that the limits hold with {sure:g} probability"
+    if asked is not None and asked.limits.budget is None and planned.limits.budget is not None:
+        yield "planned for the deadline; the budget ends the run where that comes first"
+    if not (charges.usd_per_launch or charges.usd_per_second):
+        yield "instances only: this machine, storage and transfer are not in the price (charges)"
+    if any(offer.interruptions_per_hour for offer in plan.offers):
+        yield "spot: interruptions by EC2's bands, work since the last epoch is lost"
+    if any(each.profile.error for each in planned.rentables):
+        yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
+    if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
+        yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"
+    for quota, vcpus in plan.vcpu_quotas.items():
+        yield f"quota {quota}: {vcpus} vCPUs at once"
+
+
+# ---- as JSON -------------------------------------------------------------------------------------
+
+
+def to_json(proposal: Proposal) -> dict[str, Any]:
+    """Return a proposal as strict JSON: a number that isn't finite becomes null.
+
+    `saves` is what the chosen plan saves against another one; negative where the other is better.
+    Of the plans on the front only the figures are told.
+    """
+    plan = proposal.plan
+    data = {
+        "experiment": proposal.name,
+        "strategy": plan.strategy,
+        "allocator": plan.allocator,
+        "fleet_rule": plan.fleet_rule,
+        "trials": proposal.trials,
+        "epochs": proposal.epochs,
+        "eta": proposal.eta,
+        "sampler": proposal.sampler,
+        "max_concurrent": proposal.max_concurrent,
+        "target": proposal.target,
+        "metric": proposal.metric,
+        "objective": proposal.objective,
+        "confidence": proposal.confidence,
+        "limits": encode(proposal.limits),
+        "planner": None if plan.staged is None else plan.staged.planner,
+        "proof": proof(plan),
+        "plan": plan_json(plan),
+        "launches": _launches(plan),
+        "peak_instances": plan.peak_instances,
+        "breaks": proposal.broken(plan),
+        "alternatives": [_alternative(proposal, other) for other in proposal.alternatives],
+        "front": [
+            {**encode(p.estimate), "peak_instances": p.peak_instances} for p in proposal.front
+        ],
+        "prices": encode(proposal.prices),
+        "profiles": encode(proposal.profiles),
+        "considered": proposal.considered,
+        "worst": {"dollars": proposal.worst_dollars, "why": proposal.worst_why},
+        "storage": proposal.storage,
+        "assumptions": proposal.assumptions,
+        "comparison": [_comparison(row) for row in proposal.comparison],
+    }
+    return _strict(data)
+
+
+def plan_json(plan: RunPlan) -> dict[str, Any]:
+    """Return a plan as JSON, with what it is expected to take."""
+    return {**encode(plan), "estimate": encode(plan.estimate)}
+
+
+def _comparison(row: Comparison) -> dict[str, Any]:
+    plan = row.plan
+    told = None if plan is None else plan_json(plan)
+    proven = None if plan is None else proof(plan)
+    return {**encode(row), "plan": told, "proof": proven}
+
+
+def _launches(plan: RunPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "instance_type": offer.instance_type.name,
+            "market": offer.market,
+            "region": offer.region,
+            "zone": offer.zone,
+            "usd_per_hour": offer.usd_per_hour,
+            "instances": count,
+        }
+        for offer, count in plan.launches.items()
+    ]
+
+
+def _alternative(proposal: Proposal, other: Alternative) -> dict[str, Any]:
+    chosen, estimate = proposal.plan.estimate, other.plan.estimate
+    return {
+        "name": other.name,
+        "plan": plan_json(other.plan),
+        "proof": proof(other.plan),
+        "saves": {
+            "seconds": estimate.seconds - chosen.seconds,
+            "dollars": estimate.dollars - chosen.dollars,
+        },
+        "breaks": proposal.broken(other.plan),
+    }
+
+
+def _strict(data: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
+    return made

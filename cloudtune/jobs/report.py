@@ -1,0 +1,334 @@
+"""What a run did, against what was planned: read from its ledger, by replaying it."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.engine.accounting import accounted
+from cloudtune.engine.ledger import read_entries
+from cloudtune.engine.timeline import read
+from cloudtune.jobs.figures import RungReport, figures, rung_reports
+from cloudtune.jobs.job import job_of_ledger
+from cloudtune.serialization import encode
+from cloudtune.strategies.rungs import rung_epochs
+from cloudtune.trial import better
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.engine.accounting import Accounting, Amount, InstanceAccount
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.timeline import Epoch, Timeline
+    from cloudtune.fleet import Rented
+    from cloudtune.jobs.figures import Figures
+    from cloudtune.jobs.job import Job
+    from cloudtune.plan import Forecast, Group, StagePlan
+    from cloudtune.planners.following import Itinerary
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.progress import TrialProgress
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """One stage, planned against actual; `actual` is None for a stage that never began."""
+
+    plan: StagePlan
+    seconds: float | None
+    dollars: float | None
+
+
+@dataclass(frozen=True)
+class WidthChange:
+    """A trial that went on at another width: epochs before and after, without a gap."""
+
+    trial: str
+    before: float
+    after: float
+    last_epoch: int
+    next_epoch: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that can be told of a run from its ledger.
+
+    `stages` are those of a run that goes by a plan; `figures` are held against its forecast.
+    `timeline` is what its ledger, the `entries`, tells.
+    """
+
+    job: Job
+    policy: RunPolicy
+    entries: tuple[Entry, ...]
+    timeline: Timeline
+    stages: tuple[StageReport, ...]
+    fleet: tuple[tuple[float, int], ...]
+    width_changes: tuple[WidthChange, ...]
+    rungs: tuple[RungReport, ...]
+    figures: Figures
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run, from its first request on; so far, if it goes on."""
+        return self.figures.seconds
+
+    @property
+    def dollars(self) -> float:
+        """The bill."""
+        return self.figures.dollars
+
+    @property
+    def forecast(self) -> Forecast:
+        """The forecast of the plan, made before the run."""
+        return self.job.plan.forecast
+
+    @cached_property
+    def accounting(self) -> Accounting:
+        """Where the money went; its total is `dollars`."""
+        return accounted(self.timeline, self.job.offers, self.policy.state.charges)
+
+    @property
+    def planned_seconds(self) -> float:
+        """Seconds that the plan said the run takes, from its first request on."""
+        return self.job.plan.estimate.seconds
+
+    @property
+    def target_at(self) -> float | None:
+        """When the target was reached, in run seconds; None where none is set, or it wasn't."""
+        metric, target = self.policy.state.metric, self.policy.target
+        for epoch in self.timeline.epochs if target is not None else ():
+            value = epoch.told.metrics.get(metric.name)
+            if value is not None and not better(metric.mode, target, value):
+                return epoch.told.at
+        return None
+
+    def synced(self) -> dict[str, tuple[int, int]]:
+        """Return, for each trial with several ranks, epochs in sync and epochs checked."""
+        found: dict[str, tuple[int, int]] = {}
+        for epoch in self.timeline.epochs:
+            if epoch.told.in_sync is not None:
+                equal, checked = found.get(epoch.trial, (0, 0))
+                found[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
+        return found
+
+
+def load(folder: Path) -> Report:
+    """Return the report of a run's folder.
+
+    Raises:
+        CloudtuneError: the folder holds no ledger that this program reads.
+    """
+    path = folder / "ledger.jsonl"
+    return build(job_of_ledger(path), tuple(read_entries(path)))
+
+
+def build(job: Job, entries: tuple[Entry, ...]) -> Report:
+    """Return the report of a job, from the entries of its ledger in order."""
+    policy, timeline, epochs = job.policy(), read(entries), job.experiment.epochs
+    for entry in entries:
+        policy.handle(entry.event)
+    rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
+    it = policy.itinerary
+    return Report(
+        job=job,
+        policy=policy,
+        entries=entries,
+        timeline=timeline,
+        stages=() if it is None else tuple(_stages(policy, it, policy.over_at)),
+        fleet=timeline.fleet_sizes(),
+        width_changes=tuple(_width_changes(timeline)),
+        rungs=rung_reports(policy, timeline, rungs),
+        figures=figures(policy),
+    )
+
+
+def _stages(policy: RunPolicy, itinerary: Itinerary, end: float) -> Sequence[StageReport]:
+    # EC2 may tell an end before the moment at which the last stage began.
+    bounds = [*itinerary.stage_began, max([end, *itinerary.stage_began[-1:]])]
+    charges, launches = itinerary.plan.charges, _launches(policy, itinerary)
+    reports = []
+    for number, plan in enumerate(itinerary.plan.stages):
+        if number >= len(itinerary.stage_began):
+            reports.append(StageReport(plan, None, None))
+            continue
+        begin, until = bounds[number], bounds[number + 1]
+        dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
+        dollars += (until - begin) * charges.usd_per_second
+        dollars += launches[number] * charges.usd_per_launch
+        reports.append(StageReport(plan, until - begin, dollars))
+    return reports
+
+
+def _launches(policy: RunPolicy, itinerary: Itinerary) -> Counter[int]:
+    """Return how many instances were launched in each stage; a request may be one."""
+    began = itinerary.stage_began[1:]
+    launched = [rented for rented in policy.fleet if rented.launched]
+    return Counter(bisect.bisect_right(began, rented.began_at) for rented in launched)
+
+
+def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> float:
+    """Return what an instance cost in a window; what its minimum adds falls due at its end."""
+    if not rented.launched:
+        return 0.0
+    gone = end if rented.gone_at is None else rented.gone_at
+    rate = rented.offer.usd_per_second
+    lived = max(0.0, min(until, gone) - max(begin, rented.began_at)) * rate
+    if begin < gone <= until:
+        lived += rented.dollars(gone) - (gone - rented.began_at) * rate
+    return lived
+
+
+def _width_changes(timeline: Timeline) -> Iterator[WidthChange]:
+    before: dict[str, Epoch] = {}
+    for epoch in timeline.epochs:
+        last = before.get(epoch.trial)
+        if last is not None and last.width != epoch.width:
+            yield WidthChange(epoch.trial, last.width, epoch.width, last.number, epoch.number)
+        before[epoch.trial] = epoch
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return a report as strict JSON: a number that isn't finite becomes null."""
+    policy, job = report.policy, report.job
+    best = policy.best
+    data = {
+        "run": job.run,
+        "experiment": job.experiment.name,
+        "strategy": job.plan.strategy,
+        "allocator": job.plan.allocator,
+        "fleet_rule": job.plan.fleet_rule,
+        "target": policy.target and {"value": policy.target, "reached_at": report.target_at},
+        "ended": policy.ending.value if policy.ended and policy.ending else None,
+        "exit_code": policy.ending.exit_code if policy.ended and policy.ending else None,
+        "paced": job.paced,
+        "limits": {"deadline": job.limits.deadline, "budget": job.limits.budget},
+        "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
+        "dollars": {"planned": job.plan.estimate.dollars, "actual": report.dollars},
+        "best": best
+        and {
+            "trial": best.trial,
+            "epoch": best.epoch,
+            "metric": job.experiment.metric.name,
+            "value": best.metric,
+            "config": dict(policy.trials[best.trial].trial.config),
+            "checkpoint": best.checkpoint,
+        },
+        "stages": [_stage_json(stage) for stage in report.stages],
+        "forecast": encode(report.forecast),
+        "figures": encode(report.figures),
+        "rungs": encode(report.rungs),
+        "accounting": _accounting_json(report.accounting),
+        "fleet": [{"at": at, "instances": size} for at, size in report.fleet],
+        "width_changes": [vars(change) for change in report.width_changes],
+        "parameters_equal": {
+            trial: {"epochs": checked, "equal": equal}
+            for trial, (equal, checked) in report.synced().items()
+        },
+        "trials": [_trial_json(trial) for trial in policy.ranking()],
+    }
+    return _finite(data)  # type: ignore[no-any-return]
+
+
+def _accounting_json(found: Accounting) -> dict[str, Any]:
+    return {
+        "total": encode(found.whole),
+        "categories": _amounts_json(found.amounts),
+        "boot": encode(found.boot),
+        "busy_share": found.busy_share,
+        "restarts": found.restarts,
+        "resizes": found.resizes,
+        "instances": [_instance_json(each) for each in found.instances],
+        "trials": {name: _amounts_json(amounts) for name, amounts in found.trials.items()},
+    }
+
+
+def _instance_json(found: InstanceAccount) -> dict[str, Any]:
+    return {
+        "intent": found.intent,
+        "instance": found.instance,
+        "offer": str(found.offer),
+        "gpus": found.offer.gpus,
+        "begin": found.begin,
+        "end": found.end,
+        "returned": found.returned,
+        "total": encode(found.whole),
+        "categories": _amounts_json(found.amounts),
+        "boot": encode(found.boot),
+        "busy_share": found.busy_share,
+        "busy": [{"at": at, "gpus": gpus} for at, gpus in found.busy],
+    }
+
+
+def _amounts_json(amounts: Mapping[str, Amount]) -> dict[str, Any]:
+    return {name.replace("-", "_"): encode(amount) for name, amount in amounts.items()}
+
+
+def _stage_json(stage: StageReport) -> dict[str, Any]:
+    plan = stage.plan
+    return {
+        "trials": plan.stage.trials,
+        "epochs": [plan.stage.start_epoch, plan.stage.end_epoch],
+        "groups": [_group_json(group) for group in plan.groups],
+        "instances": plan.instances,
+        "seconds": {"planned": plan.seconds, "actual": stage.seconds},
+        "dollars": {"planned": plan.dollars, "actual": stage.dollars},
+    }
+
+
+def _group_json(group: Group) -> dict[str, Any]:
+    return {
+        "offer": str(group.offer),
+        "instances": group.instances,
+        "width": group.width,
+        "trials": group.trials,
+    }
+
+
+def _trial_json(trial: TrialProgress) -> dict[str, Any]:
+    return {
+        "trial": trial.id,
+        "status": trial.status,
+        "epoch": trial.epoch,
+        "metric": trial.metric,
+        "config": dict(trial.trial.config),
+        "checkpoint": trial.checkpoint,
+        "error": trial.error or None,
+        "traceback": trial.traceback or None,
+        "history": {str(epoch): value for epoch, value in trial.history.items()},
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def cloud_records(folder: Path) -> dict[str, Any]:
+    """Return the three records of a run's folder; an absent one is empty.
+
+    `autoscaler_events`: what Ray's autoscaler decided, in its own words. `provider_calls`: what
+    it then asked of EC2 through our node provider. `instances`: what EC2 says there was.
+    """
+    instances = folder / "instances.json"
+    return {
+        "autoscaler_events": _json_lines(folder / "event_AUTOSCALER.log"),
+        "provider_calls": _json_lines(folder / "provider.jsonl"),
+        "instances": json.loads(instances.read_text()) if instances.exists() else [],
+    }
+
+
+def _json_lines(path: Path) -> list[Any]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]

@@ -1,0 +1,456 @@
+"""Running policies on a cloud: opening it, driving them to their end, leaving nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cloudtune.engine.ledger import FileLedger, read_entries
+from cloudtune.engine.loop import run
+from cloudtune.engine.resume import replayed, resume
+from cloudtune.errors import CleanupError, UsageError
+from cloudtune.infra import sweep as sweeping
+from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
+from cloudtune.infra.cluster.node_provider import Journal
+from cloudtune.infra.cluster.world import CloudWorld
+from cloudtune.infra.node.messages import Training
+from cloudtune.infra.processes import ProcessGroup
+from cloudtune.infra.provider import calls_to, ids, provider_named
+from cloudtune.jobs import home
+from cloudtune.jobs.job import job_of_ledger, trials
+from cloudtune.jobs.planning import (
+    LEASE_GRACE_SECONDS,
+    catalog_of,
+    join_seconds,
+    longest,
+    markets_of,
+)
+from cloudtune.plan import Limits
+from cloudtune.policy.base import Policy
+from cloudtune.profiles import store
+from cloudtune.profiles.measure import MeasurePolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from cloudtune.catalog import Offer
+    from cloudtune.commands import Command
+    from cloudtune.engine.resume import InFlight
+    from cloudtune.events import Event
+    from cloudtune.experiment import Experiment
+    from cloudtune.infra.provider import Calls, Cloud, Provider
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.report import Report
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.scaling import ScalingProfile
+
+    Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
+
+
+class Controlled(Policy, Protocol):
+    """A policy whose instances end by themselves where nobody drives it any more."""
+
+    def safe_until(self) -> float:
+        """Return when all that is rented must be gone if nothing more is decided, run seconds."""
+        ...
+
+
+LEDGER = "ledger.jsonl"
+CONTROLLER = "controller.json"
+PROFILE_SECONDS = 900.0
+"""What measuring may take on one instance type, so many times for so many trials on a GPU."""
+
+
+def check_script(experiment: Experiment) -> None:
+    """Import the user's script in a process of its own, before anything is rented.
+
+    Raises:
+        UsageError: it can't be imported; the message has its traceback.
+    """
+    code = (
+        "import sys; from pathlib import Path; "
+        "from cloudtune.train.user_script import load_function; "
+        "load_function(Path(sys.argv[1]), sys.argv[2])"
+    )
+    spec = f"{experiment.train_file.name}:{experiment.train_function}"
+    folder = experiment.train_file.parent
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder), spec],
+        cwd=folder,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the folder is the user's
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise UsageError(
+            f"{experiment.train_file}: can't be imported; nothing was launched.\n"
+            f"{done.stderr.strip()}"
+        )
+
+
+def open_cloud(experiment: Experiment, *, pace: bool, adopt: bool = False) -> Cloud:
+    """Return the cloud of an experiment, ready to rent from; `adopt` for a run that goes on.
+
+    Raises:
+        UsageError: what its provider needs isn't in the experiment, or it can't be rented from.
+    """
+    provider = provider_named(experiment.cloud.provider)
+    provider.check(experiment)
+    return provider.open(experiment, home.home(), pace=pace, adopt=adopt)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One run of a policy on a cloud; `began` is its time zero (Unix time)."""
+
+    folder: Path
+    experiment: Experiment
+    offers: tuple[Offer, ...]
+    cloud: Cloud
+    began: float
+    lease_seconds: float
+    lease_end: float
+    join_seconds: float
+    last_epoch: int
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.folder.name
+
+    def go(
+        self,
+        policy: Controlled,
+        ledger: Path,
+        header: Mapping[str, Any] | None,
+        watch: Watch,
+        in_flight: InFlight | None = None,
+    ) -> float:
+        """Drive the policy to its end, and leave no instance behind, whatever happens.
+
+        Returns when EC2 confirmed that (Unix time). `in_flight` is what a controller that died
+        has left; the run goes on from there, with its ledger, which has a header already.
+
+        Raises:
+            CleanupError: EC2 didn't confirm that every instance of the run is gone.
+        """
+        self._record()
+        ec2 = calls_to(self.cloud.endpoint)
+        with _interruptible() as interruption:
+            try:
+                with contextlib.closing(FileLedger(ledger, header)) as record:
+                    runner = self._driver(policy, record, watch, in_flight)
+                    world = self._world(ec2, policy, resumes=in_flight is not None)
+                    interruption.tell(world.interrupt)
+                    with world:
+                        interruption.install()  # again: Ray has put its own in their place
+                        runner(world)
+            finally:
+                left = sweeping.sweep(ec2, self.run, Journal(self.folder / JOURNAL))
+                checked_at = time.time()
+                sweeping.keep_records(ec2, self.run, self.folder / "instances.json")
+                self.cloud.close()
+        if left:
+            raise CleanupError(
+                f"EC2 did not confirm the end of {', '.join(ids(left))}; they may still bill. "
+                "Run `cloudtune gc`, or end them in the EC2 console.",
+                ids(left),
+            )
+        return checked_at
+
+    @staticmethod
+    def _driver(
+        policy: Controlled, record: FileLedger, watch: Watch, in_flight: InFlight | None
+    ) -> Callable[[CloudWorld], None]:
+        """Return what drives the policy through a world, from its begin or from where it was."""
+        if in_flight is None:
+            return lambda world: run(policy, world, record, _patient(watch))
+        return lambda world: resume(policy, world, record, in_flight, _patient(watch))
+
+    def _world(self, ec2: Calls, policy: Controlled, *, resumes: bool) -> CloudWorld:
+        rental = Rental(
+            run=self.run,
+            endpoint=self.cloud.endpoint,
+            gpus={offer.instance_type.name: offer.gpus for offer in self.offers},
+            lease_seconds=self.lease_seconds,
+            lease_end=self.lease_end,
+            request=self.cloud.request,
+            tags=self.cloud.tags,
+            join_seconds=self.join_seconds,
+            deadline=self.lease_end - LEASE_GRACE_SECONDS,
+        )
+        return CloudWorld(
+            RayHead(self.folder, rental, self._provider.own_address()),
+            ec2,
+            self._training(),
+            self.experiment.train_file.parent,
+            self.began,
+            leased_until=policy.safe_until,
+            resumes=resumes,
+        )
+
+    @property
+    def _provider(self) -> Provider:
+        return provider_named(self.experiment.cloud.provider)
+
+    def _training(self) -> Training:
+        experiment = self.experiment
+        return Training(
+            train=f"{experiment.train_file.name}:{experiment.train_function}",
+            metric_name=experiment.metric.name,
+            metric_mode=experiment.metric.mode,
+            max_epoch=self.last_epoch,
+            storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
+            seed=experiment.seed,
+        )
+
+    def _record(self) -> None:
+        """Note who drives this run and where, so that `gc` can tell a dead run from a live one."""
+        me = ProcessGroup.of(os.getpid())
+        where = {"provider": self.experiment.cloud.provider, "region": self.cloud.endpoint.region}
+        me.record(self.folder / CONTROLLER, extra=where)
+
+
+def _patient(watch: Watch) -> Watch:
+    """Return the watch, deaf to a terminal that has gone: nobody's reading ends no run."""
+
+    def watched(event: Event, commands: tuple[Command, ...]) -> None:
+        with contextlib.suppress(OSError):
+            watch(event, commands)
+
+    return watched
+
+
+class _Interruption:
+    """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
+
+    Until there is a world to tell, and while it is being swept up after, they are held back: an
+    instance that nobody gives back is worse than a few seconds of patience.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals]) -> None:
+        self._signals = signals
+        self._tell: Callable[[], None] | None = None
+        self._pending = False
+
+    def install(self) -> None:
+        """Take the signals over."""
+        for number in self._signals:
+            signal.signal(number, lambda *_: self._interrupt())
+
+    def tell(self, who: Callable[[], None]) -> None:
+        """Pass signals on to `who`, those that have come already too."""
+        self._tell = who
+        if self._pending:
+            who()
+
+    def _interrupt(self) -> None:
+        self._pending = True
+        if self._tell is not None:
+            self._tell()
+
+
+# SIGHUP comes when the connection of a person's terminal breaks.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[_Interruption]:
+    kept = {number: signal.getsignal(number) for number in _SIGNALS}
+    # What is ignored stays ignored: under nohup a broken connection ends nothing.
+    kept = {number: handler for number, handler in kept.items() if handler is not signal.SIG_IGN}
+    interruption = _Interruption(tuple(kept))
+    interruption.install()
+    try:
+        yield interruption
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over; at `checked_at` (Unix time) the cloud confirmed that nothing is left."""
+
+    folder: Path
+    policy: RunPolicy
+    checked_at: float
+
+
+def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
+    """Carry a job out, from its first request to the confirmed end of its last instance.
+
+    `watching(run, policy)` gives what is told of each event and its commands.
+    """
+    cloud = open_cloud(job.experiment, pace=job.paced)
+    folder = home.new_run(job.experiment.name)
+    limits = bounded(job)
+    job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
+    policy = job.policy()
+    runner = _runner(job, folder, cloud)
+    checked_at = runner.go(policy, folder / LEDGER, job.to_json(), watching(job.run, policy))
+    return Ended(folder, policy, checked_at)
+
+
+def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
+    """Return where else to ask where a zone is dry; nowhere if the experiment names its place."""
+    settings = experiment.cloud
+    if settings.zones or settings.subnet is not None:
+        return ()
+    return provider_named(settings.provider).zones(cloud)
+
+
+def _runner(job: Job, folder: Path, cloud: Cloud) -> Runner:
+    lives = longest(job.plan, job.limits)
+    return Runner(
+        folder=folder,
+        experiment=job.experiment,
+        offers=job.offers,
+        cloud=cloud,
+        began=job.began,
+        lease_seconds=lives + LEASE_GRACE_SECONDS,
+        lease_end=job.began + (job.limits.deadline or lives) + LEASE_GRACE_SECONDS,
+        join_seconds=max(join_seconds(each.profile) for each in (*job.rentables, *job.standins)),
+        last_epoch=job.experiment.epochs.max,
+    )
+
+
+def resume_job(folder: Path, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
+    """Go on with a run whose controller died: with its limits, its instances and its trials.
+
+    Raises:
+        UsageError: it has ended, or somebody drives it.
+        CloudtuneError: its ledger can't be gone on with.
+    """
+    ledger = folder / LEDGER
+    _refuse_driven(folder)
+    job = job_of_run(folder)
+    policy = job.policy()
+    left = replayed(policy, read_entries(ledger))
+    if left.ended:
+        raise UsageError(
+            f"run {folder.name} has ended; `cloudtune report {folder.name}` shows how. If it left "
+            "an instance, `cloudtune gc` gives it back"
+        )
+    check_script(job.experiment)
+    cloud = open_cloud(job.experiment, pace=job.paced, adopt=True)
+    runner = _runner(job, folder, cloud)
+    checked_at = runner.go(policy, ledger, None, watching(job.run, policy), left)
+    return Ended(folder, policy, checked_at)
+
+
+def job_of_run(folder: Path) -> Job:
+    """Return the job that a run carries out."""
+    return job_of_ledger(folder / LEDGER)
+
+
+def _refuse_driven(folder: Path) -> None:
+    driver = ProcessGroup.recorded(folder / CONTROLLER)
+    if driver is not None and driver[0].alive():
+        raise UsageError(
+            f"run {folder.name} is driven by process {driver[0].pid}; only a run whose process "
+            "has died can be resumed"
+        )
+
+
+def bounded(job: Job) -> Limits:
+    """Return the job's limits with an end in any case: nothing of ours runs for ever.
+
+    Without a deadline the run gets one of three times the planned time and an hour (`longest`). Not
+    so a run with a budget that decides as it goes: its strategy would pace itself by a deadline
+    that nobody asked for, and the budget ends it anyway.
+    """
+    deadline, budget = job.limits.deadline, job.limits.budget
+    if deadline is None and (budget is None or job.plan.followed is not None):
+        deadline = longest(job.plan)
+    return Limits(deadline, budget)
+
+
+def measure(
+    experiment: Experiment,
+    instance_type: str,
+    watch: Watch,
+    *,
+    pace: bool,
+    limits: Limits,
+    epochs: int = 4,
+    pack: int = 1,
+) -> tuple[ScalingProfile, float]:
+    """Measure an experiment's script on one instance; returns the profile and its dollars.
+
+    Up to `pack` trials share a GPU.
+
+    Raises:
+        CloudtuneError: it couldn't be measured; the message says why.
+        NoCapacityError: the cloud has no such instance now.
+    """
+    began = time.time()
+    longest = PROFILE_SECONDS * pack  # as much slower are its epochs, at the worst
+    limits = Limits(min(limits.deadline or longest, longest), limits.budget)
+    market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
+    offer = catalog_of(experiment, (market,)).offer(instance_type, market)
+    policy = MeasurePolicy(
+        trials=trials(replace_trials(experiment, max(offer.gpus, 1) * pack)),
+        offer=offer,
+        limits=limits,
+        epochs=epochs,
+        pack=pack,
+    )
+    cloud = open_cloud(experiment, pace=pace)
+    folder = home.new_run(f"{experiment.name}-profile")
+    lease = (limits.deadline or 0.0) + LEASE_GRACE_SECONDS
+    runner = Runner(
+        folder=folder,
+        experiment=experiment,
+        offers=(offer,),
+        cloud=cloud,
+        began=began,
+        lease_seconds=lease,
+        lease_end=began + lease,
+        join_seconds=lease,
+        last_epoch=policy.last_epoch,
+    )
+    runner.go(policy, folder / "measure.jsonl", {"measure": experiment.to_json()}, watch)
+    policy.raise_if_failed()
+    told = (f"measured on {experiment.cloud.provider} cloud", policy.left_out)
+    profile = policy.figures.profile(
+        instance_type,
+        store.script_hash(experiment.train_file),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        "; ".join(filter(None, told)),
+    )
+    return profile, policy.fleet.dollars(time.time() - began)
+
+
+def replace_trials(experiment: Experiment, count: int) -> Experiment:
+    """Return the experiment with at least so many trials, for measuring."""
+    return experiment.model_copy(update={"trials": max(count, experiment.trials)})
+
+
+def remember(report: Report) -> None:
+    """Keep what a run tells of the script's configurations, for later runs of the same script.
+
+    A run is no worse for it that this can't be written down.
+    """
+    from cloudtune.jobs import history  # noqa: PLC0415  numpy takes a while to load
+
+    with contextlib.suppress(OSError):
+        hashed = store.script_hash(report.job.experiment.train_file)
+        path = history.path_of(home.home() / "knowledge", hashed)
+        history.append(path, history.rows(report))
+
+
+def keep_profile(profile: ScalingProfile) -> Path:
+    """Put a profile into this machine's store; returns where."""
+    path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
+    store.write(path, [profile])
+    return path

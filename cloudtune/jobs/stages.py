@@ -1,0 +1,341 @@
+"""The stages of a run that is planned beforehand: the best within its limits, by some planner."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from cloudtune.errors import UsageError
+from cloudtune.jobs.forecasting import DRAWS
+from cloudtune.jobs.job import charges_of, context_of, trials
+from cloudtune.plan import BY_PLAN, Limits
+from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.estimate.outlook import quantile_plan
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import explore
+from cloudtune.planners.reserve import MARGIN, Reserve
+from cloudtune.planners.seer_barrier import seer_plan
+from cloudtune.planners.selection import measures
+from cloudtune.policy.base import drain_seconds
+from cloudtune.policy.planned import PLANNED, stages
+from cloudtune.policy.planned import PLANNERS as QUICK_PLANNERS
+from cloudtune.strategies.seer_barrier import SeerBarrier
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.catalog import Catalog
+    from cloudtune.experiment import Experiment
+    from cloudtune.plan import Plan, Rentable, Stage
+    from cloudtune.planners.base import Planner
+    from cloudtune.policy.planned import Planning
+    from cloudtune.policy.registry import Choice
+
+SETUP_SECONDS = 12.0
+"""What a run takes before its first request: the check of the script, and Ray's head."""
+MAX_TRIALS = 4096
+"""As many trials are looked for, at most, where the limits are to be explored."""
+_MIXED_WAYS = 200_000
+"""Up to so many ways to split a stage over two offers, mixed stages are planned."""
+
+EXACT = ExactPlanner()
+"""One for all questions of a command: most of them differ in their limits alone."""
+
+Aim = Literal["cost", "time", "trials"]
+PLANNERS = (*QUICK_PLANNERS, "ilp")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What can be rented for an experiment, at which prices, and how its script runs there.
+
+    `notes` say what a person should know of that.
+    """
+
+    experiment: Experiment
+    catalog: Catalog
+    rentables: tuple[Rentable, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to plan: what for, by which planner, and how surely the limits are to be kept.
+
+    A field of None stands for what suits the strategy: for sha the least cost, by the exact
+    planner.
+    """
+
+    objective: Aim | None = None
+    planner: str | None = None
+    confidence: float | None = None
+
+    @property
+    def aim(self) -> Aim:
+        """The aim of the plan: least cost, least time or most trials."""
+        return self.objective or "cost"
+
+    def check(self, choice: Choice) -> None:
+        """Pass if all that was asked for makes sense for these choices.
+
+        Raises:
+            UsageError: it says how to plan stages that there are none of, or that are planned so.
+        """
+        given = [f"--{name}" for name in ("objective", "planner") if getattr(self, name)]
+        if not given:
+            return
+        how = PLANNED.get(choice.strategy)
+        if how is None:
+            why = f"{choice.strategy} decides as results come in, so there are no stages to plan"
+        elif not choice.planned:
+            why = (
+                f"with the {choice.allocator} allocator and the {choice.fleet} fleet nothing goes "
+                "by a plan of stages"
+            )
+        elif how.in_time or how.explores:
+            aim = "the most exploration" if how.explores else "the least cost in time"
+            why = f"{choice.strategy} is planned by the {how.planner} planner for {aim}"
+        else:
+            return
+        raise UsageError(f"{', '.join(given)}: {why}; leave it out (or take strategy: sha)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a planner of stages was asked.
+
+    `request.limits` are the user's less what a run needs before and after; `limits` are those that
+    the plan was made for: with something in reserve, unless it was made to be sure. `aim` is what
+    it is the best of.
+    """
+
+    request: PlanRequest
+    limits: Limits
+    aim: Aim
+
+
+def planner_named(name: str) -> Planner:
+    """Return a planner by its name.
+
+    Raises:
+        UsageError: there is none of such a name.
+    """
+    if name in QUICK_PLANNERS:
+        return QUICK_PLANNERS[name]
+    if name == "ilp":
+        from cloudtune.planners.ilp.planner import (  # noqa: PLC0415  the solver takes long
+            IlpPlanner,
+        )
+
+        return IlpPlanner()
+    raise UsageError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}")
+
+
+def follows(choice: Choice) -> bool:
+    """Whether a run does just what its stages say, instead of planning anew or something else."""
+    stays = choice.strategy in PLANNED and not PLANNED[choice.strategy].explores
+    return stays and choice.allocator == choice.fleet == BY_PLAN
+
+
+def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
+    """Return the stages of a strategy for so many trials, the best trained for `epochs` epochs."""
+    context = context_of(experiment, (), Limits())
+    first = min(context.min_epochs, epochs)
+    context = replace(context, min_epochs=first, max_epochs=epochs)
+    return stages(experiment.strategy.name, context, trials)
+
+
+def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> PlanRequest:
+    """Return what a planner is asked, for limits that are the plan's own."""
+    experiment, rentables = problem.experiment, problem.rentables
+    cloud, count = experiment.cloud, len(trials(experiment))
+    ways = sum(len(each.profile.widths) for each in rentables) * cloud.max_instances
+    return PlanRequest(
+        work=work(experiment, count, experiment.epochs.max),
+        rentables=rentables,
+        limits=limits,
+        max_instances=cloud.max_instances,
+        charges=charges_of(experiment),
+        objective="cost" if objective == "trials" else objective,
+        vcpu_quotas=cloud.vcpu_quotas,
+        mix=2 if count * ways**2 <= _MIXED_WAYS else 1,
+    )
+
+
+def staged_plan(
+    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, *, force: bool
+) -> tuple[Problem, Asked, Plan]:
+    """Return a problem as it is planned, what its stages were planned for, and the stages.
+
+    With `force` they are in time if possible, else as fast as they can be.
+
+    Raises:
+        InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
+    """
+    how, usable = _planning(problem), usable_limits(limits, problem.rentables, elapsed)
+    wished = Limits(usable.deadline, None) if how.in_time else usable
+    try:
+        return _stages_within(problem, limits, options, usable, wished)
+    except InfeasibleError:
+        if not force:
+            raise
+    try:
+        return _stages_within(problem, limits, options, usable, Limits(usable.deadline, None))
+    except InfeasibleError as error:
+        if error.fastest is None:
+            raise
+        return problem, Asked(request_for(problem, usable), usable, options.aim), error.fastest
+
+
+def _planning(problem: Problem) -> Planning:
+    return PLANNED[problem.experiment.strategy.name]
+
+
+def _stages_within(
+    problem: Problem, limits: Limits, options: PlanOptions, usable: Limits, wished: Limits
+) -> tuple[Problem, Asked, Plan]:
+    """Return the best stages within the wished limits; `limits` are the user's own."""
+    asked = wished if options.confidence is not None else _less_margin(wished)
+    how, request = _planning(problem), request_for(problem, asked, options.aim)
+    planner = planner_named(options.planner or how.planner)
+    planner = sure_planner(planner, options, problem.experiment.seed)
+    try:
+        if how.explores:
+            plan = _seer(problem, request)
+            request = replace(request, work=tuple(each.stage for each in plan.stages))
+        else:
+            if options.aim == "trials":
+                problem, request = _explored(problem, request, planner)
+            plan = planner.plan(request)
+    except InfeasibleError as error:
+        raise _explained(error, request, limits, options) from None
+    aim: Aim = "trials" if how.explores else options.aim
+    return problem, Asked(replace(request, limits=usable), asked, aim), plan
+
+
+def usable_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float = 0.0) -> Limits:
+    """Return what a plan may take, less what the run needs before and after it."""
+    if limits.deadline is None:
+        return limits
+    reserve = elapsed + SETUP_SECONDS + drain_seconds(*(each.profile for each in rentables))
+    return replace(limits, deadline=max(0.0, limits.deadline - reserve))
+
+
+def _less_margin(limits: Limits) -> Limits:
+    """Return limits with something left for what a plan can't foresee."""
+    return Reserve(0.0).limits(limits)
+
+
+def _seer(problem: Problem, request: PlanRequest) -> Plan:
+    """Return SEER's first plan, for as many trials as the limits pay for."""
+    experiment = problem.experiment
+    count, epochs = len(trials(experiment)), experiment.epochs
+    schedule = SeerBarrier(count, epochs.min, epochs.max, experiment.eta, experiment.metric.mode)
+    found = seer_plan(
+        lambda trials, epochs: replace(request, work=schedule.rest(trials, 0, epochs), mix=1),
+        max_trials=count,
+        max_epochs=epochs.max,
+    )
+    return found.plan
+
+
+@dataclass(frozen=True)
+class _Sure:
+    """A planner whose plans keep the limits with a probability, instead of on average."""
+
+    planner: Planner
+    confidence: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.planner.name
+
+    def plan(self, request: PlanRequest) -> Plan:
+        plan, _ = quantile_plan(
+            self.planner, request, self.confidence, samples=DRAWS, seed=self.seed
+        )
+        return _against_the_mean(self.planner, request, plan)
+
+
+def sure_planner(planner: Planner, options: PlanOptions, seed: int) -> Planner:
+    """Return the planner, or one as sure as was wished."""
+    return planner if options.confidence is None else _Sure(planner, options.confidence, seed)
+
+
+def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Plan:
+    """Return a sure plan with its gap to the best plan that keeps the limits on average.
+
+    The planner's own gap held for the tighter limits that it had been given.
+    """
+    try:
+        best = planner.plan(request)
+    except InfeasibleError:
+        return replace(plan, gap=None, status="heuristic")
+    mine, least = (measures(each, request.objective)[0] for each in (plan, best))
+    if best.gap is None or least <= 0:
+        return replace(plan, gap=None, status="heuristic")
+    gap = max(0.0, mine * (1 + best.gap) / least - 1)
+    return replace(plan, gap=gap, status=best.status if gap == 0 else "heuristic")
+
+
+def _explored(
+    problem: Problem, request: PlanRequest, planner: Planner
+) -> tuple[Problem, PlanRequest]:
+    """Return the problem with as many trials as the limits pay for.
+
+    Raises:
+        UsageError: no limit is set.
+    """
+    experiment = problem.experiment
+    if request.limits == Limits():
+        raise UsageError(
+            "--objective trials: without a deadline or a budget there is no end to them; set "
+            "--deadline or --budget"
+        )
+    there_are = len(trials(experiment.model_copy(update={"trials": MAX_TRIALS})))
+    found = explore(
+        planner,
+        request,
+        partial(work, experiment),
+        max_trials=there_are,
+        max_epochs=experiment.epochs.max,
+    )
+    epochs = experiment.epochs
+    fitting = epochs.model_copy(update={"min": min(epochs.min, found.epochs), "max": found.epochs})
+    changed = experiment.model_copy(update={"trials": found.trials, "epochs": fitting})
+    stages_found = work(experiment, found.trials, found.epochs)
+    return replace(problem, experiment=changed), replace(request, work=stages_found)
+
+
+def _explained(
+    error: InfeasibleError, request: PlanRequest, limits: Limits, options: PlanOptions
+) -> InfeasibleError:
+    """Return the error with what is kept in reserve, and the plan nearest to both limits."""
+    share = f" and {MARGIN:.0%} of each limit" if options.confidence is None else ""
+    kept = ", ".join(
+        [
+            *([format_seconds(limits.deadline)] if limits.deadline is not None else []),
+            *([format_dollars(limits.budget)] if limits.budget is not None else []),
+        ]
+    )
+    message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
+    return InfeasibleError(message, error.fastest, error.cheapest, nearest(error, request))
+
+
+def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
+    """Return the plan that comes nearest to both limits, where there are two."""
+    deadline, budget = request.limits.deadline, request.limits.budget
+    if deadline is None or budget is None or error.fastest is None:
+        return None
+
+    def excess(plan: Plan) -> float:
+        estimate = plan.estimate
+        in_time = estimate.seconds / deadline if deadline else math.inf
+        return max(in_time, estimate.dollars / budget if budget else math.inf)
+
+    front = EXACT.front(replace(request, limits=Limits()), 9)
+    return min(front, key=excess, default=None)

@@ -1,0 +1,70 @@
+"""What every run has, whoever decides: a policy, brakes on money and time, a metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+    from cloudtune.planners.following import Itinerary
+    from cloudtune.scaling import ScalingProfile
+    from cloudtune.strategies.base import Allocator, FleetRule, Strategy
+    from cloudtune.trial import Mode
+
+
+class Policy(Protocol):
+    """Decides what a run does: takes events in, one at a time, and gives commands (see `World`)."""
+
+    def handle(self, event: Event) -> tuple[Command, ...]:
+        """Take one event in and return what is to be done about it, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Components:
+    """The three choices of a run; `itinerary` where they go by a plan."""
+
+    strategy: Strategy
+    allocator: Allocator
+    fleet_rule: FleetRule
+    itinerary: Itinerary | None = None
+
+
+@dataclass(frozen=True)
+class Brakes:
+    """How the policy keeps the limits, in seconds.
+
+    `tick`: how often it looks. `drain`: what giving an instance back may take; so much before
+    the deadline, or before the budget's last cent, the run winds down. `avoid`: how long a pool
+    without capacity is not asked again; `relaunch`: how long any other launch that failed isn't
+    repeated. After so many rounds of `refusals` a run ends that has no instances to train a single
+    trial on. `cleanup`: how often a release is repeated that the cloud has not confirmed,
+    `patience` times at most. `losses`: how often a trial's workers may vanish without an epoch in
+    between. `join`: how long an instance may take to join before it is given back; as many as
+    `refusals` that never do, and a run that can't train ends as failed.
+    """
+
+    tick: float = 1.0
+    drain: float = 6.0
+    avoid: float = 180.0
+    relaunch: float = 15.0
+    refusals: int = 3
+    cleanup: float = 30.0
+    patience: int = 10
+    losses: int = 3
+    join: float = 600.0
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The name of the metric that decides, and whether its largest or smallest value is best."""
+
+    name: str
+    mode: Mode
+
+
+def drain_seconds(*profiles: ScalingProfile) -> float:
+    """Return the seconds to give everything back within: twice the longest release, plus 3."""
+    return 3.0 + 2.0 * max(profile.release.high for profile in profiles)

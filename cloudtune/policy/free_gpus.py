@@ -1,0 +1,109 @@
+"""Which GPUs are free on the instances that take trials, kept up to date slice by slice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from cloudtune.placement import Room, place
+from cloudtune.trial import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from cloudtune.catalog import Offer
+    from cloudtune.trial import Width
+
+    Placement: TypeAlias = tuple[Offer, tuple[Slice, ...]]
+
+
+class FreeGpus:
+    """The free GPUs of every instance, by offer; slices of instances that have gone are ignored.
+
+    `widths` are those that can be had on an offer; any, where it isn't given.
+    """
+
+    def __init__(self, widths: Mapping[Offer, Container[Width]] | None = None) -> None:
+        self._widths = widths
+        self.rooms: dict[Offer, dict[str, Room]] = {}
+        self.offers: dict[str, Offer] = {}  # by instance
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return sum(offer.gpus for offer in self.offers.values())
+
+    @property
+    def free_gpus(self) -> float:
+        """The GPUs on which nothing sits, plus the free shares of those in part taken."""
+        return sum([room.free for rooms in self.rooms.values() for room in rooms.values()])
+
+    def follow(self, usable: Mapping[str, Offer], taken: Iterable[Slice]) -> None:
+        """Take note of which instances there are now, and what is taken on new ones."""
+        if usable == self.offers:
+            return
+        pieces = tuple(taken)
+        for instance in self.offers.keys() - usable.keys():
+            del self.rooms[self.offers[instance]][instance]
+        for instance, offer in usable.items():
+            if instance not in self.offers:
+                room = self.rooms.setdefault(offer, {})[instance] = Room(offer.gpus)
+                for piece in pieces:
+                    if piece.instance == instance:
+                        room.take(piece)
+        self.offers = dict(usable)
+
+    def give(self, pieces: Iterable[Slice]) -> None:
+        """Make slices free."""
+        for piece in pieces:
+            if piece.instance in self.offers:
+                self.rooms[self.offers[piece.instance]][piece.instance].give(piece)
+
+    def take(self, pieces: Iterable[Slice]) -> None:
+        """Have something sit on slices."""
+        for piece in pieces:
+            if piece.instance in self.offers:
+                self.rooms[self.offers[piece.instance]][piece.instance].take(piece)
+
+    def find(
+        self, width: Width, first: Offer | None = None, *, only: Offer | None = None
+    ) -> Placement | None:
+        """Return where a trial of that width fits, on instances of `first` if it fits there.
+
+        With `only` on instances of that offer, at whatever width. Nothing is taken.
+        """
+        if only is not None:
+            found = place(width, only.gpus, self.rooms.get(only, {}))
+            return None if found is None else (only, found)
+        offers = self.rooms if first is None else (first, *(o for o in self.rooms if o != first))
+        for offer in offers:
+            if self._widths is not None and width not in self._widths[offer]:
+                continue
+            found = place(width, offer.gpus, self.rooms.get(offer, {}))
+            if found is not None:
+                return offer, found
+        return None
+
+    def move(
+        self, width: Width, offer: Offer, placed: tuple[Slice, ...]
+    ) -> tuple[Placement, tuple[Slice, ...]] | None:
+        """Return where what sits at `placed` fits at another width, and what it needs besides.
+
+        The slices in `placed` count as free for the search, and stay taken. The slices needed
+        besides are taken when this returns, so that nobody else gets them before the trial has
+        moved.
+        """
+        self.give(placed)
+        placement = self.find(width, offer)
+        self.take(placed)
+        if placement is None:
+            return None
+        rooms, own = self.rooms[placement[0]], {piece.instance: piece for piece in placed}
+        needed: list[Slice] = []
+        for piece in placement[1]:
+            # A trial on several instances finds them empty, so no GPU of them may go to others.
+            wide = len(placement[1]) > 1
+            wanted = Slice(piece.instance, float(placement[0].gpus)) if wide else piece
+            mine = own.get(piece.instance)
+            needed += (wanted,) if mine is None else rooms[piece.instance].besides(mine, wanted)
+        self.take(needed)
+        return placement, tuple(needed)

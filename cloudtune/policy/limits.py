@@ -1,0 +1,100 @@
+"""How a run keeps its deadline and its budget: when to brake, what may still be rented."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.trial import EndReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.catalog import Offer
+    from cloudtune.policy.state import RunState
+
+
+class LimitKeeper:
+    """Watches deadline and budget: what is rented can always be given back within both."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._look_at = 0.0  # neither limit can come near before that
+
+    def reached(self) -> EndReason | None:
+        """Return the limit that ends the run now, so that all can still be given back within it."""
+        state, limits = self._state, self._state.limits
+        if state.now < self._look_at:
+            return None
+        if limits.deadline is not None and state.ahead >= limits.deadline:
+            return EndReason.DEADLINE
+        if limits.budget is not None and state.spent(state.ahead) > limits.budget:
+            return EndReason.BUDGET
+        return None
+
+    def look_again_at(self) -> float:
+        """Return the run second at which the limits are to be looked at next; inf: never.
+
+        `reached` answers None before that without any sums: an event is cheap to handle, however
+        many instances bill.
+        """
+        if self._state.now >= self._look_at:
+            self._look_at = self._next_look()
+        return self._look_at
+
+    def note_launch(self) -> None:
+        """Take note that money runs faster from now on: the next look may have to come sooner."""
+        self._look_at = 0.0
+
+    def _next_look(self) -> float:
+        """Return a time before which neither limit can come near with the fleet as it is.
+
+        Not sooner than the next tick: `state.ahead` already reckons with a tick too late.
+        """
+        state, limits = self._state, self._state.limits
+        at, tick = math.inf, state.brakes.tick
+        if limits.deadline is not None:
+            at = limits.deadline - tick - state.brakes.drain
+        if limits.budget is not None:
+            rate, grains = self._burn()
+            left = limits.budget - state.spent(state.ahead) - grains
+            at = min(at, state.now + left / rate) if rate > 0 else at
+        return max(at, state.now + tick)
+
+    def safe_until(self) -> float:
+        """Return when all that is rented must be gone if nothing more is decided; inf: never.
+
+        So long a lease keeps both limits even if the policy is never asked again.
+        """
+        state, limits = self._state, self._state.limits
+        at = math.inf if limits.deadline is None else limits.deadline
+        if limits.budget is not None:
+            rate, grains = self._burn()
+            left = limits.budget - state.spent(state.now) - grains
+            at = min(at, state.now + left / rate) if rate > 0 else at
+        return max(at, state.now)
+
+    def _burn(self) -> tuple[float, float]:
+        """Return dollars a second as things are, and what rounding up may add in the end."""
+        alive = self._state.fleet.alive()
+        rate = sum(r.offer.usd_per_second for r in alive) + self._state.charges.usd_per_second
+        return rate, sum(r.offer.usd_per_second * r.offer.granularity_seconds for r in alive)
+
+    def affordable(self, offers: Iterable[Offer]) -> list[Offer]:
+        """Return those offers, in order, that the budget still pays for.
+
+        An offer is paid for if the bill stays within the budget although one such instance is
+        launched now, and everything is given back by `state.ahead`.
+        """
+        state = self._state
+        budget = state.limits.budget
+        if budget is None:
+            return list(offers)
+        bill = state.spent(state.ahead)
+        found: list[Offer] = []
+        for offer in offers:
+            charge = offer.charge(state.ahead - state.now) + state.charges.usd_per_launch
+            if bill + charge <= budget:
+                bill += charge
+                found.append(offer)
+        return found

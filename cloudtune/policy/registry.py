@@ -1,0 +1,371 @@
+"""Strategies, allocators and fleet rules by their names, and the policy that they make together.
+
+One table for each kind: a new one is a line here. The names are those of experiment files, of the
+command line and of `simulate --curves`, and mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.plan import BY_PLAN
+from cloudtune.planners.allocators.fluid import DynamicFluid, StaticFluid
+from cloudtune.planners.allocators.hypersched import POLICIES, HyperSchedAllocator
+from cloudtune.planners.allocators.same import SameWidth
+from cloudtune.planners.allocators.seer import SeerAllocator, SeerFleet
+from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
+from cloudtune.policy.base import Components
+from cloudtune.policy.context import BuildContext, epoch_dollars
+from cloudtune.policy.planned import PLANNED, follow
+from cloudtune.policy.run import RunPolicy
+from cloudtune.policy.state import RunState
+from cloudtune.strategies.asha import Asha
+from cloudtune.strategies.bohb import Bohb, SyncBohb
+from cloudtune.strategies.grid import GridSearch, Sequential
+from cloudtune.strategies.hyperband import Hyperband
+from cloudtune.strategies.hypersched import HyperSched
+from cloudtune.strategies.median import MedianStopping
+from cloudtune.strategies.pbt import PopulationBased
+from cloudtune.strategies.random_search import RandomSearch
+from cloudtune.strategies.rungs import rung_epochs
+from cloudtune.strategies.samplers import sampler as samplers
+from cloudtune.strategies.seer import Seer
+from cloudtune.strategies.successive_halving import Halving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Charges, Plan
+    from cloudtune.policy.base import Brakes, Metric
+    from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
+    from cloudtune.trial import Trial
+
+
+def _rungs(context: BuildContext) -> dict[str, Any]:
+    """Return what strategies with rungs are made from."""
+    return {
+        "min_epochs": context.min_epochs,
+        "max_epochs": context.max_epochs,
+        "eta": context.eta,
+        "mode": context.mode,
+    }
+
+
+def _random(context: BuildContext, sampler: Sampler) -> Strategy:
+    return RandomSearch(sampler, max_epochs=context.max_epochs)
+
+
+def _grid(context: BuildContext, sampler: Sampler) -> Strategy:
+    return GridSearch(sampler, max_epochs=context.max_epochs)
+
+
+def _sequential(context: BuildContext, sampler: Sampler) -> Strategy:
+    return Sequential(sampler, max_epochs=context.max_epochs)
+
+
+def _median(context: BuildContext, sampler: Sampler) -> Strategy:
+    return MedianStopping(
+        sampler, min_epochs=context.min_epochs, max_epochs=context.max_epochs, mode=context.mode
+    )
+
+
+def _halving(context: BuildContext, sampler: Sampler) -> Strategy:
+    """Return one bracket of `trials` trials; small brackets one by one if that isn't set."""
+    smallest = context.eta ** (
+        len(rung_epochs(context.min_epochs, context.max_epochs, context.eta)) - 1
+    )
+    repeat = context.trials is None
+    return Halving(sampler, trials=context.trials or smallest, repeat=repeat, **_rungs(context))
+
+
+def _hyperband(context: BuildContext, sampler: Sampler) -> Strategy:
+    return Hyperband(sampler, **_rungs(context))
+
+
+def _bohb(context: BuildContext, sampler: Sampler) -> Strategy:
+    return Bohb(sampler, **_rungs(context))
+
+
+def _sync_bohb(context: BuildContext, sampler: Sampler) -> Strategy:
+    return SyncBohb(sampler, **_rungs(context))
+
+
+def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
+    """Return PBT; the sampler perturbs clones if it can, else they take its next trials."""
+    return PopulationBased(
+        sampler,
+        max_epochs=context.max_epochs,
+        mode=context.mode,
+        explore=getattr(sampler, "explore", None),
+        seed=context.seed,
+    )
+
+
+def _asha(context: BuildContext, sampler: Sampler) -> Strategy:
+    return Asha(sampler, **_rungs(context))
+
+
+def _asha_stopping(context: BuildContext, sampler: Sampler) -> Strategy:
+    return Asha(sampler, kind="stopping", **_rungs(context))
+
+
+def _hypersched(context: BuildContext, sampler: Sampler) -> Strategy:
+    return HyperSched(sampler, atom=context.one_gpu, **_rungs(context))
+
+
+def _seer(context: BuildContext, sampler: Sampler, *, constant: bool = False) -> Strategy:
+    return Seer(
+        sampler,
+        min_epochs=context.min_epochs,
+        max_epochs=context.max_epochs,
+        mode=context.mode,
+        rentables=sorted(context.rentables, key=epoch_dollars),
+        max_instances=context.max_instances,
+        limits=context.limits,
+        constant=constant,
+    )
+
+
+def _same_width(context: BuildContext) -> Allocator:
+    return SameWidth(context.one_gpu)
+
+
+def _ilp_widths(_context: BuildContext) -> Allocator:
+    from cloudtune.planners.allocators.ilp import IlpWidths  # noqa: PLC0415  the solver takes long
+
+    return IlpWidths()
+
+
+def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Allocator:
+    return HyperSchedAllocator(policy=policy, atom=context.one_gpu, seed=context.seed)
+
+
+MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
+"""Strategies that need a sampler that learns, and the part of its asks that are random."""
+
+STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
+    "random": _random,
+    "grid": _grid,
+    "sequential": _sequential,
+    "median": _median,
+    **dict.fromkeys(PLANNED, _halving),  # as they are where nothing goes by a plan
+    "halving": _halving,
+    "hyperband": _hyperband,
+    "bohb": _bohb,
+    "sync-bohb": _sync_bohb,
+    "pbt": _pbt,
+    "asha": _asha,
+    "asha-stopping": _asha_stopping,
+    "hypersched": _hypersched,
+    "seer": _seer,
+    "seer-constant": partial(_seer, constant=True),
+}
+ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
+    "same": _same_width,
+    "static-fluid": lambda _context: StaticFluid(),
+    "static-fluid:published": lambda _context: StaticFluid(published=True),
+    "dynamic-fluid": lambda _context: DynamicFluid(),
+    "dynamic-fluid:published": lambda _context: DynamicFluid(published=True),
+    "ilp": _ilp_widths,
+    "hypersched": _hypersched_widths,
+    **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},
+}
+FLEETS: dict[str, Callable[[Offer, int, tuple[Offer, ...]], FleetRule]] = {
+    "constant": ConstantFleet,
+    "naive": NaiveFleet,
+    "consolidating": partial(NaiveFleet, consolidates=True, name="consolidating"),
+}
+
+SEER = "seer"
+"""The allocator and the fleet that see what the strategy of that name sees."""
+SUITED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(PLANNED, (BY_PLAN, BY_PLAN)),
+    "hypersched": ("hypersched", "constant"),
+    "seer": (SEER, SEER),
+    "seer-constant": (SEER, SEER),
+}
+"""The allocator and the fleet of strategies that "same" and "naive" don't suit."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The names of a run's strategy, allocator and fleet rule."""
+
+    strategy: str
+    allocator: str
+    fleet: str
+
+    @property
+    def planned(self) -> bool:
+        """Whether the widths or the fleet go by a plan of stages, so that there must be one."""
+        return BY_PLAN in {self.allocator, self.fleet}
+
+
+def named(kind: str, name: str, known: Mapping[str, object]) -> str:
+    """Return the name if it is known.
+
+    Raises:
+        UsageError: it isn't; the message has the nearest.
+    """
+    if name in known:
+        return name
+    there_are = ", ".join(known)
+    raise UsageError(
+        f"there is no {kind} {shown(name)}; there are {there_are}.{nearest(name, known)}"
+    )
+
+
+def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
+    """Return the kind of sampler that a strategy gets, and which share of its asks is random.
+
+    If none is asked for, BOHB gets TPE, since it needs a model, and any other strategy "random".
+
+    Raises:
+        UsageError: there is no such sampler, or the strategy needs one that learns.
+    """
+    if strategy not in MODEL_BASED:
+        return samplers.sampler_kind(asked or "random"), 0.0
+    if samplers.sampler_kind(asked or "tpe") not in samplers.MODEL_BASED:
+        raise UsageError(
+            f"{strategy} with the sampler {asked} is Hyperband: take the strategy hyperband, or "
+            f"one of the samplers {', '.join(samplers.MODEL_BASED)}"
+        )
+    return asked or "tpe", MODEL_BASED[strategy]
+
+
+def affordable_instances(context: BuildContext) -> int:
+    """Return how many of the cheapest instance the budget pays for from now to the deadline."""
+    limits, offer = context.limits, context.cheapest.offer
+    if limits.budget is None or not limits.deadline or offer.usd_per_second == 0:
+        return context.max_instances
+    count = math.floor(limits.budget / (limits.deadline * offer.usd_per_second) + 1e-9)
+    return max(1, min(context.max_instances, count))
+
+
+def fleet_rule(context: BuildContext, name: str) -> FleetRule:
+    """Return a fleet rule by its name, as in "constant", "naive:8".
+
+    Without a number the fleet is as large as the budget pays for until the deadline.
+
+    Raises:
+        UsageError: no such rule, or a size that isn't a whole number above 0.
+    """
+    kind, _, size = name.partition(":")
+    named("fleet", kind, FLEETS)
+    if size and not (size.isdecimal() and int(size) > 0):
+        raise UsageError(f"fleet {shown(name)}: write a whole number of instances, as in {kind}:4")
+    count = min(int(size), context.max_instances) if size else affordable_instances(context)
+    offers = [each.offer for each in sorted(context.rentables, key=epoch_dollars)]
+    return FLEETS[kind](offers[0], count, tuple(offers[1:]))
+
+
+def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
+    """Return the three names; where none is given, what suits the strategy, and the fleet.
+
+    Raises:
+        UsageError: there is none of such a name, or it goes with another strategy alone.
+    """
+    named("strategy", strategy, STRATEGIES)
+    suited = SUITED.get(strategy, ("same", "naive"))
+    if BY_PLAN in suited and fleet not in {"", BY_PLAN}:
+        allocator = allocator or "same"  # a plan's widths are those for its own instances
+    allocator, fleet = allocator or suited[0], fleet or suited[1]
+    choice = Choice(strategy, allocator, fleet)
+    for kind, name, known in (
+        ("allocator", allocator, ALLOCATORS),
+        ("fleet", fleet.partition(":")[0], FLEETS),
+    ):
+        if name not in {BY_PLAN, SEER}:
+            named(kind, name, known)
+        elif name == BY_PLAN and strategy not in PLANNED:
+            raise UsageError(
+                f"{kind} {BY_PLAN}: {strategy} decides as results come in, so there are no stages "
+                f"to plan; {BY_PLAN} goes with {', '.join(PLANNED)}"
+            )
+        elif name == SEER and SEER not in suited:
+            raise UsageError(f"{kind} {SEER} is a part of the strategies seer and seer-constant")
+    if strategy in PLANNED and PLANNED[strategy].explores and not choice.planned:
+        raise UsageError(
+            f"{strategy} is nothing without its plan: leave the allocator or the fleet"
+        )
+    return choice
+
+
+def components(
+    context: BuildContext,
+    sampler: Sampler,
+    choice: Choice,
+    brakes: Brakes,
+    plan: Plan | None = None,
+) -> Components:
+    """Return the strategy, the allocator and the fleet rule of a choice, made anew.
+
+    A choice that goes by a plan needs one; its trials are then the first that the sampler gives.
+    """
+    if choice.planned:
+        assert plan is not None, f"{choice} goes by a plan"
+        return _planned_components(context, sampler, choice, brakes, plan)
+    made = STRATEGIES[choice.strategy](context, sampler)
+    if isinstance(made, Seer):
+        own = SeerAllocator(made)
+        widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
+        rule = SeerFleet(made, own) if choice.fleet == SEER else fleet_rule(context, choice.fleet)
+        return Components(made, widths, rule)
+    allocator = ALLOCATORS[choice.allocator](context)
+    return Components(made, allocator, fleet_rule(context, choice.fleet))
+
+
+def _planned_components(
+    context: BuildContext, sampler: Sampler, choice: Choice, brakes: Brakes, plan: Plan
+) -> Components:
+    trials = _first_trials(sampler, plan.stages[0].stage.trials)
+    by_plan = follow(
+        choice.strategy,
+        context,
+        plan,
+        trials,
+        brakes,
+        planned_widths=choice.allocator == BY_PLAN,
+        planned_fleet=choice.fleet == BY_PLAN,
+    )
+    return Components(
+        by_plan.stages,
+        by_plan.widths if choice.allocator == BY_PLAN else ALLOCATORS[choice.allocator](context),
+        by_plan.fleet if choice.fleet == BY_PLAN else fleet_rule(context, choice.fleet),
+        by_plan.itinerary,
+    )
+
+
+def _first_trials(sampler: Sampler, count: int) -> list[Trial]:
+    asked = (sampler.ask() for _ in range(count))
+    return [trial for trial in asked if trial is not None]
+
+
+def run_policy(
+    context: BuildContext,
+    made: Components,
+    metric: Metric,
+    brakes: Brakes,
+    *,
+    charges: Charges | None = None,
+    vcpu_quotas: Mapping[str, int] | None = None,
+    zones: Sequence[str] = (),
+    **options: Any,
+) -> RunPolicy:
+    """Return the policy that carries three choices out; `options` are `RunPolicy`'s."""
+    state = RunState(
+        rentables=context.rentables,
+        max_instances=context.max_instances,
+        metric=metric,
+        limits=context.limits,
+        brakes=brakes,
+        charges=charges,
+        vcpu_quotas=vcpu_quotas,
+        zones=zones,
+    )
+    return RunPolicy(state, made, **options)

@@ -1,0 +1,184 @@
+"""The fleet of a run: what a fleet rule wants is rented, what it doesn't is given back."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from cloudtune.commands import Command, Launch, Release
+from cloudtune.trial import EndReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.catalog import Offer
+    from cloudtune.fleet import Rented
+    from cloudtune.policy.limits import LimitKeeper
+    from cloudtune.policy.state import RunState
+    from cloudtune.strategies.base import FleetRule
+
+
+class FleetKeeper:
+    """Fits the fleet to what its rule wants, as far as the limits and the cloud allow."""
+
+    def __init__(self, state: RunState, limits: LimitKeeper, rule: FleetRule) -> None:
+        self._state = state
+        self._limits = limits
+        self.rule = rule
+        self._stage = rule.stage
+        self._target: Counter[Offer] = Counter()
+        self._beyond_limits = False  # what is wanted could be asked for, but not paid or used
+
+    def begin_round(self) -> None:
+        """Have instances that are to go take nothing more, before anything is started.
+
+        In a new stage the cloud is asked anew: its refusals of an earlier stage say little of now.
+        """
+        state = self._state
+        if self.rule.stage != self._stage:
+            self._stage = self.rule.stage
+            state.forget_refusals()
+        self._vacate(math.inf)
+
+    def _vacate(self, needed: float) -> None:
+        """Have nothing more start on the instances that the rule wants to go, busy or not."""
+        state = self._state
+        for instance in self.rule.leaving(state, needed):
+            state.fleet.of(instance).surplus = True
+        state.follow_fleet()
+
+    def fit(self, needed: float) -> list[Command]:
+        """Give back what is empty and too much; request what is missing.
+
+        `needed` are the GPUs of what trains and of what waits to start.
+        """
+        state = self._state
+        self._target = target = +Counter(dict(self.rule.target(state, needed)))
+        self._beyond_limits = False
+        if target == state.held and not state.fleet.returning():
+            return []
+        commands: list[Command] = list(self._shrink(state.held - target))
+        self._vacate(needed)
+        # Only now: what has just been given back, or is to go, doesn't count as held any more.
+        missing = target - state.held
+        if self._given_up():
+            return commands
+        askable = Counter({offer: n for offer, n in missing.items() if self._may_ask(offer)})
+        alive = Counter(rented.offer for rented in state.fleet.alive())
+        affordable = self._limits.affordable(askable.elements())
+        if not self.rule.can_train(state, state.held + Counter(affordable)):
+            self._beyond_limits = bool(missing) and not any(map(state.avoided, missing))
+            return commands  # what would be rented could only idle
+        # Instances that are going still count here: quotas and the cap are on what is alive.
+        for offer in affordable:
+            if state.admits(alive + Counter([offer])):
+                alive[offer] += 1
+                commands.append(self._launch(offer))
+        return commands
+
+    def hopeless(self) -> EndReason | None:
+        """Return why the run ends, where nothing trains and nothing that it takes can be rented."""
+        state, target = self._state, self._target
+        if not self._idle():
+            return None
+        backoffs = [state.backoff(offer) for offer in target]
+        most = state.brakes.refusals
+        if self._given_up():
+            # The cloud was willing where instances came and failed, but not where it takes them.
+            failed = all(
+                b.for_good or (b.no_shows >= most and offer.market == "on-demand")
+                for offer, b in zip(target, backoffs, strict=True)
+            )
+            return EndReason.FAILED if failed else EndReason.NO_CAPACITY
+        if self._beyond_limits:
+            late = not any(self._would_join(offer) for offer in target)
+            return EndReason.DEADLINE if late else EndReason.BUDGET  # none was asked for
+        return None
+
+    def _idle(self) -> bool:
+        """Whether nothing trains, and what is held is not enough for it."""
+        state = self._state
+        can = self.rule.can_train(state, state.held)
+        return bool(self._target) and not state.live and not can
+
+    def _given_up(self) -> bool:
+        """Whether nothing trains, and each offer that is wanted was refused again and again.
+
+        Asked before anything is launched: where a round of requests takes longer than the pause
+        after it, the next one would begin at once, for ever.
+        """
+        return self._idle() and all(map(self._state.refused, self._target))
+
+    def settled(self) -> bool:
+        """Whether no instance comes or goes, nor will: what is refused again and again won't."""
+        state = self._state
+        paused = (o for o, backoff in state.backoffs.items() if state.now < backoff.relaunch_at)
+        return not state.fleet.unsettled() and all(state.refused(offer) for offer in paused)
+
+    def restless(self) -> bool:
+        """Whether something is due that no event would tell: a node, a return, another request."""
+        state = self._state
+        paused = any(state.now < backoff.relaunch_at for backoff in state.backoffs.values())
+        return paused or state.fleet.unsettled()
+
+    def release_late(self) -> list[Command]:
+        """Repeat each release that the cloud hasn't confirmed after `brakes.cleanup` seconds."""
+        state = self._state
+        return [
+            self._release(rented)
+            for rented in state.fleet.alive()
+            if rented.released and state.now >= rented.released_at + state.brakes.cleanup
+        ]
+
+    def release_all(self, *, again: bool = False) -> list[Command]:
+        """Give every instance back; with `again` also those that were given back already."""
+        alive = self._state.fleet.alive()
+        return [self._release(rented) for rented in alive if again or not rented.released]
+
+    # ---- giving back -------------------------------------------------------------------------
+
+    def _shrink(self, extra: Counter[Offer]) -> Iterable[Command]:
+        """Give back empty instances: lost ones, and of the rest what boots still goes first."""
+        state = self._state
+        busy = {piece.instance for piece in state.kept()}
+        empty = [r for r in state.fleet.alive() if not r.released and r.instance not in busy]
+        for rented in sorted(empty, key=lambda r: r.joined):
+            if not rented.surplus and extra[rented.offer] > 0:
+                extra[rented.offer] -= 1
+                rented.surplus = True
+            if rented.surplus:
+                yield self._release(rented)
+        state.follow_fleet()
+
+    def _release(self, rented: Rented) -> Command:
+        rented.released, rented.released_at = True, self._state.now
+        return Release(rented.intent)
+
+    # ---- requesting --------------------------------------------------------------------------
+
+    def _may_ask(self, offer: Offer) -> bool:
+        """Whether to ask for an instance of an offer now.
+
+        Not while the cloud refuses the offer, nor where instance after instance never joined; and
+        not for an instance that would eat the budget, or the time, before it takes a trial.
+        """
+        state = self._state
+        backoff = state.backoff(offer)
+        if state.avoided(offer) or backoff.no_shows >= state.brakes.refusals:
+            return False
+        boot = offer.charge(state.profiled(offer).profile.boot.mean)
+        paid = boot + state.charges.usd_per_launch <= state.dollars_left
+        return paid and self._would_join(offer)
+
+    def _would_join(self, offer: Offer) -> bool:
+        """Whether an instance asked for now would join before the run must begin to give back."""
+        profile = self._state.profiled(offer).profile
+        return profile.launch.mean + profile.boot.mean < self._state.seconds_left
+
+    def _launch(self, offer: Offer) -> Command:
+        state = self._state
+        zone = state.backoff(offer).zone(state.zones_of(offer))
+        intent = state.fleet.request(offer, state.now, zone).intent
+        self._limits.note_launch()
+        return Launch(intent, offer.instance_type.name, offer.market, zone, offer.usd_per_hour)

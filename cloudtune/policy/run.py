@@ -1,0 +1,367 @@
+"""The state machine of every run: a strategy, an allocator and a fleet rule within two limits.
+
+Pure: it knows no cloud, no clock and no files. Time enters as `event.at`, randomness not at all,
+so the simulator, the real run and the replay of a recorded run drive this same object. One event
+goes in, commands come out:
+
+    handle(event)
+        state.note        what has happened: trials, instances, GPUs, speeds      policy/state.py
+        limits            does a limit end the run now?                          policy/limits.py
+        strategy          what becomes of the trial that reported                 strategies/
+        sessions          who stops, goes on, starts, where, how wide          policy/sessions.py
+        fleet             what is given back, what is rented                    policy/renting.py
+        wind down         once the run is to end: stop all, give all back, until EC2 says so
+
+A run that was planned beforehand is no other: its strategy, allocator and fleet rule read a plan
+(planners/following.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.commands import Command, EndRun, SetTimer, StopTrial
+from cloudtune.events import EpochDone, TimerFired
+from cloudtune.policy.invariants import check
+from cloudtune.policy.limits import LimitKeeper
+from cloudtune.policy.renting import FleetKeeper
+from cloudtune.policy.sessions import SessionKeeper
+from cloudtune.strategies.base import Go, Shape
+from cloudtune.trial import EndReason, better, rank_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.events import Event
+    from cloudtune.fleet import FleetBook
+    from cloudtune.plan import Limits
+    from cloudtune.planners.following import Itinerary
+    from cloudtune.policy.base import Components
+    from cloudtune.policy.state import Noted, RunState
+    from cloudtune.progress import Best, TrialProgress
+    from cloudtune.strategies.base import Allocator, FleetRule, Strategy, Task
+    from cloudtune.trial import TrialId
+
+_LIMITS = frozenset({EndReason.DEADLINE, EndReason.BUDGET})
+
+
+class RunPolicy:
+    """Carries a strategy out on an elastic fleet.
+
+    `max_concurrent` caps the trials that run at once; a `target` metric that is reached ends the
+    run. With `heartbeat` it looks at the clock every tick, otherwise only when something is due;
+    large simulations leave that out, and the check of the state at every event (`checked`).
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        components: Components,
+        *,
+        max_concurrent: int | None = None,
+        target: float | None = None,
+        heartbeat: bool = True,
+        checked: bool = True,
+    ) -> None:
+        self.state = state
+        self.components = components
+        self.target = target
+        self.ending: EndReason | None = None
+        self.winding_down = False
+        self._limits = LimitKeeper(state)
+        self._sessions = SessionKeeper(state, components.allocator, max_concurrent)
+        self._fleet = FleetKeeper(state, self._limits, components.fleet_rule)
+        self._heartbeat, self._checked = heartbeat, checked
+        self._changed = True
+        self._cleanups = 0
+        self._timers: dict[str, float] = {}
+
+    # ---- what others may look at -------------------------------------------------------------
+
+    @property
+    def strategy(self) -> Strategy:
+        """Decides which trials train, and how far."""
+        return self.components.strategy
+
+    @property
+    def allocator(self) -> Allocator:
+        """Decides how wide each trial is."""
+        return self.components.allocator
+
+    @property
+    def fleet_rule(self) -> FleetRule:
+        """Decides how many instances of which offers there should be."""
+        return self.components.fleet_rule
+
+    @property
+    def trials(self) -> Mapping[TrialId, TrialProgress]:
+        """Every trial that ever ran, in the order of their first start."""
+        return self.state.trials
+
+    @property
+    def fleet(self) -> FleetBook:
+        """Every instance that was ever asked for."""
+        return self.state.fleet
+
+    @property
+    def best(self) -> Best | None:
+        """The best epoch so far."""
+        return self.state.best
+
+    @property
+    def limits(self) -> Limits:
+        """The deadline and the budget, from the run's begin."""
+        return self.state.limits
+
+    @property
+    def now(self) -> float:
+        """The time of the last event, in seconds of the run."""
+        return self.state.now
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over, and all that was rented given back."""
+        return self.state.ended
+
+    @property
+    def began(self) -> float | None:
+        """When the run began; None before that."""
+        return self.state.began
+
+    @property
+    def over_at(self) -> float:
+        """When the last instance stopped billing; now where one still does, or none ever was."""
+        return self.state.over_at
+
+    @property
+    def itinerary(self) -> Itinerary | None:
+        """The plan that the run goes by, and where it is in it; None where there is none."""
+        return self.components.itinerary
+
+    def ranking(self) -> list[TrialProgress]:
+        """Return all trials, the furthest and then the best first."""
+        mode, trials = self.state.mode, self.trials.values()
+        return sorted(trials, key=lambda t: (-t.epoch, rank_key(mode, t.metric), t.id))
+
+    def first_error(self) -> TrialProgress | None:
+        """Return the failed trial that a person should look at first."""
+        return next((trial for trial in self.trials.values() if trial.error), None)
+
+    @property
+    def trouble(self) -> str:
+        """The last thing that went wrong with an instance, in words; "" if nothing did."""
+        return self.state.trouble
+
+    @property
+    def resizes(self) -> int:
+        """How often a trial was moved to other GPUs."""
+        return self._sessions.resizes
+
+    def spent(self, at: float) -> float:
+        """Return the bill in dollars if everything were given back at that time."""
+        return self.state.spent(at)
+
+    def safe_until(self) -> float:
+        """Return when all that is rented must be gone if nothing more is decided; inf: never."""
+        return self._limits.safe_until()
+
+    def forecast(self, at: float) -> float:
+        """Return the dollars that the run will have cost: by its plan, or if it uses its limits."""
+        spent = self.spent(at)
+        if self.ending is not None:
+            return spent
+        to_come = self.fleet_rule.dollars_to_come(self.state, at)
+        if to_come is not None:
+            return spent + to_come
+        budget, deadline = self.limits.budget, self.limits.deadline
+        if budget is None:
+            return spent
+        return max(spent, min(budget, self.spent(at if deadline is None else deadline)))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself; large simulations leave it out."""
+        if not self._checked:
+            return
+        check(self.state)
+        if self.ended:
+            assert not self.fleet.alive() or self._cleanups > self.state.brakes.patience
+
+    # ---- deciding ----------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> tuple[Command, ...]:
+        """Take one event in and return what is to be done about it, in order."""
+        if self.ended:
+            return ()
+        # First the facts, then the decisions: nobody decides on a state that is one event old.
+        noted = self.state.note(event)
+        commands = [*self._react(event, noted), *self._decide(noted)]
+        self.check_invariants()
+        return tuple(commands)
+
+    def _react(self, event: Event, noted: Noted) -> list[Command]:
+        """Return what follows from an event whatever the strategy says."""
+        # An epoch alone frees no GPU and starts nothing, unless the verdict on it does (`_judge`):
+        # the round of `_decide`, the costly part, is left out for most of them.
+        self._changed |= not isinstance(event, EpochDone)
+        if self.state.interrupted:
+            self._end(EndReason.INTERRUPTED)
+        for trial in noted.failed:
+            self.strategy.on_failure(self.state, trial)
+        commands: list[Command] = [StopTrial(session) for session in noted.orphans]
+        if noted.diverged is not None:
+            commands.append(self._sessions.stop(noted.diverged, "failed"))
+        if isinstance(event, TimerFired):
+            commands += self._react_to_timer(event)
+        return commands
+
+    def _decide(self, noted: Noted) -> list[Command]:
+        """Return what the strategy, the allocator and the fleet rule want done now."""
+        # The limits before the strategy: what it would begin now might not be paid for any more.
+        self._end(self._limits.reached())
+        commands: list[Command] = []
+        if self.ending is None and noted.reported is not None:
+            commands += self._judge(noted.reported)
+        if self.ending is None and self._changed:
+            self._changed = False
+            # Who stops comes before who starts: a stage that closes here makes room for the next.
+            commands += self._sessions.preempt(self.strategy.preempt(self.state))
+            if self.strategy.done(self.state):
+                self._end(self.strategy.reason or self._success())
+            else:
+                commands += self._fill()
+        if self.ending is not None:
+            return [*commands, *self._wind_down()]
+        return [*commands, *self._set_timers()]
+
+    def _judge(self, trial: TrialProgress) -> list[Command]:
+        """Return what becomes of a trial that has finished an epoch."""
+        best = self.best
+        if best is not None and self._reaches_target(best.metric):
+            self._end(EndReason.DONE)
+            return []
+        decision = self.strategy.on_result(self.state, trial)
+        if not isinstance(decision, Go):
+            stop = self._sessions.judged(trial, decision)
+            self._changed |= stop is None
+            return [] if stop is None else [stop]
+        if max(decision.until, self.state.until(trial.id)) <= trial.epoch:
+            raise AssertionError(
+                f"{self.strategy.name} lets {trial.id} go on to epoch {decision.until}"
+            )
+        return self._sessions.go_on(trial, decision)
+
+    def _reaches_target(self, metric: float) -> bool:
+        return self.target is not None and not better(self.state.mode, self.target, metric)
+
+    def _fill(self) -> list[Command]:
+        """Start what the strategy wants and fits; fit the fleet to what runs and what waits."""
+        state, sessions = self.state, self._sessions
+        self._fleet.begin_round()  # first, so that nothing starts on an instance that is to go
+        commands = sessions.start_again()  # trials under way come before any new one
+        min_width = self.allocator.min_width(state)
+        tasks = self._wanted(sessions.room(self.fleet_rule.max_gpus(state), min_width))
+        going_on = [task for task in tasks if self._goes_on(task)]
+        for task in going_on:  # all before any of them: an allocator sees them as one group
+            state.granted[task.trial.id] = task.until
+        commands += [sessions.let_on(state.trials[task.trial.id]) for task in going_on]
+        starting, waiting = sessions.start(tasks)
+        commands += starting
+        waiting += [[Shape(trial.width or min_width)] for trial in state.again.values()]
+        commands += sessions.make_room(waiting)
+        waiting_gpus = sum([shapes[0].width for shapes in waiting])
+        needed = sum([trial.width for trial in state.live.values()]) + waiting_gpus
+        commands += self._fleet.fit(needed)  # last: only what found no GPUs calls for more
+        self._end(self._fleet.hopeless())
+        if self.ending is None and not state.live and self._fleet.settled():
+            commands += self._unstick(tasks)
+        return commands
+
+    def _wanted(self, room: int) -> list[Task]:
+        """Return the tasks that the strategy wants to begin, given room for so many."""
+        groups = self.strategy.requests(self.state, room) if room > 0 else ()
+        return [task for group in groups for task in group.tasks]
+
+    def _goes_on(self, task: Task) -> bool:
+        """Whether a task's trial waits on its GPUs at a rung, and is to train on from there."""
+        trial = self.trials.get(task.trial.id)
+        return trial is not None and trial.status == "at rung" and task.until > trial.epoch
+
+    def _unstick(self, tasks: Sequence[Task]) -> list[Command]:
+        """Start what waits at any width, or end the run, where nothing trains or ever would.
+
+        Called with no session and no instance coming or going: no event would come to change that,
+        but for one that the strategy has itself woken for (`wake_at`).
+        """
+        state = self.state
+        commands = self._sessions.start_anyhow(tasks)
+        waits = state.again or tasks or self.strategy.wake_at(state) is None
+        if not commands and waits:
+            refused = any(state.refused(offer) for offer in state.backoffs)
+            # Why a run ends must be told even where no instance ever failed.
+            state.trouble = (
+                state.trouble or "nothing of what is left to train fits on what is rented"
+            )
+            self._end(EndReason.NO_CAPACITY if refused else EndReason.FAILED)
+        return commands
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _success(self) -> EndReason:
+        return EndReason.DONE if self.best is not None else EndReason.FAILED
+
+    def _end(self, reason: EndReason | None) -> None:
+        """Note why the run ends; for a strategy that uses all it is given a limit is its aim."""
+        if reason is None or self.ending is not None:
+            return  # the first reason counts: a limit that is passed while winding down is none
+        reached = reason in _LIMITS and self.strategy.anytime and self.best is not None
+        self.ending = EndReason.DONE if reached else reason
+
+    def _wind_down(self) -> list[Command]:
+        """Stop every session and give every instance back, then end; repeat until confirmed."""
+        state = self.state
+        commands: list[Command] = [
+            self._sessions.stop(trial, "parked")
+            for trial in state.live.values()
+            if trial.status != "stopping"
+        ]
+        commands += self._fleet.release_all()
+        if not self.fleet.alive() or self._cleanups > state.brakes.patience:
+            state.ended = True
+            assert self.ending is not None
+            commands.append(EndRun(self.ending))
+        elif not self.winding_down:
+            commands.append(SetTimer("cleanup", self.now + state.brakes.cleanup))
+        self.winding_down = True
+        return commands
+
+    # ---- time --------------------------------------------------------------------------------
+
+    def _react_to_timer(self, event: TimerFired) -> list[Command]:
+        """Repeat the returns that the cloud hasn't confirmed."""
+        self._timers.pop(event.name, None)
+        if event.name == "tick":
+            return [] if self.winding_down else self._fleet.release_late()
+        if event.name == "cleanup":
+            self._cleanups += 1
+            again = self._fleet.release_all(again=True)
+            return [*again, SetTimer("cleanup", self.now + self.state.brakes.cleanup)]
+        assert event.name in {"brake", "wake"}, f"nobody set a timer named {event.name!r}"
+        return []
+
+    def _set_timers(self) -> list[Command]:
+        """Be woken when a limit comes near, when the strategy asks for it, or for housekeeping."""
+        timers = self._timer("brake", self._limits.look_again_at())
+        wake = self.strategy.wake_at(self.state)
+        if wake is not None and wake > self.now:
+            timers += self._timer("wake", wake)
+        if "tick" not in self._timers and (self._heartbeat or self._fleet.restless()):
+            timers += self._timer("tick", self.now + self.state.brakes.tick)
+        return timers
+
+    def _timer(self, name: str, at: float) -> list[Command]:
+        """Return what sets a timer, if it isn't set to that time already."""
+        if at == math.inf or self._timers.get(name) == at:
+            return []
+        self._timers[name] = at
+        return [SetTimer(name, at)]

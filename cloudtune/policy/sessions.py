@@ -1,0 +1,289 @@
+"""The trials of a run on its GPUs: where they start, how they move, what makes room for others."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.commands import Command, ExtendTrial, StartTrial, StopTrial
+from cloudtune.policy.state import Move
+from cloudtune.progress import TrialProgress
+from cloudtune.strategies.base import Shape, Task, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.policy.free_gpus import Placement
+    from cloudtune.policy.state import RunState
+    from cloudtune.progress import Status
+    from cloudtune.strategies.base import Allocator, Go
+    from cloudtune.trial import TrialId, Width
+
+_AFTER: dict[Verdict, Status] = {
+    Verdict.HOLD: "parked",
+    Verdict.PAUSE: "parked",
+    Verdict.CUT: "cut",
+    Verdict.FINISH: "finished",
+}
+_WHOLE = 1e-6
+
+
+class SessionKeeper:
+    """Starts, moves and stops trials, as wide as an allocator says.
+
+    `max_concurrent` caps the trials that hold GPUs at once.
+    """
+
+    def __init__(
+        self, state: RunState, allocator: Allocator, max_concurrent: int | None = None
+    ) -> None:
+        self._state = state
+        self.allocator = allocator
+        self.max_concurrent = max_concurrent
+        self.resizes = 0
+
+    # ---- one trial ---------------------------------------------------------------------------
+
+    def stop(self, trial: TrialProgress, after: Status) -> Command:
+        """End a trial's session; `after` is what becomes of the trial."""
+        trial.status, trial.after = "stopping", after
+        return StopTrial(trial.session)
+
+    def go_on(self, trial: TrialProgress, decision: Go) -> list[Command]:
+        """Let a trial that has reported train on, at the width that it should have now."""
+        granted = self._state.granted
+        before = granted[trial.id]
+        granted[trial.id] = until = max(decision.until, before)
+        moved = self._resized(trial)
+        if moved is not None:
+            return [moved]
+        trial.status = "training"
+        return [ExtendTrial(trial.session, until)] if until > before else []
+
+    def let_on(self, trial: TrialProgress) -> Command:
+        """Let a trial that waits at its rung train on where it is, or move to its new width."""
+        moved = self._resized(trial)
+        if moved is not None:
+            return moved
+        trial.status = "training"
+        return ExtendTrial(trial.session, self._state.granted[trial.id])
+
+    def preempt(self, verdicts: Mapping[TrialId, Verdict]) -> list[Command]:
+        """Stop the trials that the strategy wants stopped, in whatever state each of them is."""
+        state, commands = self._state, []
+        for name, verdict in verdicts.items():
+            trial = state.trials[name]
+            if state.again.pop(name, None) is not None:
+                state.drop_move(trial)
+                trial.status = _AFTER[verdict]
+            elif trial.status == "stopping" and trial.after == "waiting":  # in the midst of a move
+                state.drop_move(trial)
+                trial.after = _AFTER[verdict]
+            elif trial.live and trial.status != "stopping":
+                commands.append(self.stop(trial, _AFTER[verdict]))
+            elif trial.status == "parked":
+                trial.status = _AFTER[verdict]
+        return commands
+
+    def judged(self, trial: TrialProgress, verdict: Verdict) -> Command | None:
+        """Carry out what becomes of a trial that has reported; None where it waits on its GPUs."""
+        if verdict is Verdict.HOLD and trial.epoch >= self._state.granted[trial.id]:
+            return None
+        # Told to hold before its grant was used up: left alone, its workers would train on.
+        return self.stop(trial, _AFTER[verdict])
+
+    def _resized(self, trial: TrialProgress) -> Command | None:
+        """Begin to move a trial to the width that it should have, if there is room for it now.
+
+        A trial whose instance is to go moves at the width that it has. A trial whose last epoch
+        wasn't saved doesn't move: that epoch would be trained again after each move. The trial
+        keeps its GPUs until it has stopped; the GPUs that it grows by are reserved meanwhile.
+        """
+        state = self._state
+        if trial.checkpoint_epoch < trial.epoch:
+            return None
+        width = max(self.allocator.resized(state, trial) or trial.width, trial.min_width)
+        assert trial.offer is not None
+        stays = all(piece.instance in state.free.offers for piece in trial.placement)
+        if width == trial.width and stays:
+            return None
+        found = state.free.move(width, trial.offer, trial.placement)
+        if found is None:
+            return None
+        placement, reserved = found
+        state.moves[trial.id] = Move(placement[0], width, reserved)
+        self.resizes += 1
+        return self.stop(trial, "waiting")
+
+    # ---- starting ----------------------------------------------------------------------------
+
+    def start_again(self) -> list[Command]:
+        """Start the trials that have moved, or were lost with their instance, where they fit."""
+        state, commands = self._state, []
+        for trial in list(state.again.values()):
+            task, move = Task(trial.trial, state.granted[trial.id]), state.moves.get(trial.id)
+            state.drop_move(trial)  # its reserved GPUs must count as free for it to find them
+            if move is None:
+                found = self._first_fitting(self._shapes_again(task))
+            else:
+                found = self._fitting_move(move, trial)
+            if found is not None:
+                del state.again[trial.id]
+                commands.append(self._start(task, *found))
+        return commands
+
+    def _fitting_move(self, move: Move, trial: TrialProgress) -> tuple[Placement, Width] | None:
+        """Return where a trial that has moved goes on: at its new width, or else at its old one."""
+        if self.full:
+            return None
+        for width in (move.width, trial.width):
+            placement = self._state.free.find(width, move.offer)
+            if placement is not None:
+                return placement, width
+        return None
+
+    def start(self, tasks: Sequence[Task]) -> tuple[list[Command], list[Sequence[Shape]]]:
+        """Start the tasks that fit, in order.
+
+        Returns the commands, and the first choice of shape of each task that has to wait.
+        """
+        known = self._state.trials
+        ready = [t for t in tasks if t.trial.id not in known or not known[t.trial.id].live]
+        commands: list[Command] = []
+        waiting: list[Sequence[Shape]] = []
+        for task, shapes in zip(ready, self._shapes(ready), strict=True):
+            found = self._first_fitting(shapes)
+            if found is None:
+                waiting += [shapes] if shapes else []
+            else:
+                commands.append(self._start(task, *found))
+        return commands, waiting
+
+    def start_anyhow(self, tasks: Sequence[Task]) -> list[Command]:
+        """Start what waits at any width that there is room for.
+
+        The last resort where nothing trains or ever would: the fleet would idle to the end.
+        """
+        state = self._state
+        lost = [Task(trial.trial, state.granted[trial.id]) for trial in state.again.values()]
+        commands: list[Command] = []
+        for task in (*lost, *tasks):
+            shapes = next(iter(self._shapes([task])))
+            found = self._any_placement(shapes[0].width if shapes else 0.0)
+            if found is not None and not self.full:
+                state.again.pop(task.trial.id, None)
+                commands.append(self._start(task, *found))
+        return commands
+
+    def make_room(self, waiting: Sequence[Sequence[Shape]]) -> list[Command]:
+        """Stop trials that only wait at a rung, where others need their GPUs.
+
+        `waiting` has the shapes of each trial that found no room, any of which would do. No more
+        are stopped than that takes, and none for GPUs that stopping trials are about to free:
+        whoever is stopped must be set up anew later.
+        """
+        commands: list[Command] = []
+        wanted: dict[tuple[Offer | None, ...], float] = {}
+        for shapes in waiting:
+            offers = tuple(shape.offer for shape in shapes)
+            wanted[offers] = wanted.get(offers, 0.0) + max(shape.width for shape in shapes)
+        for offers, missing in wanted.items():
+            here = [t for t in self._state.live.values() if None in offers or t.offer in offers]
+            gpus = missing - sum(trial.width for trial in here if trial.status == "stopping")
+            idle = [trial for trial in here if trial.status == "at rung"]
+            while gpus > 0 and idle:
+                gpus -= idle[-1].width
+                commands.append(self.stop(idle.pop(), "parked"))
+        return commands
+
+    @property
+    def full(self) -> bool:
+        """Whether as many trials hold GPUs as may, those that only wait at a rung included."""
+        return self.max_concurrent is not None and len(self._state.live) >= self.max_concurrent
+
+    def room(self, max_gpus: int, min_width: Width) -> int:
+        """Return how many tasks more there is work for, on so many GPUs at so small a width."""
+        live = self._state.live.values()
+        busy = sum([t.width for t in live if t.status != "at rung"])
+        room = math.floor((max_gpus - busy) / min_width + _WHOLE)
+        if self.max_concurrent is not None:
+            idle = sum(t.status == "at rung" for t in live)
+            room = min(room, self.max_concurrent - len(live) + idle)
+        # Where nothing trains, one is asked for, however wide: it may have to do with less.
+        room = max(room, 1 if all(t.status == "at rung" for t in live) else 0)
+        return room - len(self._state.again)
+
+    # ---- where, and how wide -----------------------------------------------------------------
+
+    def _shapes(self, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
+        """Yield the allocator's shapes for each task, widened past any that ran out of memory."""
+        known = self._state.trials
+        for task, shapes in zip(tasks, self.allocator.shapes(self._state, tasks), strict=True):
+            min_width = known[task.trial.id].min_width if task.trial.id in known else 0.0
+            yield [Shape(max(shape.width, min_width), shape.offer) for shape in shapes]
+
+    def _shapes_again(self, task: Task) -> Sequence[Shape]:
+        """Return the shapes in which a lost trial may go on, the best first.
+
+        At first its own shape, then narrower ones: to go on with fewer GPUs at once beats waiting
+        for another instance to boot. Not where the allocator names an offer: a plan means it.
+        """
+        shapes = next(iter(self._shapes([task])))
+        if not shapes or any(shape.offer is not None for shape in shapes):
+            return shapes
+        wanted, least = shapes[0].width, self._state.trials[task.trial.id].min_width
+        narrower = (width for width in self._known_widths() if max(least, 1e-9) <= width < wanted)
+        return [*shapes, *(Shape(width) for width in sorted(narrower, reverse=True))]
+
+    def _known_widths(self) -> set[Width]:
+        return {width for each in self._state.rentables for width in each.profile.widths}
+
+    def _first_fitting(self, shapes: Iterable[Shape]) -> tuple[Placement, Width] | None:
+        if self.full:
+            return None
+        for shape in shapes:
+            placement = self._state.free.find(shape.width, only=shape.offer)
+            if placement is not None:
+                return placement, shape.width
+        return None
+
+    def _any_placement(self, asked: Width) -> tuple[Placement, Width] | None:
+        """Return free GPUs: as many as asked for, fewer, or else more."""
+        known = self._known_widths()
+        for width in sorted(known, key=lambda width: (width > asked, abs(width - asked))):
+            placement = self._state.free.find(width)
+            if placement is not None:
+                return placement, width
+        return None
+
+    def _start(self, task: Task, placement: Placement, width: Width) -> Command:
+        state = self._state
+        trial = state.trials.get(task.trial.id)
+        if trial is None:
+            trial = state.trials[task.trial.id] = self._new(task)
+        elif trial.status == "parked":
+            trial.rewind()
+        state.granted[trial.id] = task.until
+        trial.sessions += 1
+        trial.status, trial.width = "starting", width
+        trial.offer, trial.placement = placement
+        state.began_session(trial)
+        return StartTrial(
+            session=trial.session,
+            trial=trial.id,
+            config=trial.trial.config,
+            width=width,
+            placement=trial.placement,
+            checkpoint=trial.checkpoint,
+            start_epoch=trial.epoch,
+            until_epoch=task.until,
+        )
+
+    def _new(self, task: Task) -> TrialProgress:
+        trial = TrialProgress(task.trial)
+        if task.clone_of is not None:
+            parent = self._state.trials[task.clone_of]
+            trial.checkpoint, trial.checkpoint_epoch = parent.checkpoint, parent.checkpoint_epoch
+            trial.epoch = parent.checkpoint_epoch
+        return trial

@@ -1,0 +1,498 @@
+"""What is known of a run: each event is taken down here, before anything is decided about it.
+
+Every event comes through `RunState.note`, which decides nothing; what is to be acted upon at once
+is returned (`Noted`). Strategies and the like look at it as a `View` (strategies/base.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, assert_never
+
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunResumed,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.fleet import FleetBook, LaunchBackoff
+from cloudtune.plan import Charges, admits
+from cloudtune.policy.base import Brakes
+from cloudtune.policy.free_gpus import FreeGpus
+from cloudtune.policy.speed_estimates import SpeedEstimates
+from cloudtune.progress import OVER, Best, Record, TrialProgress
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.fleet import Rented
+    from cloudtune.plan import Limits, Rentable
+    from cloudtune.policy.base import Metric
+    from cloudtune.progress import Status
+    from cloudtune.trial import Mode, Slice, TrialId, Width
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where a trial is to go on, how wide, and the GPUs that are kept for it until then."""
+
+    offer: Offer
+    width: Width
+    reserved: tuple[Slice, ...]
+
+
+@dataclass
+class Noted:
+    """The part of an event that the policy has to act upon.
+
+    `reported` is the trial that has finished an epoch, and trains on or waits at its rung;
+    `diverged` one whose metric was not a number. `orphans` are sessions that lost a part of their
+    GPUs: what is left of their workers is to be ended. `failed` are trials that won't come back.
+    """
+
+    reported: TrialProgress | None = None
+    diverged: TrialProgress | None = None
+    orphans: list[str] = field(default_factory=list)
+    failed: list[TrialProgress] = field(default_factory=list)
+
+
+class RunState:
+    """The trials, instances, free GPUs and speeds of a run, kept up to date event by event.
+
+    `zones` are those in which an offer without a zone is asked for, where any won't do.
+    """
+
+    def __init__(
+        self,
+        *,
+        rentables: Sequence[Rentable],
+        max_instances: int,
+        metric: Metric,
+        limits: Limits,
+        brakes: Brakes | None = None,
+        charges: Charges | None = None,
+        vcpu_quotas: Mapping[str, int] | None = None,
+        zones: Sequence[str] = (),
+    ) -> None:
+        self.rentables = tuple(rentables)
+        self.max_instances = max_instances
+        self.vcpu_quotas = dict(vcpu_quotas or {})
+        self.metric = metric
+        self.limits = limits
+        self.brakes = brakes or Brakes()
+        self.charges = charges or Charges()
+        self.zones = tuple(zones)
+        self.now = 0.0
+        self.began: float | None = None
+        self.ended = False
+        self.interrupted = False
+        self.record = Record(metric.mode)
+        self.trials: dict[TrialId, TrialProgress] = {}
+        self.live: dict[TrialId, TrialProgress] = {}
+        self.granted: dict[TrialId, int] = {}  # the epoch that each may train to
+        self.again: dict[TrialId, TrialProgress] = {}  # to go on, whatever else is wanted
+        self.moves: dict[TrialId, Move] = {}
+        self.setups: list[float] = []
+        self.speeds = SpeedEstimates()
+        self._asked: dict[TrialId, float] = {}
+        self.fleet = FleetBook()
+        self.backoffs: dict[Offer, LaunchBackoff] = {}
+        self.trouble = ""
+        self.disturbances = 0
+        self.shocks = 0
+        self._by_offer = {each.offer: each for each in reversed(self.rentables)}
+        self.free = FreeGpus({o: each.profile.epoch for o, each in self._by_offer.items()})
+        self._followed: list[Rented] = []
+
+    # ---- what strategies, allocators and fleet rules may look at -----------------------------
+
+    @property
+    def mode(self) -> Mode:
+        """Whether more or less of the metric is better."""
+        return self.metric.mode
+
+    @property
+    def best(self) -> Best | None:
+        """The best epoch so far."""
+        return self.record.best
+
+    @property
+    def running(self) -> Sequence[TrialProgress]:
+        """The trials that have sessions, those that wait at a rung or are stopping included."""
+        return tuple(self.live.values())
+
+    @property
+    def held(self) -> Counter[Offer]:
+        """Instances that are to stay, those that still boot included."""
+        return self.fleet.held()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the instances that take trials now."""
+        return self.free.gpus
+
+    @property
+    def free_gpus(self) -> float:
+        """GPUs of usable instances on which nothing runs, with the free shares of the others."""
+        return self.free.free_gpus
+
+    @property
+    def ahead(self) -> float:
+        """By when all could be given back, if that were decided only at the next tick (run s)."""
+        return self.now + self.brakes.tick + self.brakes.drain
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the run must begin to give back; inf without a deadline."""
+        deadline = self.limits.deadline
+        return math.inf if deadline is None else max(0.0, deadline - self.ahead)
+
+    @property
+    def dollars_left(self) -> float:
+        """The dollars left if everything were given back now; inf without a budget."""
+        budget = self.limits.budget
+        return math.inf if budget is None else max(0.0, budget - self.spent(self.ahead))
+
+    def until(self, trial: TrialId) -> int:
+        """Return the epoch that a trial may train to for now; 0 for one that never began."""
+        return self.granted.get(trial, 0)
+
+    def fits(self, width: Width, offer: Offer) -> bool:
+        """Whether a trial of so many GPUs could start now on the instances of an offer."""
+        return self.free.find(width, only=offer) is not None
+
+    def refused(self, offer: Offer) -> bool:
+        """Whether asking for such an instance is pointless: it was refused again and again."""
+        backoff = self.backoffs.get(offer)
+        return backoff is not None and backoff.used_up(self.brakes.refusals)
+
+    def avoided(self, offer: Offer) -> bool:
+        """Whether an offer isn't asked for now: it was refused everywhere a short while ago."""
+        backoff = self.backoffs.get(offer)
+        return backoff is not None and (backoff.for_good or self.now < backoff.relaunch_at)
+
+    def barred(self, offer: Offer) -> bool:
+        """Whether an offer will never be asked for again: the account may not have it."""
+        backoff = self.backoffs.get(offer)
+        return backoff is not None and backoff.for_good
+
+    def admits(self, alive: Mapping[Offer, int]) -> bool:
+        """Whether `alive` instances of each offer at once keep the cap and the vCPU quotas."""
+        return admits(self.max_instances, self.vcpu_quotas, alive)
+
+    def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
+        """Return the seconds of an epoch: the profile's, corrected by what this run measured."""
+        return self.speeds.epoch_seconds(trial, self._by_offer[offer], width)
+
+    def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
+        """Return a rentable at the speed that these trials can be expected to have on it."""
+        return self.speeds.corrected(rentable, trials)
+
+    def profiled(self, offer: Offer) -> Rentable:
+        """Return what is known beforehand of an offer of this run."""
+        return self._by_offer[offer]
+
+    # ---- money -------------------------------------------------------------------------------
+
+    def spent(self, at: float) -> float:
+        """Return the bill in dollars if everything were given back at that time."""
+        charges = self.charges
+        until = min(at, self.over_at) if self.ended else at
+        running = 0.0 if self.began is None else max(0.0, until - self.began)
+        launches = self.fleet.launches * charges.usd_per_launch
+        return self.fleet.dollars(at) + launches + running * charges.usd_per_second
+
+    @property
+    def over_at(self) -> float:
+        """When the last instance stopped billing; now where one still does, or none ever was."""
+        gone = [rented.gone_at for rented in self.fleet if rented.launched]
+        return max((self.now if at is None else at for at in gone), default=self.now)
+
+    @property
+    def committed(self) -> float:
+        """Dollars that are spent, or bound to be spent whatever is done.
+
+        Instances that are held count with their price until now. A plan for the rest of the job
+        adds what they cost from now on, and what is still owed of their minimum charge.
+        """
+        charges = self.charges
+        running = self.now - (self.now if self.began is None else self.began)
+        held = {rented.intent for rented in self.fleet.wanted()}
+        return (
+            sum(
+                (self.now - rented.began_at) * rented.offer.usd_per_second
+                if rented.intent in held
+                else rented.dollars(self.ahead)
+                for rented in self.fleet
+            )
+            + self.fleet.launches * charges.usd_per_launch
+            + running * charges.usd_per_second
+        )
+
+    def taken(self) -> Sequence[Slice]:
+        """Return the slices that sessions sit on."""
+        return [piece for trial in self.live.values() for piece in trial.placement]
+
+    def kept(self) -> Sequence[Slice]:
+        """Return the slices that are taken, and those that are kept for trials that move."""
+        reserved = (piece for move in self.moves.values() for piece in move.reserved)
+        return [*self.taken(), *reserved]
+
+    # ---- events ------------------------------------------------------------------------------
+
+    def note(self, event: Event) -> Noted:  # noqa: C901, PLR0912  one flat match
+        """Take an event down; returns the part of it that the policy has to act upon."""
+        self.now, noted = event.at, Noted()
+        match event:
+            case RunStarted():
+                self.began = event.at
+            case InstanceLaunched():
+                rented = self.fleet[event.intent]
+                rented.instance, rented.launched_at = event.instance, event.launched_at
+                self.backoff(rented.offer).refusals = 0
+            case NodeJoined():
+                self.fleet[event.intent].joined = True
+                self.backoff(self.fleet[event.intent].offer).no_shows = 0
+            case NodeLost():
+                # The instance may bill on, so it has to be given back like any that is too much.
+                self.fleet[event.intent].surplus = True
+                self._drop_sessions_on(event.intent, event.reason, noted)
+            case InterruptionNotice():
+                self._note_notice(event)
+            case InstanceGone():
+                self._note_gone(event)
+                self._drop_sessions_on(event.intent, event.reason, noted)
+            case LaunchFailed():
+                self._note_refusal(event)
+            case TrialStarted():
+                self._note_started(event.session)
+            case EpochDone():
+                self._note_epoch(event, noted)
+            case TrialStopped():
+                self._note_stopped(event.session, noted)
+            case TrialFailed():
+                self._note_failed(event, noted)
+            case TrialLost():
+                self._note_lost(event.session, event.reason, noted, blameless=event.blameless)
+            case TimerFired():
+                if event.name == "tick":
+                    self._note_no_shows()
+            case Interrupted():
+                self.interrupted = True
+            case RunResumed():
+                pass  # what its controller missed comes as any other event
+            case _:
+                assert_never(event)
+        self.follow_fleet()
+        return noted
+
+    def follow_fleet(self) -> None:
+        """Count the GPUs of the instances that take trials now."""
+        found = self.fleet.usable()
+        if found is self._followed:
+            return
+        self._followed = found
+        usable = {r.instance: r.offer for r in found if r.instance is not None}
+        self.free.follow(usable, self.taken())
+
+    def backoff(self, offer: Offer) -> LaunchBackoff:
+        """Return what has gone wrong with the launches of an offer."""
+        return self.backoffs.setdefault(offer, LaunchBackoff())
+
+    def forget_refusals(self) -> None:
+        """Forget what went wrong with launches, but for what is refused for good."""
+        self.backoffs = {
+            offer: LaunchBackoff(for_good=True) for offer, b in self.backoffs.items() if b.for_good
+        }
+
+    def zones_of(self, offer: Offer) -> tuple[str, ...]:
+        """Return where an offer can be asked for; "" leaves it to the cloud."""
+        return (offer.zone,) if offer.zone else ("", *self.zones)
+
+    def _drop_sessions_on(self, intent: str, reason: str, noted: Noted) -> None:
+        """Lose the sessions on a vanished instance.
+
+        Every such session is an orphan: what it has of workers on other instances waits for peers
+        that never answer, so the policy has it stopped.
+        """
+        instance = self.fleet[intent].instance
+        for trial in list(self.live.values()):
+            if any(piece.instance == instance for piece in trial.placement):
+                if trial.status != "stopping":
+                    noted.orphans.append(trial.session)
+                self._note_lost(trial.session, reason, noted, by_cloud=True)
+
+    def _note_refusal(self, event: LaunchFailed) -> None:
+        rented = self.fleet[event.intent]
+        rented.gone_at = event.at
+        if rented.released:
+            return
+        self.disturbances += 1
+        before, offer = self.avoided(rented.offer), rented.offer
+        backoff, among = self.backoff(offer), self.zones_of(offer)
+        if event.kind in {"capacity", "quota"}:
+            refusing = among if event.kind == "quota" else (rented.zone,)
+            backoff.refuse(refusing, among, event.at, self.brakes.avoid)
+        else:
+            backoff.refuse(among, among, event.at, self.brakes.relaunch)
+        if event.permanent:
+            backoff.for_good = True
+            self.trouble = f"{event.code}: {event.message}"
+        self.shocks += self.avoided(offer) and not before
+
+    def _note_notice(self, event: InterruptionNotice) -> None:
+        """Let nothing more start on the instance; another one may take its place.
+
+        Trials there train on, and move with their next saved epoch if there is room elsewhere.
+        """
+        self.fleet[event.intent].surplus = True
+        self.disturbances += 1
+        self.shocks += 1
+
+    def _note_gone(self, event: InstanceGone) -> None:
+        """Take note that an instance is gone; one that never joined may be asked for again."""
+        rented = self.fleet[event.intent]
+        self.shocks += rented.usable  # of one that was to go there was notice
+        rented.gone_at = event.gone_at
+        if rented.released:
+            return
+        self.disturbances += 1
+        if not rented.joined:
+            self.backoff(rented.offer).note_end(event.at, self.brakes.relaunch)
+            self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
+
+    def _note_no_shows(self) -> None:
+        """Mark the instances that should have joined by now as surplus, to be given back."""
+        for rented in self.fleet.wanted():
+            if not rented.joined and self.now > rented.requested_at + self.brakes.join:
+                rented.surplus = True
+                self.disturbances += 1
+                self.backoff(rented.offer).no_shows += 1
+                self.trouble = f"{rented.instance} never joined the cluster"
+
+    def began_session(self, trial: TrialProgress) -> None:
+        """Take note that the workers of a trial have been asked for."""
+        self.live[trial.id] = trial
+        self._asked[trial.id] = self.now
+        self.free.take(trial.placement)
+
+    def current(self, session: str) -> TrialProgress | None:
+        """Return the trial whose current session that is; None for a session of the past."""
+        trial = self.trials[session.rpartition(".")[0]]
+        return trial if trial.live and trial.session == session else None
+
+    def _note_started(self, session: str) -> None:
+        trial = self.current(session)
+        if trial is not None and trial.status == "starting":
+            setup = self.now - self._asked[trial.id]
+            self.setups.append(setup)
+            trial.seconds += setup
+            trial.status = "training"
+
+    def _note_epoch(self, event: EpochDone, noted: Noted) -> None:
+        trial = self.current(event.session)
+        if trial is None or event.epoch <= trial.epoch:
+            return  # of a session that is over, or told a second time
+        metric = event.metrics.get(self.metric.name, math.nan)
+        found = Best(trial.id, event.epoch, metric, event.checkpoint)
+        if trial.status == "stopping":
+            # Nobody waits for it any more, but a result that is saved is a result.
+            if event.checkpoint is not None and not math.isnan(metric):
+                self.record.offer(found)
+            return
+        assert trial.offer is not None
+        self.speeds.note(trial.id, self._by_offer[trial.offer].profile, trial.width, event.seconds)
+        trial.record(event, metric)
+        if math.isnan(metric):
+            trial.error = f"{self.metric.name} was nan at epoch {event.epoch}"
+            noted.diverged = trial
+            return
+        self.record.offer(found)
+        # "training" already now: the last worker may say that it is set up after the first epoch.
+        at_rung = event.epoch >= self.granted[trial.id]
+        trial.status = "at rung" if at_rung else "training"
+        noted.reported = trial
+
+    def _note_stopped(self, session: str, noted: Noted) -> None:
+        trial = self.current(session)
+        if trial is not None:
+            self._leave(trial, trial.after, noted)
+
+    def _note_failed(self, event: TrialFailed, noted: Noted) -> None:
+        trial = self.current(event.session)
+        if trial is None:
+            return
+        if trial.status == "stopping" and trial.after in OVER:
+            # It was over already; how it ended doesn't matter.
+            self._leave(trial, trial.after, noted)
+            return
+        if event.out_of_memory and trial.width < 1:
+            # Its share of the GPU was too small for it; that says nothing against the script.
+            trial.min_width = min(1.0, 2 * trial.width)
+            self._leave(trial, "waiting", noted)
+            return
+        self._leave(trial, "failed", noted)
+        trial.error, trial.traceback = event.error, event.traceback
+
+    def _note_lost(
+        self,
+        session: str,
+        reason: str,
+        noted: Noted,
+        *,
+        by_cloud: bool = False,
+        blameless: bool = False,
+    ) -> None:
+        trial = self.current(session)
+        if trial is None:
+            return
+        if trial.status == "stopping":
+            self._leave(trial, trial.after, noted)
+            return
+        # What the cloud takes says little about the script; but it can't go on for ever either.
+        trial.losses += not (by_cloud or blameless)
+        trial.taken += by_cloud
+        if trial.losses > self.brakes.losses or trial.taken > 10 * self.brakes.losses:
+            self._leave(trial, "failed", noted)
+            trial.error = f"lost {trial.losses + trial.taken} times: {reason}"
+        else:
+            self._leave(trial, "waiting", noted)
+
+    def _leave(self, trial: TrialProgress, status: Status, noted: Noted) -> None:
+        """Take a trial off its GPUs; one that was to train on comes back before anything new."""
+        self.free.give(trial.placement)
+        self.live.pop(trial.id, None)
+        trial.status, trial.placement = status, ()
+        if status == "waiting":
+            trial.rewind()  # to its last checkpoint: what the next session starts from
+            if trial.epoch >= self.granted[trial.id]:
+                trial.status = "parked"  # nothing is left to train before the rung
+            else:
+                trial.offer = None
+        if trial.status == "waiting":
+            self.again[trial.id] = trial
+            return
+        self.drop_move(trial)
+        if trial.status == "failed":
+            noted.failed.append(trial)
+
+    def drop_move(self, trial: TrialProgress) -> None:
+        """Free the GPUs that were kept for a trial that was to move."""
+        move = self.moves.pop(trial.id, None)
+        if move is not None:
+            self.free.give(move.reserved)

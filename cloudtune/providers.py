@@ -1,0 +1,57 @@
+"""Which clouds there are, and what an experiment may say of each: plain data, no cloud is loaded.
+
+To add a cloud is a line in PROVIDERS, and a package in `infra/` (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A cloud's line: where its code is, and how its part of an experiment differs from others'.
+
+    `implementation` is "module:name" of its `infra.provider.Provider`, loaded when it is used.
+    `defaults` are fields of the section `cloud` that have another value there if nothing is
+    written. Fields in `fixed` must keep their value; the message about another one says `why`.
+    `own` are fields that only some clouds have.
+    """
+
+    implementation: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
+    why: str = ""
+    own: frozenset[str] = frozenset()
+
+    @property
+    def priced_by_its_user(self) -> bool:
+        """Whether an hour costs what the experiment says, and nothing if it says nothing."""
+        return "price" in self.own
+
+
+PROVIDERS: dict[str, Registered] = {
+    "emulated": Registered("cloudtune.infra.emulator.provider:EMULATED"),
+    "aws": Registered("cloudtune.infra.aws.provider:AWS"),
+    "local": Registered(
+        "cloudtune.infra.local.provider:LOCAL",
+        defaults={"instances": ("local-*",), "max_instances": 1},
+        fixed=(
+            *("region", "market", "zones", "vcpu_quotas"),
+            *("image", "subnet", "security_group", "instance_profile"),
+            *("instances", "max_instances"),
+        ),
+        why="is for rented instances, and provider local has this machine alone; leave it out",
+        own=frozenset({"slots", "price"}),
+    ),
+}
+"""By the name that stands in experiments; the first is the default."""
+
+
+def owners(name: str) -> tuple[str, ...]:
+    """Return the clouds that alone have a field; none where all clouds have it."""
+    return tuple(provider for provider, line in PROVIDERS.items() if name in line.own)

@@ -1,0 +1,1 @@
+"""Strategies compared on recorded learning curves, in virtual time."""

@@ -1,0 +1,154 @@
+"""What strategies are tried on: recorded curves, and what may be rented to train on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cloudtune.engine.simulator import SimWorld
+from cloudtune.plan import Rentable
+from cloudtune.policy.base import Brakes, Metric, drain_seconds
+from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.simulation.curves import Curves
+    from cloudtune.simulation.speed_table import Scaling
+
+MAX_INSTANCES = 64
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds around training, and the spread of all durations as a share of their mean.
+
+    `launch` isn't billed; `boot` and `release` are. `start` and `resize` are None for what was
+    measured along with the profile, else 10 and 20 seconds. The defaults are assumptions: measure
+    yours.
+    """
+
+    launch: float = 20.0
+    boot: float = 90.0
+    start: float | None = None
+    resize: float | None = None
+    release: float = 5.0
+    spread: float = 0.02
+
+    def profile(self, offer: Offer, scaling: Scaling, epoch_seconds: float) -> ScalingProfile:
+        """Return the profile of an offer on whose first GPU an epoch takes so long."""
+        epoch = {width: self._of(epoch_seconds / v) for width, v in scaling.speeds.items()}
+        return ScalingProfile(
+            instance_type=offer.instance_type.name,
+            epoch=epoch,
+            launch=self._of(self.launch),
+            boot=self._of(self.boot),
+            start=self._of(_first(self.start, scaling.start, START)),
+            resize=self._of(_first(self.resize, scaling.resize, RESIZE)),
+            release=self._of(self.release),
+            script_hash="",
+            measured_at="",
+            source="a table of relative speeds",
+        )
+
+    def _of(self, seconds: float) -> Measurement:
+        return Measurement(seconds, seconds * self.spread)
+
+
+START, RESIZE = 10.0, 20.0
+
+
+def _first(*values: float | None) -> float:
+    return next(value for value in values if value is not None)
+
+
+class Row(dict[str, object]):
+    """The hyperparameters of a configuration, and which of the benchmark's curves is its."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int, config: Mapping[str, object]) -> None:
+        super().__init__(config)
+        self.number = number
+
+    def __reduce__(self) -> tuple[type[Row], tuple[int, dict[str, object]]]:
+        return Row, (self.number, dict(self))
+
+
+def _number(config: Mapping[str, object]) -> int:
+    assert isinstance(config, Row), "a trial that is none of the benchmark's"
+    return config.number
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Curves, and what may be rented to train on: all that strategies are tried on.
+
+    `epoch_seconds` is what an epoch takes at the profile's width 1, for a curve of average speed.
+    """
+
+    curves: Curves
+    rentables: tuple[Rentable, ...]
+    epoch_seconds: float
+    max_instances: int = MAX_INSTANCES
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """All configurations that can be tried."""
+        return tuple(
+            Trial(curve.name, Row(number, curve.config), curve.epochs)
+            for number, curve in enumerate(self.curves.curves)
+        )
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric that decides."""
+        return Metric(self.curves.metric, self.curves.mode)
+
+    @cached_property
+    def brakes(self) -> Brakes:
+        """How a run keeps its limits, at these delays."""
+        usual = Brakes(drain=drain_seconds(*(each.profile for each in self.rentables)))
+        slowest = max(each.profile.launch.high + each.profile.boot.high for each in self.rentables)
+        return Brakes(drain=usual.drain, join=max(usual.join, 2 * slowest))
+
+    def world(self, seed: int) -> SimWorld:
+        """Return a fresh world that trains by the curves."""
+        curves = self.curves.curves
+        metrics = [curve.metrics for curve in curves]
+        seconds = [curve.seconds for curve in curves]
+        mean = self.curves.mean_seconds
+
+        def metric_of(config: Mapping[str, object], epoch: int) -> float:
+            own = metrics[_number(config)]
+            return own[min(epoch, len(own)) - 1]
+
+        def pace_of(config: Mapping[str, object], epoch: int) -> float:
+            own = seconds[_number(config)]
+            return own[min(epoch, len(own)) - 1] / mean if own and mean else 1.0
+
+        return SimWorld(self.rentables, self.metric.name, metric_of, seed, pace_of)
+
+
+def benchmark(
+    curves: Curves,
+    scalings: Sequence[Scaling],
+    offers: Sequence[Offer],
+    *,
+    epoch_seconds: float,
+    delays: Delays | None = None,
+    max_instances: int = MAX_INSTANCES,
+) -> Benchmark:
+    """Return a benchmark of these curves; a scaling for each offer.
+
+    `epoch_seconds` is what an epoch takes on one GPU on average: the curves' mean, where they know.
+    """
+    made = delays or Delays()
+    rentables = tuple(
+        Rentable(offer, made.profile(offer, scaling, epoch_seconds), max_instances)
+        for offer, scaling in zip(offers, scalings, strict=True)
+    )
+    return Benchmark(curves, rentables, epoch_seconds, max_instances)

@@ -1,0 +1,234 @@
+"""Strategies tried on recorded curves, in virtual time: one run, and what it came to.
+
+Pure: a `Benchmark` (what there is) and a `Case` (what to do with it, and a seed) give the same
+`Result` each time. The command line and benchmarks/ both go through `play`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cloudtune.engine.audit import audit
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.plan import Limits
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned import plan_stages
+from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
+from cloudtune.strategies.samplers.sampler import TableSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from cloudtune.engine.audit import Audit, Point
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.policy.registry import Choice
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.simulation.benchmark import Benchmark
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: by which strategy, within which limits, with which luck.
+
+    An empty allocator, fleet or sampler is what suits the strategy. `max_trials` caps how many
+    configurations are tried; those are drawn by the sampler.
+    """
+
+    strategy: str
+    limits: Limits = field(default_factory=Limits)
+    allocator: str = ""
+    fleet: str = ""
+    eta: int = 3
+    min_epochs: int = 1
+    seed: int = 0
+    sampler: str = ""
+    max_trials: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to, by its ledger alone.
+
+    `metric` is the best that was reached, None where nothing was; `regret` by how much the best of
+    the table is better. `path` are the bests on the way there. `epochs` is how far the winner was
+    trained in the end. `fleet` is the GPUs that bill, after each change; GPU-seconds were `held` by
+    trials, of which epochs `trained`, or `idle`. `ended` says why it ended. `violations` says how
+    it passed its limits: empty, as it must be.
+    """
+
+    metric: float | None
+    regret: float | None
+    seconds: float
+    dollars: float
+    trials: int
+    winner: str | None
+    epochs: int
+    gpu_seconds: float
+    held: float
+    trained: float
+    idle: float
+    resizes: int
+    events: int
+    ended: str
+    path: tuple[Point, ...]
+    fleet: tuple[tuple[float, int], ...]
+    violations: tuple[str, ...]
+
+    def reached(self, limits: Limits) -> Point | None:
+        """Return the best by then, had the run been ended at these limits; None if there was none.
+
+        So one long run of a strategy that doesn't look at its limits is read at any of them.
+        """
+        found = None
+        for point in self.path:
+            late = limits.deadline is not None and point.at > limits.deadline
+            dear = limits.budget is not None and point.dollars > limits.budget
+            if late or dear:
+                break
+            found = point
+        return found
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run in full: what it came to, what it was made of, and its ledger."""
+
+    result: Result
+    audit: Audit
+    entries: tuple[Entry, ...]
+
+
+# ---- playing -------------------------------------------------------------------------------------
+
+Maker: TypeAlias = "Callable[[Benchmark, Case], RunPolicy]"
+"""Makes the policy of a run: `policy_of`, or a benchmark's own."""
+
+
+def policy_of(benchmark: Benchmark, case: Case) -> RunPolicy:
+    """Return a fresh policy for a run.
+
+    Raises:
+        UsageError: no strategy, allocator, fleet or sampler of such a name.
+        InfeasibleError: a strategy that is planned beforehand finds no plan.
+    """
+    choice = choice_of(case)
+    context, brakes = context_of(benchmark, case), benchmark.brakes
+    plan = None
+    if choice.planned:
+        trials = sum(1 for _ in iter(sampler_of(benchmark, case).ask, None))
+        plan = plan_stages(choice.strategy, context, brakes, trials=trials)
+    made = components(context, sampler_of(benchmark, case), choice, brakes, plan)
+    return run_policy(context, made, benchmark.metric, brakes, heartbeat=False, checked=False)
+
+
+def choice_of(case: Case) -> Choice:
+    """Return the names of what a run is made of.
+
+    Raises:
+        UsageError: there is none of such a name.
+    """
+    return chosen(case.strategy, case.allocator, case.fleet)
+
+
+def sampler_of(benchmark: Benchmark, case: Case) -> TableSampler:
+    """Return what gives a run its configurations: the rows of the table.
+
+    Raises:
+        UsageError: no such sampler, or it needs hyperparameters and the table has none.
+    """
+    kind, random_fraction = sampler_for(case.strategy, case.sampler)
+    return TableSampler(
+        benchmark.trials,
+        kind,
+        case.seed,
+        case.max_trials,
+        mode=benchmark.curves.mode,
+        random_fraction=random_fraction,
+    )
+
+
+def check(benchmark: Benchmark, case: Case) -> None:
+    """Pass if a run can be made: all its names are known.
+
+    Raises:
+        UsageError: no strategy, allocator, fleet or sampler of such a name.
+    """
+    if choice_of(case).planned:
+        sampler_of(benchmark, case)  # the rest is planning, and takes long
+    else:
+        policy_of(benchmark, case)
+
+
+def context_of(benchmark: Benchmark, case: Case) -> BuildContext:
+    """Return what strategies, allocators and fleets are made from: what a real run knows too."""
+    most = benchmark.curves.max_epochs
+    return BuildContext(
+        rentables=benchmark.rentables,
+        max_instances=benchmark.max_instances,
+        limits=case.limits,
+        mode=benchmark.curves.mode,
+        min_epochs=min(case.min_epochs, most),
+        max_epochs=most,
+        eta=case.eta,
+        trials=case.max_trials,
+        seed=case.seed,
+    )
+
+
+def play(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Result:
+    """Return what one run comes to.
+
+    Raises:
+        UsageError: no strategy, allocator, fleet or sampler of such a name.
+    """
+    return record(benchmark, case, make).result
+
+
+def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
+    """Return one run with its ledger, as `play` does; a run without a plan does nothing at all.
+
+    Raises:
+        UsageError: no strategy, allocator, fleet or sampler of such a name.
+    """
+    ledger, ended = MemoryLedger(), "infeasible"
+    try:
+        policy = make(benchmark, case)
+    except InfeasibleError:
+        pass
+    else:
+        run(policy, benchmark.world(case.seed), ledger)
+        ended = policy.ending.value if policy.ended and policy.ending else "stands still"
+    offers = [each.offer for each in benchmark.rentables]
+    found = audit(ledger.entries, offers, benchmark.curves.metric, benchmark.curves.mode)
+    result = _result(benchmark, case, found, ended, len(ledger.entries))
+    return Played(result, found, tuple(ledger.entries))
+
+
+def _result(benchmark: Benchmark, case: Case, found: Audit, ended: str, events: int) -> Result:
+    best = found.path[-1] if found.path else None
+    violations = found.violations(case.limits)
+    if ended == "stands still":
+        violations = (*violations, "nothing happens any more, and the run has not ended")
+    return Result(
+        metric=best and best.metric,
+        regret=benchmark.curves.regret(best and best.metric),
+        seconds=found.seconds,
+        dollars=found.dollars,
+        trials=len(found.epochs),
+        winner=best and best.trial,
+        epochs=found.epochs[best.trial] if best else 0,
+        gpu_seconds=found.gpu_seconds,
+        held=found.held,
+        trained=found.trained,
+        idle=found.idle,
+        resizes=found.resizes,
+        events=events,
+        ended=ended,
+        path=found.path,
+        fleet=found.fleet(),
+        violations=violations,
+    )

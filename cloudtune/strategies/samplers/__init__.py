@@ -1,0 +1,1 @@
+"""Where the configurations of trials come from."""

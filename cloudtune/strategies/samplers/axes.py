@@ -1,0 +1,276 @@
+"""A search space as models and neighbours see it: each hyperparameter as an axis.
+
+An axis is a line (a range of numbers), steps (so many numbers at equal distance) or labels (values
+that are listed). What can take one value only has no axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, TypeAlias, assert_never
+
+import numpy as np
+
+from cloudtune.experiment.search_space import (
+    Choice,
+    Constant,
+    Domain,
+    Grid,
+    LogUniform,
+    QUniform,
+    RandInt,
+    Uniform,
+)
+
+if TYPE_CHECKING:
+    from cloudtune.experiment.search_space import Value
+
+    Config: TypeAlias = Mapping[str, object]
+
+_WIDE = 100.0
+"""Positive numbers of which one is more than so many times another are a matter of scale."""
+
+UP, DOWN, RESAMPLED = 1.2, 0.8, 0.25
+"""Population based training: by how much a number changes, and how often it is drawn anew."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The numbers from low to high; with `log`, equal ratios are equally far apart."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def place(self, value: object) -> float:
+        """Return where a number stands between low (0) and high (1)."""
+        number = min(max(float(value), self.low), self.high)  # type: ignore[arg-type]
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        return min(1.0, max(0.0, (self._scaled(number) - low) / (high - low)))
+
+    def value(self, place: float) -> float:
+        """Return the number at a place."""
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        found = low + (high - low) * place
+        return min(max(math.exp(found) if self.log else found, self.low), self.high)
+
+    def _scaled(self, number: float) -> float:
+        return math.log(number) if self.log else number
+
+
+@dataclass(frozen=True)
+class Steps:
+    """`count` numbers at equal distance from the `first` on; whole ones, or multiples of `q`."""
+
+    first: int
+    count: int
+    q: float | None = None
+
+    def place(self, value: object) -> float:
+        """Return where a number stands between the first (0) and the last (1)."""
+        return self.index(value) / (self.count - 1)
+
+    def index(self, value: object) -> int:
+        """Return the number of a step, from 0; of a number between two, the nearer one's."""
+        assert isinstance(value, int | float)
+        step = round(value) if self.q is None else round(value / self.q)
+        return min(max(step - self.first, 0), self.count - 1)
+
+    def at(self, index: int) -> int | float:
+        """Return a number by its step."""
+        step = self.first + min(max(index, 0), self.count - 1)
+        return step if self.q is None else float(Decimal(repr(float(self.q))) * step)
+
+    def value(self, place: float) -> int | float:
+        """Return the number at a place."""
+        return self.at(round(place * (self.count - 1)))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Values that are listed; a value may be listed twice."""
+
+    values: tuple[Value, ...]
+
+    def index(self, value: object) -> int:
+        """Return the number of a value in the list.
+
+        Raises:
+            ValueError: it isn't listed.
+        """
+        for number, each in enumerate(self.values):
+            if _same(each, value):
+                return number
+        raise ValueError(f"{value!r} is none of {self.values}")
+
+
+Axis: TypeAlias = Line | Steps | Labels
+Axes: TypeAlias = Mapping[str, Axis]
+
+
+def axes_of(space: Mapping[str, Domain]) -> dict[str, Axis]:
+    """Return the axes of a search space, in its order."""
+    found = {name: _axis(domain) for name, domain in space.items()}
+    return {name: axis for name, axis in found.items() if axis is not None}
+
+
+def _axis(domain: Domain) -> Axis | None:
+    match domain:
+        case Uniform(low, high):
+            return Line(low, high)
+        case LogUniform(low, high):
+            return Line(low, high, log=True)
+        case QUniform(low, high, q):
+            return Steps(round(low / q), round(high / q) - round(low / q) + 1, q)
+        case RandInt(low, high):
+            return Steps(low, high - low) if high - low > 1 else None
+        case Choice(values) | Grid(values):
+            return Labels(values) if len(values) > 1 else None
+        case Constant():
+            return None
+        case _:
+            assert_never(domain)
+
+
+def axes_of_rows(configs: Sequence[Config]) -> dict[str, Axis]:
+    """Return the axes of a table's configurations, in the order of their names' first appearance.
+
+    A column of numbers is a line, logarithmic where they are positive and span more than two
+    decades. Any other, or one with gaps (a missing value, None or nan), has labels.
+    """
+    names = dict.fromkeys(name for config in configs for name in config)
+    found: dict[str, Axis] = {}
+    for name in names:
+        values = [held(config, name) for config in configs]
+        different = _different(values)
+        if len(different) > 1:
+            found[name] = _line(different) or Labels(different)
+    return found
+
+
+def held(config: Config, name: str) -> Value:
+    """Return the value of a hyperparameter; None where there is none, or nan."""
+    value = config.get(name)
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value  # type: ignore[return-value]
+
+
+def axes_by_size(space: Mapping[str, Domain]) -> dict[str, Axis]:
+    """Return the axes of a search space on which listed numbers have places by their size, too.
+
+    For neighbours: to a model each listed value is something of its own.
+    """
+    axes = axes_of(space)
+    lines = {name: _line(axis.values) for name, axis in axes.items() if isinstance(axis, Labels)}
+    return {name: lines.get(name) or axis for name, axis in axes.items()}
+
+
+class Places:
+    """Where configurations stand on each axis, in columns: to find the nearest of many at once.
+
+    An axis is 1 long; different labels are 1 apart.
+
+    Raises:
+        ValueError: a label isn't listed.
+        TypeError: a number is missing, or is none.
+    """
+
+    def __init__(self, axes: Axes, configs: Sequence[Config]) -> None:
+        self._axes = axes
+        columns = [
+            [_place(axis, held(config, name)) for config in configs] for name, axis in axes.items()
+        ]
+        self._columns = np.array(columns, dtype=float).reshape(len(axes), len(configs))
+        self._labels = np.array([isinstance(axis, Labels) for axis in axes.values()], dtype=bool)
+
+    def gaps(self, wanted: Config) -> np.ndarray:
+        """Return the squared distance of each configuration from the given one."""
+        target = np.array([[_place(axis, held(wanted, name))] for name, axis in self._axes.items()])
+        return self._squares(target.reshape(len(self._axes), 1))
+
+    def all_gaps(self) -> np.ndarray:
+        """Return the squared distances between all configurations."""
+        columns = range(self._columns.shape[1])
+        return np.array([self._squares(self._columns[:, [column]]) for column in columns])
+
+    def _squares(self, target: np.ndarray) -> np.ndarray:
+        away = self._columns - target
+        away[self._labels] = away[self._labels] != 0.0
+        return np.asarray((away**2).sum(axis=0))
+
+
+def _place(axis: Axis, value: Value) -> float:
+    return float(axis.index(value)) if isinstance(axis, Labels) else axis.place(value)
+
+
+def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[str, object]:
+    """Return a configuration near to one: each hyperparameter changed a little, or drawn anew.
+
+    Numbers become 1.2 or 0.8 times as large, within their range, and at least one step; listed
+    numbers move to the neighbour; other labels stay, unless they are drawn anew.
+    Source: Jaderberg et al., "Population Based Training of Neural Networks" (2017), appendix A.1.
+    """
+    found = dict(config)
+    for name, axis in axes.items():
+        anew, factor = chance.random() < RESAMPLED, UP if chance.random() < 0.5 else DOWN
+        drawn = chance.random()
+        if anew:
+            found[name] = _drawn(axis, drawn)
+        else:
+            found[name] = _moved(axis, held(config, name), factor)
+    return found
+
+
+def _drawn(axis: Axis, place: float) -> Value:
+    if isinstance(axis, Labels):
+        return axis.values[min(int(place * len(axis.values)), len(axis.values) - 1)]
+    return axis.value(place)
+
+
+def _moved(axis: Axis, value: Value, factor: float) -> Value:
+    if isinstance(axis, Labels):
+        return _neighbour(axis, value, factor)
+    assert isinstance(value, int | float)
+    if isinstance(axis, Line):
+        return min(max(value * factor, axis.low), axis.high)
+    old, new = axis.index(value), axis.index(value * factor)
+    if old != new:
+        return axis.at(new)
+    grows = (factor > 1) == (value >= 0)
+    return axis.at(old + 1 if grows else old - 1)
+
+
+def _neighbour(axis: Labels, value: Value, factor: float) -> Value:
+    if not all(_number(each) for each in axis.values):
+        return value
+    ordered = sorted(_different(axis.values))  # type: ignore[type-var]
+    at = ordered.index(value) + (1 if factor > 1 else -1)
+    return ordered[min(max(at, 0), len(ordered) - 1)]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _different(values: Sequence[Value]) -> tuple[Value, ...]:
+    """Return each value once; true is none of the numbers."""
+    return tuple({(isinstance(value, bool), value): value for value in values}.values())
+
+
+def _line(values: Sequence[Value]) -> Line | None:
+    """Return the line on which the values lie; None where they aren't numbers, or are one."""
+    numbers = [float(value) for value in values if _number(value)]  # type: ignore[arg-type]
+    if len(numbers) < len(values) or not all(math.isfinite(number) for number in numbers):
+        return None
+    low, high = min(numbers), max(numbers)
+    if not 0 < high - low < math.inf:
+        return None
+    return Line(low, high, log=low > 0 and high / low > _WIDE)

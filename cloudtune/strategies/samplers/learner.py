@@ -1,0 +1,120 @@
+"""What a model-based sampler learns from: the results at one epoch, the highest that has enough."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.strategies.samplers.axes import Axes, Config
+    from cloudtune.strategies.samplers.optuna_models import Model
+    from cloudtune.trial import Mode, Trial, TrialId
+
+_SEEDS = 2**32
+
+
+class Learner:
+    """A model of the results at the highest epoch at which enough trials have reported.
+
+    Enough are two more than there are hyperparameters. A trial that failed counts as worse than
+    the worst at every epoch that it didn't reach, but isn't counted towards enough. A share
+    `random_fraction` of the asks is answered without the model.
+    Source: Falkner et al., "BOHB" (ICML 2018), section 3.2 and Algorithm 2.
+
+    Unlike there, a trial that hasn't come so far counts as well: the model would propose what is
+    always cut before again and again, for it never learns that it was bad. To TPE it is a trial
+    that still runs, which is one of the bad; to a GP, which would only expect the usual of it, it
+    was as bad as the worst.
+    """
+
+    def __init__(
+        self, axes: Axes, kind: str, *, mode: Mode, seed: int, random_fraction: float
+    ) -> None:
+        self._axes, self._kind, self._mode, self._seed = axes, kind, mode, seed
+        self._chance = random.Random(f"{seed}/random fraction")  # noqa: S311  not for secrets
+        self._random_fraction = random_fraction
+        self._enough = len(axes) + 2
+        self._level = 0
+        self._model: Model | None = None
+        self._values: dict[int, dict[TrialId, float]] = {}  # by epoch, from the level on
+        self._configs: dict[TrialId, Config] = {}
+        self._heard: dict[TrialId, None] = {}
+        self._failed: dict[TrialId, None] = {}
+
+    def propose(self) -> dict[str, object] | None:
+        """Return the model's proposal; None where chance is to decide."""
+        if self._random_fraction and self._chance.random() < self._random_fraction:
+            return None
+        self._climb()
+        return None if self._model is None else self._model.ask()
+
+    def begin(self, trial: Trial) -> None:
+        """Take note of a trial that is to run."""
+        self._configs[trial.id] = trial.config
+        if self._model is not None:
+            self._model.begin(trial.id, trial.config)
+
+    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
+        """Learn the metric of a trial after an epoch; it failed where that is no finite number."""
+        self._configs.setdefault(trial.id, trial.config)
+        self._heard[trial.id] = None
+        if value is None or not math.isfinite(value):
+            self._fail(trial.id)
+        elif epoch >= self._level and trial.id not in self._values.setdefault(epoch, {}):
+            self._values[epoch][trial.id] = value
+            if epoch == self._level and self._model is not None:
+                self._model.learn(trial.id, trial.config, value)
+
+    def _fail(self, trial: TrialId) -> None:
+        if trial in self._failed:
+            return
+        self._failed[trial] = None
+        if self._model is not None:
+            values = self._values[self._level]
+            if trial not in values:
+                self._model.learn(trial, self._configs[trial], self._worse(values))
+
+    def _worse(self, values: Mapping[TrialId, float]) -> float:
+        """Return a value below the worst by as much as that is below the best."""
+        low, high = min(values.values()), max(values.values())
+        gap = high - low if 0 < high - low < math.inf else 1.0
+        return low - gap if self._mode == "max" else high + gap
+
+    def _worst(self, values: Mapping[TrialId, float]) -> float:
+        return min(values.values()) if self._mode == "max" else max(values.values())
+
+    def _climb(self) -> None:
+        """Make the model of a higher level, once that has enough."""
+        levels = [e for e, values in self._values.items() if len(values) >= self._enough]
+        level = max(levels, default=0)
+        if level == 0 or (level <= self._level and self._kind != "gp"):
+            return  # a GP is fitted anew each time; and what counts as the worst may now be another
+        self._level = level = max(level, self._level)
+        self._values = {epoch: each for epoch, each in self._values.items() if epoch >= level}
+        self._model = self._made(self._values[level])
+
+    def _made(self, values: Mapping[TrialId, float]) -> Model:
+        from cloudtune.strategies.samplers.optuna_models import (  # noqa: PLC0415  Optuna takes long to load
+            Model,
+        )
+
+        seed = (self._seed * 1_000_003 + self._level) % _SEEDS
+        before = self._model if self._kind == "gp" else None
+        model = Model(self._axes, self._kind, self._mode, seed, before)
+        for trial, value in values.items():
+            model.learn(trial, self._configs[trial], value)
+        for trial in self._failed:
+            if trial not in values:
+                model.learn(trial, self._configs[trial], self._worse(values))
+        worst = self._worst(values)
+        for trial, config in self._configs.items():
+            if trial in values or trial in self._failed:
+                continue
+            if self._kind == "gp" and trial in self._heard:
+                model.learn(trial, config, worst)
+            else:
+                model.begin(trial, config)
+        return model

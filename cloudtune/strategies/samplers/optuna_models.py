@@ -1,0 +1,172 @@
+"""Optuna's samplers by ask-and-tell; whoever needs none doesn't load it (see `sampler`).
+
+A line is a float of 0 to 1 to Optuna, steps are whole numbers and labels are categories by their
+number in the list, so that any range and any value can be told.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from cloudtune.strategies.samplers.axes import Labels, Line, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+
+    from cloudtune.strategies.samplers.axes import Axes, Axis, Config
+    from cloudtune.trial import Mode, TrialId
+
+# It announces each study, and advises; a run has its own screen.
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+_COUNTED = 2**30
+"""More steps than these are a float of 0 to 1: they don't all fit into one."""
+
+
+class Draws:
+    """Configurations from a sampler that learns nothing: "random" or "qmc"."""
+
+    def __init__(self, axes: Axes, kind: str, seed: int) -> None:
+        self._axes = axes
+        self._distributions = _distributions(axes)
+        self._sampler = _sampler(kind, seed)
+        self._study = optuna.create_study(sampler=self._sampler)
+        self._fresh = kind == "random"
+
+    def ask(self) -> dict[str, object]:
+        """Return the next configuration."""
+        if self._fresh:  # a study looks through all its trials at each ask; chance needs none
+            self._study = optuna.create_study(sampler=self._sampler)
+        return _config(self._axes, self._study.ask(self._distributions).params)
+
+
+class Model:
+    """Proposes configurations after the results of others: "tpe", "gp" or "cma-es".
+
+    A model that is made anew begins where the fit of the model before was.
+    """
+
+    def __init__(
+        self, axes: Axes, kind: str, mode: Mode, seed: int, before: Model | None = None
+    ) -> None:
+        self._axes = axes
+        self._distributions = _distributions(axes)
+        self.sampler: BaseSampler = _sampler(kind, seed) if before is None else before.sampler
+        self._study = optuna.create_study(
+            direction="maximize" if mode == "max" else "minimize", sampler=self.sampler
+        )
+        self._asked: optuna.Trial | None = None
+        self._pending: dict[TrialId, int] = {}  # number in the study
+        self._attrs: dict[TrialId, dict[str, Any]] = {}  # CMA-ES keeps its state in them
+        self._count = 0
+
+    def ask(self) -> dict[str, object]:
+        """Return a proposal."""
+        self._forget()
+        self._asked = self._study.ask(self._distributions)
+        self._count += 1
+        return _config(self._axes, self._asked.params)
+
+    def _forget(self) -> None:
+        if self._asked is not None:
+            self._study.tell(self._asked, state=TrialState.FAIL)
+            self._asked = None
+
+    def begin(self, trial: TrialId, config: Config) -> None:
+        """Take note that a trial runs, with the last proposal or a configuration in its place."""
+        params, attrs = _params(self._axes, config), {}
+        if self._asked is not None:
+            asked = self._study.get_trials(deepcopy=False)[self._asked.number]
+            attrs = {k: v for k, v in asked.system_attrs.items() if k.startswith("cma:")}
+            if _equal(asked.params, params):
+                self._pending[trial], self._asked = self._asked.number, None
+        self._forget()
+        self._attrs[trial] = attrs
+        if trial not in self._pending:
+            self._add(params, attrs, state=TrialState.RUNNING)
+            self._pending[trial] = self._count - 1
+
+    def learn(self, trial: TrialId, config: Config, value: float) -> None:
+        """Learn the result of a trial."""
+        number = self._pending.pop(trial, None)
+        if number is not None:
+            self._study.tell(number, value)
+        else:
+            self._add(_params(self._axes, config), self._attrs.get(trial, {}), value=value)
+
+    def _add(self, params: dict[str, Any], attrs: dict[str, Any], **outcome: Any) -> None:
+        made = create_trial(
+            params=params, distributions=self._distributions, system_attrs=attrs, **outcome
+        )
+        self._study.add_trial(made)
+        self._count += 1
+
+
+def _sampler(kind: str, seed: int) -> BaseSampler:
+    samplers, options = optuna.samplers, {"seed": seed, "warn_independent_sampling": False}
+    match kind:
+        case "random":
+            return samplers.RandomSampler(seed)
+        case "qmc":
+            with warnings.catch_warnings():  # we pin Optuna's version, and test what it does
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                return samplers.QMCSampler(scramble=True, **options)  # type: ignore[arg-type]
+        case "tpe":
+            return samplers.TPESampler(n_startup_trials=1, seed=seed)
+        case "gp":
+            return samplers.GPSampler(n_startup_trials=1, **options)  # type: ignore[arg-type]
+        case "cma-es":
+            return samplers.CmaEsSampler(n_startup_trials=1, **options)  # type: ignore[arg-type]
+        case _:
+            raise AssertionError(f"no sampler {kind!r}")
+
+
+def _distributions(axes: Axes) -> dict[str, BaseDistribution]:
+    return {name: _distribution(axis) for name, axis in axes.items()}
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    if isinstance(axis, Labels):
+        return CategoricalDistribution(tuple(range(len(axis.values))))
+    if isinstance(axis, Steps) and axis.count <= _COUNTED:
+        return IntDistribution(0, axis.count - 1)
+    return FloatDistribution(0.0, 1.0)
+
+
+def _config(axes: Axes, params: Mapping[str, Any]) -> dict[str, object]:
+    return {name: _value(axis, params[name]) for name, axis in axes.items()}
+
+
+def _value(axis: Axis, param: Any) -> object:
+    match axis:
+        case Labels(values):
+            return values[param]
+        case Steps(count=count) if count <= _COUNTED:
+            return axis.at(param)
+        case Line() | Steps():
+            return axis.value(param)
+
+
+def _params(axes: Axes, config: Config) -> dict[str, Any]:
+    return {name: _param(axis, config.get(name)) for name, axis in axes.items()}
+
+
+def _param(axis: Axis, value: object) -> float | int:
+    if isinstance(axis, Labels):
+        return axis.index(value)
+    if isinstance(axis, Steps) and axis.count <= _COUNTED:
+        return axis.index(value)
+    return axis.place(value)
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(math.isclose(one[name], other[name], abs_tol=1e-12) for name in other)

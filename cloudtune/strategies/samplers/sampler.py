@@ -1,0 +1,263 @@
+"""Samplers of configurations: of a search space, of the rows of a table, of a given list.
+
+We write none ourselves: they are Optuna's, by ask-and-tell. "random" and "qmc" (quasi-Monte-Carlo)
+spread over the space; "tpe", "gp" and "cma-es" learn from what they are told. CMA-ES knows numbers
+alone: it draws labels at random. All are pure of their seed: the same tells, the same asks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.experiment.search_space import Constant, Domain, Grid
+from cloudtune.strategies.samplers.axes import Places, axes_of, axes_of_rows, perturbed
+from cloudtune.strategies.samplers.learner import Learner
+from cloudtune.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.strategies.samplers.axes import Axes, Config
+    from cloudtune.strategies.samplers.optuna_models import Draws
+    from cloudtune.trial import Mode
+
+SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es")
+MODEL_BASED = ("tpe", "gp", "cma-es")
+
+
+def sampler_kind(name: str) -> str:
+    """Return the name of a sampler if there is one.
+
+    Raises:
+        UsageError: there isn't; the message has the nearest.
+    """
+    if name in SAMPLERS:
+        return name
+    there_are = ", ".join(SAMPLERS)
+    raise UsageError(
+        f"there is no sampler {shown(name)}; there are {there_are}.{nearest(name, SAMPLERS)}"
+    )
+
+
+class ListedTrials:
+    """Given trials, one after the other; what it is told changes nothing."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self._left = iter(tuple(trials))
+
+    def ask(self) -> Trial | None:
+        """Return the next one; None after the last."""
+        return next(self._left, None)
+
+    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
+        """Learn nothing."""
+
+
+class SpaceSampler:
+    """New configurations of a search space, as trials t00, t01 and so on.
+
+    As in `search_space.sample` the grids are crossed and gone through in order, the first one
+    fastest, from the beginning again, while the rest is sampled; a space of grids and constants
+    alone ends after the last crossing. Nothing else ends but at `most` trials, and a configuration
+    may come twice. `random_fraction` of the asks of a model-based sampler are random.
+
+    Raises:
+        UsageError: there is no sampler of that kind.
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, Domain],
+        kind: str = "random",
+        *,
+        mode: Mode = "max",
+        seed: int = 0,
+        most: int | None = None,
+        random_fraction: float = 0.0,
+    ) -> None:
+        self._space = dict(space)
+        self._kind, self._seed = sampler_kind(kind), seed
+        self._axes = axes_of(self._space)
+        self._digits = 2 if most is None else max(2, len(str(most - 1)))
+        grids = [domain.values for domain in space.values() if isinstance(domain, Grid)]
+        if all(isinstance(domain, Grid | Constant) for domain in space.values()):
+            crossed = math.prod(len(values) for values in grids)
+            most = crossed if most is None else min(most, crossed)
+        self._most = math.inf if most is None else most
+        self._given = self._from_grid = 0
+        self._draws: Draws | None = None
+        self._chance = np.random.default_rng((seed, 1))
+        self._learner = _learner(self._axes, kind, mode, seed, random_fraction)
+
+    def ask(self) -> Trial | None:
+        """Return a new configuration; None after the last."""
+        if self._given >= self._most:
+            return None
+        sampled: Config | None = self._learner.propose() if self._learner else None
+        if sampled is None:
+            sampled = self._drawn()
+        config = {name: self._value(name, domain, sampled) for name, domain in self._space.items()}
+        return self._begun(config | self._crossing())
+
+    def _drawn(self) -> Config:
+        if all(isinstance(self._space[name], Grid) for name in self._axes):
+            return {}
+        if self._draws is None:
+            from cloudtune.strategies.samplers.optuna_models import (  # noqa: PLC0415  Optuna takes long to load
+                Draws,
+            )
+
+            kind = self._kind if self._learner is None else "random"
+            self._draws = Draws(self._axes, kind, self._seed)
+        return self._draws.ask()
+
+    @staticmethod
+    def _value(name: str, domain: Domain, sampled: Config) -> object:
+        match domain:
+            case Constant(value):
+                return value
+            case Grid(values):
+                return values[0]  # its turn is the crossing's
+            case _:
+                return sampled[name] if name in sampled else _only(domain)
+
+    def _crossing(self) -> dict[str, object]:
+        """Return the next values of the grids."""
+        at = self._from_grid
+        found: dict[str, object] = {}
+        for name, domain in self._space.items():
+            if isinstance(domain, Grid):
+                at, here = divmod(at, len(domain.values))
+                found[name] = domain.values[here]
+        self._from_grid += 1
+        return found
+
+    def explore(self, parent: Trial) -> Trial | None:
+        """Return a trial whose configuration is a parent's, perturbed; None after the last."""
+        if self._given >= self._most:
+            return None
+        return self._begun(perturbed(self._axes, parent.config, self._chance))
+
+    def _begun(self, config: Mapping[str, object]) -> Trial:
+        trial = Trial(f"t{self._given:0{self._digits}d}", config)
+        self._given += 1
+        if self._learner is not None:
+            self._learner.begin(trial)
+        return trial
+
+    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
+        """Learn the metric of a trial after an epoch; None where it failed."""
+        if self._learner is not None:
+            self._learner.tell(trial, epoch, value)
+
+
+class TableSampler:
+    """The rows of a table, each once: of curves that were recorded.
+
+    "random" goes through them in an order drawn by the seed. Of the others each proposal becomes
+    the nearest row that hasn't been tried: numbers by their place in the column's range,
+    on a logarithmic scale where they are positive and span more than two decades, the rest by
+    equality. What a model leaves to chance is the next in the random order.
+
+    Raises:
+        UsageError: no such kind, or it needs hyperparameters and the rows have none.
+    """
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        kind: str = "random",
+        seed: int = 0,
+        most: int | None = None,
+        *,
+        mode: Mode = "max",
+        random_fraction: float = 0.0,
+    ) -> None:
+        self._rows = tuple(trials)
+        self._most = len(self._rows) if most is None else min(most, len(self._rows))
+        self._axes = axes_of_rows([trial.config for trial in self._rows])
+        self._kind, self._seed = sampler_kind(kind), seed
+        if kind != "random" and not self._axes and self._rows:
+            raise UsageError(
+                f"the sampler {kind} needs the hyperparameters of each configuration; give a table "
+                "of them (--configs), or take the sampler random"
+            )
+        self._order = np.random.default_rng(seed).permutation(len(self._rows)).tolist()
+        self._places = Places(self._axes, [trial.config for trial in self._rows])
+        self._free = np.ones(len(self._rows), dtype=bool)
+        self._given = 0
+        self._draws: Draws | None = None
+        self._chance = np.random.default_rng((seed, 1))
+        self._learner = _learner(self._axes, kind, mode, seed, random_fraction)
+
+    def ask(self) -> Trial | None:
+        """Return a row that hasn't been tried; None after the last."""
+        if self._given >= self._most:
+            return None
+        wanted: Config | None = self._learner.propose() if self._learner else None
+        if self._kind == "qmc":
+            wanted = self._drawn()
+        return self._begun(self._next_random() if wanted is None else self._nearest(wanted))
+
+    def _drawn(self) -> Config:
+        if self._draws is None:
+            from cloudtune.strategies.samplers.optuna_models import (  # noqa: PLC0415  Optuna takes long to load
+                Draws,
+            )
+
+            self._draws = Draws(self._axes, self._kind, self._seed)
+        return self._draws.ask()
+
+    def _next_random(self) -> int:
+        while not self._free[self._order[-1]]:
+            self._order.pop()
+        return int(self._order[-1])
+
+    def _nearest(self, wanted: Config) -> int:
+        gaps = self._places.gaps(wanted)
+        return int(np.argmin(np.where(self._free, gaps, np.inf)))
+
+    def _begun(self, row: int) -> Trial:
+        self._free[row] = False
+        self._given += 1
+        trial = self._rows[row]
+        if self._learner is not None:
+            self._learner.begin(trial)
+        return trial
+
+    def explore(self, parent: Trial) -> Trial | None:
+        """Return the untried row nearest to a parent's configuration, perturbed; None if none.
+
+        Raises:
+            UsageError: the rows have no hyperparameters.
+        """
+        if not self._axes:
+            raise UsageError(
+                "population based training perturbs hyperparameters, and these curves have none; "
+                "give a table of them (--configs), or take another strategy"
+            )
+        if self._given >= self._most:
+            return None
+        return self._begun(self._nearest(perturbed(self._axes, parent.config, self._chance)))
+
+    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
+        """Learn the metric of a row after an epoch; None where it failed."""
+        if self._learner is not None:
+            self._learner.tell(trial, epoch, value)
+
+
+def _learner(
+    axes: Axes, kind: str, mode: Mode, seed: int, random_fraction: float
+) -> Learner | None:
+    if kind not in MODEL_BASED or not axes:
+        return None
+    return Learner(axes, kind, mode=mode, seed=seed, random_fraction=random_fraction)
+
+
+def _only(domain: Domain) -> object:
+    """Return the one value that a domain has."""
+    return domain.low if hasattr(domain, "low") else domain.values[0]  # type: ignore[union-attr]

@@ -1,0 +1,275 @@
+"""Synchronous successive halving, decided as results come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.plan import Stage
+from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.rungs import NewTrials, at_rest, capped, rung_epochs
+from cloudtune.trial import rank_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import Decision, Sampler, View
+    from cloudtune.trial import EndReason, Mode, Trial, TrialId
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving:
+    """Train all trials to the first rung, keep the best 1/eta, and so on to `max_epochs`.
+
+    Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
+    Optimization" (AISTATS 2016). Rungs stand at min_epochs * eta**k and at max_epochs; at least
+    one trial always goes on.
+    """
+
+    trials: int
+    min_epochs: int
+    max_epochs: int
+    eta: int
+    mode: Mode
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return one stage per rung."""
+        found: list[Stage] = []
+        trials, begin, end = self.trials, 0, self.min_epochs
+        while begin < self.max_epochs:
+            end = min(end, self.max_epochs)
+            found.append(Stage(trials, begin, end))
+            trials, begin, end = max(1, trials // self.eta), end, end * self.eta
+        return tuple(found)
+
+    def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
+        """Return the best of the rung, as many as the next stage takes; ties go by trial id."""
+        stages = self.stages()
+        if stage + 1 >= len(stages):
+            return ()
+        ranked = sorted(results, key=lambda trial: (rank_key(self.mode, results[trial]), trial))
+        return tuple(ranked[: stages[stage + 1].trials])
+
+
+class Bracket:
+    """A successive halving: `trials` trials to the first rung, the best 1/eta to each next.
+
+    A rung is decided when all its trials have reported or failed. Of n trials that began the rung
+    the best floor(n / eta) go on, at least one, however many failed; ties go by trial id. A trial
+    that reached its own last epoch keeps its place among the best, though it can't train on.
+    """
+
+    def __init__(
+        self, name: str, *, trials: int, epochs: Sequence[int], eta: int, mode: Mode
+    ) -> None:
+        self.name = name
+        self.level = 0
+        self.over = False
+        self._size = trials  # of the rung
+        self._epochs = tuple(epochs)
+        self._eta = eta
+        self._mode = mode
+        self._trials: dict[TrialId, Trial] = {}
+        self._awaited: set[TrialId] = set()
+        self._results: dict[TrialId, float | None] = {}
+        self._ready: dict[TrialId, Trial] = {}  # in order; begun ones leave when they are seen
+        self._losers: list[TrialId] = []
+
+    @property
+    def group(self) -> str:
+        """The name of the current rung."""
+        return f"{self.name}, rung {self.level}"
+
+    @property
+    def wants(self) -> int:
+        """How many new trials it still takes."""
+        return self._size - len(self._trials) if self.level == 0 and not self.over else 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the bracket waits for none of its trials."""
+        return not self._awaited
+
+    def tasks(self, view: View, room: int, ask: Callable[[], Trial | None]) -> tuple[Task, ...]:
+        """Return what may begin of the current rung: its trials, and then new ones."""
+        found = self._offers(view, room)
+        while len(found) < room and self.wants > 0:
+            trial = ask()
+            if trial is None:
+                self.close()
+                break
+            self._trials[trial.id] = self._ready[trial.id] = trial
+            self._awaited.add(trial.id)
+            found.append(trial)
+        return tuple(Task(trial, self._goal(trial)) for trial in found)
+
+    def _offers(self, view: View, room: int) -> list[Trial]:
+        found: list[Trial] = []
+        begun: list[TrialId] = []
+        for name, trial in self._ready.items():
+            if len(found) == room:
+                break
+            known = view.trials.get(name)
+            if known is None or known.status in {"parked", "at rung"}:
+                found.append(trial)
+            elif known.status != "stopping":
+                begun.append(name)
+        for name in begun:
+            del self._ready[name]
+        return found
+
+    def _goal(self, trial: Trial) -> int:
+        return capped(trial, self._epochs[self.level])
+
+    def report(self, trial: TrialProgress) -> Decision:
+        """Take note of an epoch; who has reached the rung holds till it is decided."""
+        self._ready.pop(trial.id, None)
+        if trial.epoch < self._goal(trial.trial):
+            return Go(self._goal(trial.trial))
+        if trial.id in self._awaited:
+            self._awaited.remove(trial.id)
+            self._results[trial.id] = trial.metric
+            self._decide()
+        last = capped(trial.trial, self._epochs[-1])
+        return Verdict.FINISH if trial.epoch >= last else Verdict.HOLD
+
+    def drop(self, trial: TrialId) -> None:
+        """Take note that a trial won't come back."""
+        self._awaited.discard(trial)
+        self._results.pop(trial, None)
+        self._ready.pop(trial, None)
+        self._decide()
+
+    def close(self) -> None:
+        """Go on with the trials that it has: there are no more."""
+        if self.wants:
+            self._size = len(self._trials)
+            self._decide()
+
+    def losers(self) -> list[TrialId]:
+        """Return who lost since this was last asked."""
+        found, self._losers = self._losers, []
+        return found
+
+    def _decide(self) -> None:
+        """Begin the next rung with the best of this one, once all its trials have reported."""
+        if self._awaited or self.wants or self.over:
+            return
+        ranked = self._ranked()
+        rung, self._size = self._epochs[self.level], max(1, self._size // self._eta)
+        best = (self._trials[name] for name in ranked[: self._size])
+        able = {trial.id: trial for trial in best if capped(trial, rung + 1) > rung}
+        self._losers += [name for name in ranked if name not in able]
+        self._results, self._ready, self._awaited = {}, able, set(able)
+        self.level += 1
+        self.over = not able or self.level == len(self._epochs)
+
+    def _ranked(self) -> list[TrialId]:
+        key = {name: rank_key(self._mode, metric) for name, metric in self._results.items()}
+        return sorted(key, key=lambda name: (key[name], name))
+
+
+class Brackets:
+    """Plays brackets, each synchronous in itself; a subclass says when the next one begins."""
+
+    anytime = True
+    reason: EndReason | None = None
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._new = NewTrials(sampler)
+        self._playing: list[Bracket] = []
+        self._of: dict[TrialId, Bracket] = {}
+        self._begun = 0
+
+    def _next(self) -> Bracket | None:
+        """Return the bracket that may begin now, though others are played; None if none may."""
+        raise NotImplementedError
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        """Return the tasks that may begin, the oldest bracket's first."""
+        groups: list[TrialGroup] = []
+        for bracket in self._in_turn(view):
+            tasks = bracket.tasks(view, room, lambda: self._new.take(view))
+            if tasks:
+                groups.append(TrialGroup(bracket.group, tasks))
+                self._of.update((task.trial.id, bracket) for task in tasks)
+                room -= len(tasks)
+            if room <= 0:
+                break
+        return groups
+
+    def _in_turn(self, view: View) -> Iterator[Bracket]:
+        """Yield the brackets that are played, and new ones for as long as there is room."""
+        yield from self._playing
+        while not self._new.dry(view) and (bracket := self._next()) is not None:
+            self._begun += 1
+            self._playing.append(bracket)
+            yield bracket
+
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
+        """Let a trial's bracket judge it."""
+        self._new.learn(trial)
+        return self._of[trial.id].report(trial)
+
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
+        """Learn that a trial failed; its rung waits for it no longer."""
+        self._new.learn_failure(trial)
+        self._of[trial.id].drop(trial.id)
+
+    def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
+        """Return the losers of rungs that have been decided."""
+        for bracket in self._playing:
+            if bracket.wants and bracket.idle and self._new.dry(view):
+                bracket.close()
+        losers = [name for bracket in self._playing for name in bracket.losers()]
+        self._playing = [bracket for bracket in self._playing if not bracket.over]
+        return dict.fromkeys(losers, Verdict.CUT)
+
+    def wake_at(self, view: View) -> float | None:
+        """Return None: the strategy decides at results alone."""
+        return None
+
+    def done(self, view: View) -> bool:
+        """Whether every bracket is over and there are no trials for another."""
+        if self._playing or not at_rest(view):
+            return False
+        return self._new.dry(view) or self._next() is None
+
+
+class Halving(Brackets):
+    """Successive halving of `trials`; with `repeat` again and again, while there are new ones.
+
+    Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
+    Optimization" (AISTATS 2016). The rungs and who goes on are `SuccessiveHalving`'s.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        trials: int,
+        min_epochs: int,
+        max_epochs: int,
+        eta: int,
+        mode: Mode,
+        repeat: bool = False,
+    ) -> None:
+        super().__init__(sampler)
+        self.name = "sha"
+        self.anytime = repeat
+        self._trials = trials
+        self._epochs = rung_epochs(min_epochs, max_epochs, eta)
+        self._eta = eta
+        self._mode = mode
+
+    def _next(self) -> Bracket | None:
+        if self._playing or (self._begun and not self.anytime):
+            return None
+        return Bracket(
+            f"bracket {self._begun}",
+            trials=self._trials,
+            epochs=self._epochs,
+            eta=self._eta,
+            mode=self._mode,
+        )

@@ -1,0 +1,118 @@
+"""How machines, widths, shares and ages are said, in tables and in sentences alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Group, Limits, Plan, RunPlan, StagePlan
+    from cloudtune.trial import Width
+
+
+_DAYS_OF_A_MONTH = 365.25 / 12
+
+
+def counted(count: float, noun: str) -> str:
+    """Return "1 GPU", "2 GPUs"."""
+    return f"{count:,.12g} {noun}{'' if count == 1 else 's'}"
+
+
+def width_text(width: Width) -> str:
+    """Return the number of GPUs, a packed share as "1/3"."""
+    parts = round(1 / width) if width > 0 else 0
+    return f"1/{parts}" if parts > 1 and abs(width * parts - 1) < 0.01 else f"{width:g}"
+
+
+def gpus_text(width: Width) -> str:
+    """Return "1/3 GPU", "1 GPU", "8 GPUs"."""
+    return f"{width_text(width)} GPU{'s' if width > 1 else ''}"
+
+
+def machine_text(instance_type: str, market: str, zone: str) -> str:
+    """Return what is rented, without its price: "p3.16xlarge spot us-east-1a"."""
+    return " ".join(part for part in (instance_type, market, zone) if part)
+
+
+def offer_text(offer: Offer) -> str:
+    """Return an offer without its price: "p3.16xlarge spot us-east-1a"."""
+    return machine_text(offer.instance_type.name, offer.market, offer.zone)
+
+
+def price_text(offer: Offer) -> str:
+    """Return "$9.00/h" or "$7.1283/h": two to four decimals."""
+    cents, _, rest = f"{offer.usd_per_hour:,.4f}".partition(".")
+    return f"${cents}.{rest[:2]}{rest[2:].rstrip('0')}/h"
+
+
+def group_text(group: Group) -> str:
+    """Return "8 x p3.16xlarge spot us-east-1a"."""
+    return f"{group.instances} x {offer_text(group.offer)}"
+
+
+def stage_text(stage: StagePlan) -> str:
+    """Return how a stage trains: "2 GPUs each, on 4 x g7.12xlarge on-demand", group by group."""
+    if len(stage.groups) == 1:
+        [group] = stage.groups
+        return f"{gpus_text(group.width)} each, on {group_text(group)}"
+    return " and ".join(
+        f"{counted(group.trials, 'trial')} at {gpus_text(group.width)} on {group_text(group)}"
+        for group in stage.groups
+    )
+
+
+def fleet_text(plan: Plan) -> str:
+    """Return the machines of a plan, briefly: "8 x p3.16xlarge spot, up to 2 x g5.xlarge".
+
+    "up to" stands where their number changes; zones and "on-demand" are left out.
+    """
+    parts = []
+    for offer in plan.offers:
+        groups = [stage.group(offer) for stage in plan.stages]
+        sizes = [group.instances if group else 0 for group in groups]
+        upto = "" if min(sizes) == max(sizes) else "up to "
+        market = "" if offer.market == "on-demand" else offer.market
+        machine = machine_text(offer.instance_type.name, market, zone="")
+        parts.append(f"{upto}{max(sizes)} x {machine}")
+    return ", ".join(parts)
+
+
+def proof(plan: RunPlan) -> str:
+    """Return what is proven of a plan: "proven optimal", "gap 3 %", "heuristic, not proven" …."""
+    if plan.followed is None:
+        return "forecast, not proven"
+    gap = plan.followed.gap
+    if gap is None:
+        return "heuristic, not proven"
+    return "proven optimal" if gap <= 0 else f"gap {percent(gap)}"
+
+
+def percent(share: float) -> str:
+    """Return "97.3 %"; never "100 %" or "0 %" of what is only nearly all or nothing."""
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    if 0.999 < share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f}".removesuffix(".0") + " %"
+
+
+def age_text(days: int) -> str:
+    """Return "today", "12 days old", "4 months old", "3 years old"."""
+    if days <= 0:
+        return "today"
+    if days < 2 * _DAYS_OF_A_MONTH:
+        return f"{counted(days, 'day')} old"
+    if days < 2 * 365.25:
+        return f"{round(days / _DAYS_OF_A_MONTH)} months old"
+    return f"{round(days / 365.25)} years old"
+
+
+def limits_text(limits: Limits) -> str:
+    """Return "deadline 2h, budget $40.00", or "none"."""
+    parts = [
+        *([f"deadline {format_seconds(limits.deadline)}"] if limits.deadline is not None else []),
+        *([f"budget {format_dollars(limits.budget)}"] if limits.budget is not None else []),
+    ]
+    return ", ".join(parts) or "none"

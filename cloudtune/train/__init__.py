@@ -1,0 +1,1 @@
+"""The side of the user's script: reports, epochs, checkpoints, data."""

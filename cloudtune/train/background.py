@@ -1,0 +1,31 @@
+"""Work that goes on in a thread of its own while its owner does something else, one at a time."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Deliveries:
+    """Does one piece of work at a time; begun by one thread, waited for by any."""
+
+    def __init__(self) -> None:
+        self._under_way: threading.Thread | None = None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Do this once what was begun before is done; returns as soon as it has begun.
+
+        `work` raises nothing. A process that ends doesn't wait for it: call `wait` before.
+        """
+        self.wait()
+        thread = threading.Thread(target=work, name="deliveries", daemon=True)
+        thread.start()
+        self._under_way = thread  # not before: who waits meanwhile can only join what has started
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until what was begun is done, so long at most."""
+        if self._under_way is not None:
+            self._under_way.join(seconds)

@@ -1,0 +1,389 @@
+"""Checkpoints, and the store that keeps them: a local folder or S3, safe to interrupt anywhere.
+
+    <uri>/<trial>/epoch-00003/
+        manifest.json     written last and in one step; without it the checkpoint doesn't exist
+        4f1c09aa/…        the files of the save that the manifest names
+
+A save writes its files under a name of its own, so that saving an epoch again (it was trained
+again after a lost node) never touches the files that the standing manifest speaks of.
+
+A save has two halves, so that training waits for the first only: `stage` copies the files to the
+local disk, `commit` brings them to the storage and makes a checkpoint of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from urllib.parse import urlsplit
+
+from cloudtune.errors import CloudtuneError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+MANIFEST: Final = "manifest.json"
+VERSION: Final = 1
+CHUNK_BYTES: Final = 1 << 20
+EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
+
+
+class CheckpointError(CloudtuneError):
+    """A checkpoint is missing or isn't what was saved; the message names the file."""
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """The size in bytes and the SHA-256 of one file of a checkpoint."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint holds; `folder` is where its files lie, beside the manifest."""
+
+    trial: str
+    epoch: int
+    metrics: Mapping[str, float]
+    folder: str
+    files: Mapping[str, SavedFile]
+    saved_at: float
+
+    def to_json(self) -> bytes:
+        """Give the manifest as strict JSON: a metric that isn't finite stands there as a string."""
+        metrics = {k: v if math.isfinite(v) else str(v) for k, v in self.metrics.items()}
+        document = {"version": VERSION, **asdict(self), "metrics": metrics}
+        return json.dumps(document, indent=1, allow_nan=False).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes, where: str) -> Manifest:
+        """Read a manifest; `where` names it in the error."""
+        try:
+            document = json.loads(text)
+            version = document.pop("version")
+            if version != VERSION:
+                raise CheckpointError(
+                    f"{where} has version {version}; this cloudtune reads {VERSION}"
+                )
+            document["files"] = {k: SavedFile(**v) for k, v in document["files"].items()}
+            document["metrics"] = {k: float(v) for k, v in document["metrics"].items()}
+            return cls(**document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{where} isn't a checkpoint's manifest: {error}") from error
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder of a user's files: one to be saved, or one that a store has saved.
+
+    `epoch` is the epoch that a stored checkpoint was saved after; 0 for one not yet stored.
+    """
+
+    path: str
+    epoch: int = 0
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """Give the local folder `path` as a checkpoint; `report()` copies it before it returns."""
+        if not Path(path).is_dir():
+            raise UsageError(f"Checkpoint.from_directory(): {os.fspath(path)} is not a folder")
+        return cls(os.fspath(path))
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """Give a local folder with the files; a stored checkpoint is copied there, and verified."""
+        if not self.epoch:
+            yield self.path
+            return
+        with tempfile.TemporaryDirectory(prefix="cloudtune-") as folder:
+            load(self.path, Path(folder))
+            yield folder
+
+
+@dataclass(frozen=True)
+class PendingCheckpoint:
+    """Files of an epoch on the local disk, that no manifest speaks of yet.
+
+    `files` is where they lie; `folder` their name in the storage, None where they aren't there.
+    """
+
+    trial: str
+    epoch: int
+    files: str
+    folder: str | None
+
+
+class CheckpointStore:
+    """Saves, finds, loads and prunes checkpoints under `uri`: a local path, file:// or s3://.
+
+    A trial has one writer at a time. S3 is reached at AWS_ENDPOINT_URL where that is set.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri if "://" in uri else os.fspath(Path(uri).absolute())
+        self._fs, self._root = _filesystem(self.uri)
+
+    def save(
+        self, trial_id: str, epoch: int, metrics: Mapping[str, float], directory: str | Path
+    ) -> str:
+        """Save the files of `directory` as the trial's checkpoint of `epoch`; give its path.
+
+        Interrupted at any point, it leaves every earlier checkpoint as it was.
+        """
+        folder = uuid.uuid4().hex[:8]
+        target = f"{self._folder(trial_id, epoch)}/{folder}"
+        files = self._write_files(Path(directory), target)
+        return self._finish(Manifest(trial_id, epoch, dict(metrics), folder, files, time.time()))
+
+    def stage(self, trial_id: str, epoch: int, directory: str | Path) -> PendingCheckpoint:
+        """Copy the files of `directory` to the local disk, as fast as that goes; see `commit`.
+
+        Where the storage is on the disk of temporary files anyway, they are at their place at
+        once: then nothing may `prune` the trial without sparing the epoch.
+        """
+        paths = _files_of(Path(directory))
+        if self._is_on_local_disk:
+            folder = uuid.uuid4().hex[:8]
+            pending = PendingCheckpoint(
+                trial_id, epoch, f"{self._folder(trial_id, epoch)}/{folder}", folder
+            )
+        else:
+            pending = PendingCheckpoint(
+                trial_id, epoch, tempfile.mkdtemp(prefix="cloudtune-"), None
+            )
+        for path in paths:
+            target = Path(pending.files, path.relative_to(directory))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        return pending
+
+    def commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str:
+        """Make a checkpoint of pending files; give its path. As safe to interrupt as `save`."""
+        trial, epoch, source = pending.trial, pending.epoch, Path(pending.files)
+        if pending.folder is None:
+            try:
+                return self.save(trial, epoch, metrics, source)
+            finally:
+                shutil.rmtree(source, ignore_errors=True)
+        files = {path.relative_to(source).as_posix(): _digest(path) for path in _files_of(source)}
+        return self._finish(
+            Manifest(trial, epoch, dict(metrics), pending.folder, files, time.time())
+        )
+
+    def _finish(self, manifest: Manifest) -> str:
+        target = self._folder(manifest.trial, manifest.epoch)
+        self._write_manifest(manifest, target)
+        self._drop_folders(target, keep=manifest.folder)
+        return f"{self.uri.rstrip('/')}{target.removeprefix(self._root)}"
+
+    def _folder(self, trial_id: str, epoch: int) -> str:
+        return f"{self._root}/{trial_id}/epoch-{epoch:05d}"
+
+    def load(self, path: str, to_directory: str | Path) -> Manifest:
+        """Copy a saved checkpoint's files to a local folder; see `load` below."""
+        return load(path, Path(to_directory))
+
+    def latest(self, trial_id: str) -> str | None:
+        """Give the path of the trial's checkpoint of the highest epoch, or None."""
+        saved = self._saved(trial_id)
+        return self._path(trial_id, max(saved)) if saved else None
+
+    def saved(self, trial_id: str) -> dict[str, Manifest]:
+        """Give the trial's whole checkpoints by their paths, the earliest first."""
+        found = sorted(self._saved(trial_id).items())
+        return {self._path(trial_id, epoch): manifest for epoch, manifest in found}
+
+    def _path(self, trial_id: str, epoch: int) -> str:
+        return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{epoch:05d}"
+
+    def prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int] = ()) -> None:
+        """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
+
+        Files that interrupted saves have left behind are deleted as well. Of equals the earliest is
+        the best, as it is for who reports the best one; NaN, or no such metric, is the worst. The
+        epochs of `spare` stay too.
+        """
+        saved = self._saved(trial_id)
+        if not saved:
+            return
+        sign = 1.0 if mode == "max" else -1.0
+
+        def merit(epoch: int) -> tuple[float, int]:
+            value = sign * saved[epoch].metrics.get(metric, math.nan)
+            return (-math.inf, epoch) if math.isnan(value) else (value, -epoch)
+
+        keep = {max(saved), max(saved, key=merit), *spare}
+        for epoch, folder in self._epoch_folders(trial_id).items():
+            if epoch not in keep:
+                self._drop_epoch(folder)
+
+    def _write_files(self, source: Path, target: str) -> dict[str, SavedFile]:
+        files = {}
+        for path in _files_of(source):
+            name = path.relative_to(source).as_posix()
+            self._make_folder(f"{target}/{name}".rpartition("/")[0])
+            with path.open("rb") as reader, self._fs.open_output_stream(f"{target}/{name}") as out:
+                files[name] = _copy(reader, out)
+        return files
+
+    def _write_manifest(self, manifest: Manifest, target: str) -> None:
+        """Put the manifest there in one step: an object put on S3, a rename in a local folder."""
+        final = f"{target}/{MANIFEST}"
+        written = f"{final}.part" if self._is_local else final
+        with self._fs.open_output_stream(written) as out:
+            out.write(manifest.to_json())
+        if written != final:
+            self._fs.move(written, final)
+
+    @property
+    def _is_local(self) -> bool:
+        return bool(self._fs.type_name == "local")
+
+    @property
+    def _is_on_local_disk(self) -> bool:
+        """Whether files come there as fast as to where temporary ones go."""
+        if not self._is_local:
+            return False
+        Path(self._root).mkdir(parents=True, exist_ok=True)
+        return Path(self._root).stat().st_dev == Path(tempfile.gettempdir()).stat().st_dev
+
+    def _make_folder(self, path: str) -> None:
+        if self._is_local:  # S3 has no folders, and making one asks for rights on the bucket
+            self._fs.create_dir(path, recursive=True)
+
+    def _drop_folders(self, target: str, keep: str) -> None:
+        for info in _entries(self._fs, target):
+            if info.base_name not in {keep, MANIFEST}:
+                _delete(self._fs, info)
+
+    def _drop_epoch(self, folder: str) -> None:
+        """The manifest goes first: a checkpoint half dropped must not look whole."""
+        entries = _entries(self._fs, folder)
+        for info in sorted(entries, key=lambda info: info.base_name != MANIFEST):
+            _delete(self._fs, info)
+        self._fs.delete_dir(folder)
+
+    def _epoch_folders(self, trial_id: str) -> dict[int, str]:
+        matches = (
+            (EPOCH_FOLDER.fullmatch(info.base_name), info.path)
+            for info in _entries(self._fs, f"{self._root}/{trial_id}")
+        )
+        return {int(match.group(1)): path for match, path in matches if match}
+
+    def _saved(self, trial_id: str) -> dict[int, Manifest]:
+        saved = {}
+        for epoch, folder in self._epoch_folders(trial_id).items():
+            # What a torn write has left in a manifest's place is no checkpoint either.
+            with contextlib.suppress(FileNotFoundError, CheckpointError):
+                saved[epoch] = _read_manifest(self._fs, folder)
+        return saved
+
+
+def read_manifest(path: str) -> Manifest:
+    """Give the manifest of the stored checkpoint at `path`.
+
+    Raises:
+        CheckpointError: there is no whole checkpoint at `path`.
+    """
+    fs, folder = _filesystem(path)
+    try:
+        return _read_manifest(fs, folder)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no checkpoint at {path}") from error
+
+
+def load(path: str, to_directory: Path) -> Manifest:
+    """Copy the stored checkpoint at `path` into a local folder, checking each file's SHA-256.
+
+    Raises:
+        CheckpointError: no checkpoint, or a file of it is missing, short or altered.
+    """
+    manifest = read_manifest(path)
+    fs, folder = _filesystem(path)
+    for name, saved in manifest.files.items():
+        target = to_directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with (
+                fs.open_input_stream(f"{folder}/{manifest.folder}/{name}") as reader,
+                target.open("wb") as out,
+            ):
+                found = _copy(reader, out)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{name} is missing from the checkpoint {path}") from error
+        if found != saved:
+            raise CheckpointError(
+                f"{name} of the checkpoint {path} is corrupt: {found.size} bytes, "
+                f"sha256 {found.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
+            )
+    return manifest
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    """Give pyarrow's file system for `uri`, and the path within it."""
+    from pyarrow import fs  # noqa: PLC0415  # a user's script imports this file; pyarrow is heavy
+
+    parts = urlsplit(uri)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if "://" not in uri:
+        return fs.LocalFileSystem(), os.fspath(Path(uri).absolute())
+    if parts.scheme == "s3" and endpoint:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+        s3 = fs.S3FileSystem(endpoint_override=endpoint, region=region)
+        return s3, f"{parts.netloc}{parts.path}".rstrip("/")
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return filesystem, path.rstrip("/")
+
+
+def _entries(filesystem: Any, folder: str) -> list[Any]:
+    from pyarrow import fs  # noqa: PLC0415
+
+    return list(filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+
+
+def _delete(filesystem: Any, info: Any) -> None:
+    if info.is_file:
+        filesystem.delete_file(info.path)
+    else:
+        filesystem.delete_dir(info.path)
+
+
+def _read_manifest(filesystem: Any, folder: str) -> Manifest:
+    where = f"{folder}/{MANIFEST}"
+    with filesystem.open_input_stream(where) as reader:
+        return Manifest.from_json(reader.read(), where)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not paths:
+        raise UsageError(f"the checkpoint folder {folder} holds no files")
+    return paths
+
+
+def _digest(path: Path) -> SavedFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return SavedFile(path.stat().st_size, digest)
+
+
+def _copy(reader: BinaryIO, out: BinaryIO) -> SavedFile:
+    digest, size = hashlib.sha256(), 0
+    while chunk := reader.read(CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+        out.write(chunk)
+    return SavedFile(size, digest.hexdigest())

@@ -1,0 +1,487 @@
+"""What a user's training script imports, and the session that stands behind it.
+
+The script's side is `report`, `epochs`, `get_checkpoint`, `get_context` and the two `prepare_…`,
+named as in Ray Train. The other side is `Session`: who runs the script makes one in each worker
+process, grants it epochs and takes its reports. A script that is run on its own
+(`python train.py`) finds a session that grants CLOUDTUNE_EPOCHS epochs (3) and prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+from cloudtune.errors import UsageError
+from cloudtune.train.background import Deliveries
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.train.data import DeviceLoader, split
+from cloudtune.train.torch_state import digest, numbers_of, peak_memory_mib, seed_everything
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import torch
+    from torch.utils.data import DataLoader
+
+    from cloudtune.train.checkpoint import PendingCheckpoint
+    from cloudtune.train.user_script import TrainFunction
+
+ModelT = TypeVar("ModelT", bound="torch.nn.Module")
+
+HOOK_VARIABLE: Final = "CLOUDTUNE_EPOCH_HOOK"
+EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
+
+
+class MissingMetricError(UsageError):
+    """A report lacks the metric by which the experiment compares its trials."""
+
+
+class NeverReportedError(UsageError):
+    """The training function ended, or an epoch of `epochs()` did, without a `report()`."""
+
+
+class StopTraining(SystemExit):
+    """The trial goes no further: unwinds the training function from within `report()`.
+
+    Not an `Exception`, so that a script's `except Exception` lets it pass; a SystemExit, so that
+    a script on its own ends quietly.
+    """
+
+
+class EpochHook(Protocol):
+    """Called on every rank at the end of each epoch, before the epoch's report is delivered."""
+
+    def __call__(
+        self, *, trial: str, epoch: int, width: float, nodes: int, elapsed: float
+    ) -> object:
+        """`elapsed` is in seconds since the epoch began; epoch 0 is the set-up of the worker."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One epoch of one trial, as rank 0 gives it.
+
+    `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
+    the epoch's length, waiting for a grant left out. `in_sync`: the parameters are equal, bit for
+    bit, on all ranks; None at one rank, or without `prepare_model`. `saving` is the part of the
+    epoch's seconds for which its checkpoint held training up. `memory_mib`: see `peak_memory_mib`.
+    """
+
+    epoch: int
+    metrics: Mapping[str, float]
+    checkpoint: str | None
+    seconds: float
+    in_sync: bool | None
+    saving: float = 0.0
+    memory_mib: float | None = None
+
+
+@dataclass(eq=False)
+class Session:
+    """One worker's part of one trial in training.
+
+    The script runs in one thread (`run`, or within `activate`); `grant` and `stop` are called
+    from others. Every rank has a session, granted and stopped on its own; a stop takes effect at
+    the end of an epoch, where no collective of torch.distributed is pending. `restore` is the
+    checkpoint to go on from: its manifest says which epoch is the first. `born` is when the worker
+    began to be set up, on the monotonic clock; activation if not given.
+
+    A report is delivered once its checkpoint is in the storage, by a thread of the session's own:
+    where another epoch is granted already, training goes on meanwhile.
+    """
+
+    trial_id: str
+    report_hook: Callable[[Report], object]
+    metric_name: str
+    metric_mode: str
+    max_epoch: int
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    nodes: int = 1
+    device: str = "cpu"
+    start_epoch: int = 0
+    store: CheckpointStore | None = None
+    restore: str | None = None
+    seed: int = 0
+    born: float | None = None
+    share: float = 1.0
+    """The part of a GPU that each worker has."""
+    known: int | None = None
+    """The last epoch that who runs the session has taken note of; None where it never says."""
+
+    epoch: int = field(init=False)
+    """The last epoch that was reported, or that the trial was restored at."""
+    leaving: bool = field(default=False, init=False)
+    """Whether the machine is about to be taken back."""
+    _kept: Mapping[str, float] | None = field(default=None, init=False)
+    """The metrics of the last epoch, where the trial has a checkpoint of its own of it."""
+    _waiting: bool = field(default=False, init=False)
+    _granted: int = field(default=0, init=False)
+    _stopped: bool = field(default=False, init=False)
+    _broken: BaseException | None = field(default=None, init=False)
+    _deliveries: Deliveries = field(default_factory=Deliveries, init=False)
+    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _began: float = field(default_factory=time.monotonic, init=False)
+    _hook: EpochHook | None = field(default=None, init=False)
+    _models: list[torch.nn.Module] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.epoch = self.start_epoch
+
+    def grant(self, until_epoch: int) -> None:
+        """Let the script train through `until_epoch`; a lower grant than an earlier one is void."""
+        with self._changed:
+            self._granted = max(self._granted, until_epoch)
+            self._changed.notify_all()
+
+    def acknowledge(self, epoch: int) -> None:
+        """Let the checkpoints of epochs before this one go: nobody will ask for them any more."""
+        self.known = epoch
+
+    def stop(self) -> bool:
+        """Unwind the script at the end of its epoch, or at once where it waits for a grant.
+
+        Returns whether it does.
+        """
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            return self._waiting
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Wait until what was reported is delivered, so long at most."""
+        self._deliveries.wait(seconds)
+
+    @contextlib.contextmanager
+    def activate(self) -> Iterator[Session]:
+        """Make this the session of the calling thread: seeds, hook and start epoch are set."""
+        if self.restore is not None:
+            manifest = read_manifest(self.restore)
+            self.epoch = self.start_epoch = manifest.epoch
+            if manifest.trial == self.trial_id:  # another's, for a clone
+                self._kept = dict(manifest.metrics)
+        self._hook = _load_epoch_hook(os.environ.get(HOOK_VARIABLE))
+        seed_everything(self.derived_seed)
+        token = _active.set(self)
+        self._began = time.monotonic()
+        self.born = self._began if self.born is None else self.born
+        try:
+            yield self
+        finally:
+            _active.reset(token)
+
+    def run(self, function: TrainFunction, config: Mapping[str, Any]) -> None:
+        """Train to the end, or until stopped; what was reported is delivered on return.
+
+        Raises:
+            NeverReportedError: the function returned with epochs to do and none reported.
+        """
+        with self.activate():
+            try:
+                function(dict(config))
+            except StopTraining:
+                return
+            finally:
+                self.flush()
+        if self._broken is not None:
+            raise self._broken
+        if self.epoch == self.start_epoch < self.max_epoch:
+            raise NeverReportedError(
+                f"the training function of trial {self.trial_id} returned without ever calling "
+                "cloudtune.report(); call it at the end of each epoch"
+            )
+
+    @property
+    def derived_seed(self) -> int:
+        """A seed of this trial, the same on all its ranks and in every attempt at it."""
+        digest = hashlib.sha256(f"{self.seed}/{self.trial_id}".encode()).digest()
+        return int.from_bytes(digest[:4], "big")
+
+    def epochs(self) -> Iterator[int]:
+        """Give the epochs that are left; see the function of this name."""
+        if self.epoch == self.start_epoch:
+            self._call_hook(0, self.born or self._began)
+        self._began = time.monotonic()  # what the script did to set up is no part of an epoch
+        while self.epoch < self.max_epoch:
+            epoch = self.epoch + 1
+            yield epoch
+            if self.epoch < epoch:
+                raise NeverReportedError(
+                    f"epoch {epoch} ended without cloudtune.report(); call it once an epoch"
+                )
+
+    def report(self, metrics: Mapping[str, float], checkpoint: Checkpoint | None) -> None:
+        """End an epoch; see the function of this name."""
+        numbers = numbers_of(metrics)
+        if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
+            raise MissingMetricError(
+                f"report() gave {{{', '.join(sorted(numbers))}}}; "
+                f"the experiment's metric is {self.metric_name!r}"
+            )
+        if self.epoch >= self.max_epoch:
+            raise StopTraining
+        epoch = self.epoch + 1
+        self._call_hook(epoch, self._began)
+        began_saving = time.monotonic()
+        pending = self._stage(epoch, checkpoint) if self.rank == 0 else None
+        saving = time.monotonic() - began_saving
+        in_sync = self._compare_ranks()
+        self.epoch = epoch
+        self._kept = None if pending is None else numbers
+        if self.rank == 0:
+            seconds = time.monotonic() - self._began
+            memory = peak_memory_mib(self.device)
+            told = Report(epoch, numbers, None, seconds, in_sync, saving, memory)
+            self._deliver(told, pending)
+        self._wait_for_grant()
+
+    def save(self, checkpoint: Checkpoint) -> bool:
+        """Save in the middle of an epoch; see the function of this name."""
+        if self.rank != 0 or self.store is None or self._kept is None:
+            return False
+        self.flush()
+        with checkpoint.as_directory() as folder:
+            self.store.save(self.trial_id, self.epoch, self._kept, folder)
+        return True
+
+    def _call_hook(self, epoch: int, since: float) -> None:
+        if self._hook is not None:
+            self._hook(
+                trial=self.trial_id,
+                epoch=epoch,
+                width=self.world_size * self.share,
+                nodes=self.nodes,
+                elapsed=time.monotonic() - since,
+            )
+
+    def _stage(self, epoch: int, checkpoint: Checkpoint | None) -> PendingCheckpoint | None:
+        """Take the script's files over, once the report of the last epoch is delivered.
+
+        So one report at most is under way, and they arrive in order.
+        """
+        self.flush()
+        if self._broken is not None:
+            raise self._broken
+        if checkpoint is None or self.store is None:
+            return None
+        with checkpoint.as_directory() as folder:
+            return self.store.stage(self.trial_id, epoch, folder)
+
+    def _deliver(self, report: Report, pending: PendingCheckpoint | None) -> None:
+        if pending is None:
+            self.report_hook(report)
+        else:
+            self._deliveries.begin(lambda: self._save(report, pending))
+
+    def _save(self, report: Report, pending: PendingCheckpoint) -> None:
+        """Bring a checkpoint into the storage, then tell of its epoch; an error is the script's."""
+        assert self.store is not None
+        # Before the save, not after it, and never the last that was reported: the controller may
+        # not know of the new one yet when this node is lost, and would go on from that one. It
+        # may be several epochs behind: a trial that it stops trains on until the stop arrives.
+        last = report.epoch - 1
+        spare = range(last if self.known is None else min(self.known, last), report.epoch + 1)
+        try:
+            self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
+            path = self.store.commit(pending, report.metrics)
+            self.report_hook(replace(report, checkpoint=path))
+        except BaseException as error:  # noqa: BLE001  raised again where the script reports
+            with self._changed:
+                self._broken = error
+                self._changed.notify_all()
+
+    def _compare_ranks(self) -> bool | None:
+        """Whether the parameters are equal on all ranks: proof that gradients were exchanged."""
+        if self.world_size == 1 or not self._models:
+            return None
+        import torch.distributed  # noqa: PLC0415
+
+        digests: list[str | None] = [None] * self.world_size
+        torch.distributed.all_gather_object(digests, digest(self._models))
+        return len(set(digests)) == 1
+
+    def _wait_for_grant(self) -> None:
+        with self._changed:
+            self._waiting = self.epoch >= self._granted
+            self._changed.wait_for(
+                lambda: self._stopped or self._broken or self.epoch < self._granted
+            )
+            self._waiting = False
+            if self._stopped:
+                raise StopTraining
+            if self._broken is not None:
+                raise self._broken
+        self._began = time.monotonic()
+
+    def prepare_model(self, model: ModelT) -> ModelT:
+        """Move and wrap a model; see the function of this name."""
+        import torch  # noqa: PLC0415
+
+        device = torch.device(self.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        model = model.to(device)
+        self._models.append(model)
+        if self.world_size == 1:
+            return model
+        # The ranks begin with equal parameters; from here on, dropout and augmentation of one
+        # rank must not repeat those of another.
+        torch.manual_seed(self.derived_seed + self.rank)
+        device_ids = [device] if device.type == "cuda" else None
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
+        return cast("ModelT", wrapped)
+
+
+class Context:
+    """Where this worker stands, under Ray Train's names."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get_trial_id(self) -> str:
+        """The trial's id; "alone" in a script run on its own."""
+        return self._session.trial_id
+
+    def get_world_size(self) -> int:
+        """The number of workers of this trial: its width in GPUs, 1 for a share of one."""
+        return self._session.world_size
+
+    def get_world_rank(self) -> int:
+        """This worker's number among all workers of the trial."""
+        return self._session.rank
+
+    def get_local_rank(self) -> int:
+        """This worker's number among those on its instance."""
+        return self._session.local_rank
+
+    def get_device(self) -> torch.device:
+        """The device that `prepare_model` and `prepare_data_loader` move to."""
+        import torch  # noqa: PLC0415
+
+        return torch.device(self._session.device)
+
+    def get_max_epochs(self) -> int:
+        """The last epoch that the experiment allows any trial."""
+        return self._session.max_epoch
+
+
+def get_context() -> Context:
+    """Give the worker's place in its trial: rank, world size, device."""
+    return Context(_current())
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """Give the checkpoint to go on from; None where the trial begins."""
+    session = _current()
+    if session.restore is None:
+        return None
+    return Checkpoint(session.restore, session.start_epoch)
+
+
+def epochs() -> Iterator[int]:
+    """Give the numbers of the epochs that are left, from the checkpoint's epoch + 1.
+
+    Up to the experiment's `epochs.max`; `report()` ends the loop earlier where cloudtune decides
+    so. Set up before the loop: what comes before it isn't counted as training.
+    """
+    return _current().epochs()
+
+
+def report(metrics: Mapping[str, float], checkpoint: Checkpoint | None = None) -> None:
+    """End an epoch: call it once an epoch, on every rank. Metrics and checkpoint are rank 0's.
+
+    Returns when cloudtune lets the trial train another epoch, and unwinds the training function
+    (`StopTraining`) when it doesn't.
+
+    Raises:
+        MissingMetricError: the metrics lack the experiment's.
+    """
+    _current().report(metrics, checkpoint)
+
+
+def is_leaving() -> bool:
+    """Whether the machine is about to be taken back: time to `save`, if an epoch takes long."""
+    return _current().leaving
+
+
+def save(checkpoint: Checkpoint) -> bool:
+    """Save in the middle of an epoch: what `get_checkpoint` gives where the epoch must begin again.
+
+    The save takes the place of the last epoch's checkpoint, so let it say how far the epoch has
+    come. Of several ranks, rank 0's save counts. Returns whether it was saved: not before the first
+    epoch that was reported with a checkpoint, since nobody would look for it.
+    """
+    return _current().save(checkpoint)
+
+
+def prepare_model(model: ModelT) -> ModelT:
+    """Give the model on this worker's device, data-parallel where the trial has several workers.
+
+    Save the state of the model that you passed in (it is moved in place), not of the one that
+    you get: then its names are the same at every width.
+    """
+    return _current().prepare_model(model)
+
+
+def prepare_data_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Give a loader of this worker's share of each batch, on its device.
+
+    `batch_size` is that of all workers together: each takes batch_size / workers samples, and
+    at least 1, so that the same samples make up a step whatever the width. Every epoch is shuffled
+    anew, where the loader shuffles.
+    """
+    session = _current()
+    return cast("DataLoader[Any]", DeviceLoader(split(loader, session), session))
+
+
+_active: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)
+"""By thread: a thread of a stopped trial that still trains keeps its own session."""
+
+
+def _current() -> Session:
+    session = _active.get()
+    if session is None:
+        session = _alone()
+        _active.set(session)
+    return session
+
+
+def _alone() -> Session:
+    """Give the session of a script that no cloudtune runs: granted all epochs, it prints."""
+    text = os.environ.get(EPOCHS_VARIABLE, "3")
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{EPOCHS_VARIABLE} is {text!r}; set it to a number of epochs")
+    torch = sys.modules.get("torch")
+    session = Session(
+        trial_id="alone",
+        report_hook=_show,
+        metric_name="",
+        metric_mode="max",
+        max_epoch=int(text),
+        device="cuda:0" if torch is not None and torch.cuda.is_available() else "cpu",
+    )
+    session.grant(session.max_epoch + 1)  # what follows the script's loop is to run as well
+    return session
+
+
+def _show(report: Report) -> None:
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
+    print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201
+
+
+def _load_epoch_hook(spec: str | None) -> EpochHook | None:
+    if spec is None:
+        return None
+    module, _, factory = spec.partition(":")
+    if not module or not factory:
+        raise UsageError(f"{HOOK_VARIABLE} is {spec!r}; write it as module:factory")
+    return cast("EpochHook", getattr(importlib.import_module(module), factory)())

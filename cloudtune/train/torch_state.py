@@ -1,0 +1,71 @@
+"""What a training session knows of a script's state: its numbers, its parameters, its seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+CONTEXT_MIB: Final = 500.0
+"""Assumed: what a process has of a GPU before it holds any tensor (CUDA's context, kernels)."""
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Give a report's metrics as floats.
+
+    Raises:
+        UsageError: it is no mapping, or one of them is no number.
+    """
+    if not isinstance(metrics, Mapping):
+        raise UsageError(f"report() takes a mapping of names to numbers, not {metrics!r}")
+    numbers = {}
+    for name, value in metrics.items():
+        try:
+            # A number, or what stands for one (a tensor of one element), but no text.
+            numbers[str(name)] = float(value.__float__())
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(f"report() gave {name} = {value!r}; a metric is a number") from error
+    return numbers
+
+
+def digest(models: list[torch.nn.Module]) -> str:
+    """Give the SHA-1 of the bytes of all parameters."""
+    import torch  # noqa: PLC0415
+
+    found = hashlib.sha1(usedforsecurity=False)
+    for model in models:
+        for parameter in model.parameters():
+            flat = parameter.detach().cpu().contiguous().reshape(-1)
+            found.update(flat.view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def peak_memory_mib(device: str) -> float | None:
+    """Give the most GPU memory that this process has had, in MiB; None on a CPU.
+
+    Counted is the memory that torch's allocator took from the device, not only what tensors fill:
+    nobody else can have the rest. Counted since the process began, or since the script reset the
+    peak. What the script takes past torch isn't in it, and the context's share is an estimate.
+    """
+    if not device.startswith("cuda"):
+        return None
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.max_memory_reserved(device) / 2**20 + CONTEXT_MIB
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, torch's and, where it is loaded, NumPy's random numbers."""
+    import torch  # noqa: PLC0415
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)

@@ -1,0 +1,373 @@
+"""Write docs/reference.md: every field, option, exit code and name, as the code has them.
+
+    make docs                # or: .venv/bin/python -m docs.reference
+
+What can be read off the code is read off it: fields, types, defaults, options, names, events. What
+the code doesn't say in a user's words stands in the tables of `docs/reference_words.py`. A field or
+a name without words there, or words for what is gone, is an error that says which; and
+tests/architecture/test_docs.py fails while the page isn't what this would write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+
+from cloudtune import errors
+from cloudtune.cli.compare import simulate_curves
+from cloudtune.cli.main import cli
+from cloudtune.commands import Command
+from cloudtune.events import Event
+from cloudtune.experiment import Experiment
+from cloudtune.experiment import field_types as kinds
+from cloudtune.jobs.job import choices
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.providers import PROVIDERS
+from cloudtune.trial import EndReason
+from cloudtune.units import format_seconds
+from docs import reference_words as words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pydantic.fields import FieldInfo
+
+PAGE = Path(__file__).with_suffix(".md")
+_INTRODUCTION = """\
+# Reference
+
+Generated from the code by `make docs`: edit `docs/reference_words.py`, not this page.
+
+- [The experiment file](#the-experiment-file)
+- [Names](#names): strategies, samplers, allocators, fleets, planners, providers
+- [Commands](#commands)
+- [Exit codes](#exit-codes)
+- [Variables of the environment](#variables-of-the-environment)
+- [The ledger](#the-ledger): events and commands
+"""
+_SHARED_BY = 3
+"""An option that so many commands have is told once, for all of them."""
+
+
+def main() -> None:
+    """Write the page anew."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [
+        _INTRODUCTION,
+        "\n".join(_experiment()),
+        "\n".join(_names()),
+        "\n".join(_commands()),
+        "\n".join(_exit_codes()),
+        "\n".join(_environment()),
+        "\n".join(_ledger()),
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---|" * len(heads)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _first_line(thing: object) -> str:
+    """Return the first paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
+
+
+def _worded(what: str, names: Iterable[str], said: Mapping[str, Any]) -> None:
+    """Raise unless there are words for each of the names, and for nothing else."""
+    named = list(names)
+    missing = [name for name in named if name not in said]
+    gone = [name for name in said if name not in named]
+    if missing or gone:
+        raise SystemExit(
+            f"docs/reference_words.py, {what}: say what {missing} are; {gone} are no more"
+        )
+
+
+# ---- the experiment file -----------------------------------------------------------------------
+
+
+def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every field of an experiment by its dotted name, in the order of the schema."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from fields(kind, f"{above}{name}.")
+        elif not field.exclude:
+            yield f"{above}{name}", field
+
+
+def _experiment() -> Iterator[str]:
+    found = dict(fields(Experiment))
+    _worded("FIELDS", found, words.FIELDS)
+    yield "## The experiment file\n"
+    yield words.EXPERIMENT
+    rows = (
+        (_code(name), _type(field), _default(name, field), words.FIELDS[name][0], _example(field))
+        for name, field in found.items()
+    )
+    yield from _table(("field", "type", "if left out", "what it says", "example"), rows)
+
+
+def _type(field: FieldInfo) -> str:
+    """Return what may stand in a field, in words, its bounds included."""
+    told = _kind(field.annotation, field.metadata)
+    low, high = (_bound(field, each) for each in ("ge", "le"))
+    if low is not None and high is not None:
+        return f"{told}, {low} to {high:,}"
+    return told if low is None else f"{told}, {low} or more"
+
+
+def _bound(field: FieldInfo, name: str) -> int | None:
+    """Return the least or the greatest value; pydantic keeps those of an optional one inside."""
+    inner = [each for part in get_args(field.annotation) for each in _metadata(part)]
+    found = [getattr(each, name) for each in (*field.metadata, *inner) if hasattr(each, name)]
+    return found[0] if found else None
+
+
+def _metadata(annotation: Any) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for each in getattr(annotation, "__metadata__", ()):
+        found += each.metadata if hasattr(each, "metadata") else [each]
+    return tuple(found)
+
+
+_WORDS = (
+    (kinds.Seconds, "a duration"),
+    (kinds.Dollars, "dollars"),
+    (kinds.Name, "a name"),
+    (kinds.Train, "`file.py:function`"),
+    (kinds.Storage, "a folder, or `s3://bucket/prefix`"),
+)
+
+
+def _kind(annotation: Any, metadata: Iterable[object] = ()) -> str:  # noqa: PLR0911  one flat list
+    """Return what a type is called in a table."""
+    has = [*metadata, *getattr(annotation, "__metadata__", ())]
+    for known, told in _WORDS:
+        if any(get_args(known)[-1] is each for each in has):
+            return told
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        *first, last = map(_code, inside)
+        return f"{', '.join(first)} or {last}"
+    if origin in {Union, types.UnionType}:
+        return " or ".join(_kind(each) for each in inside if each is not type(None))
+    if hasattr(annotation, "__metadata__"):
+        return _kind(inside[0])
+    if origin is tuple:
+        return f"a list of {_kind(inside[0])}"
+    if origin is dict:
+        return f"a mapping of {_kind(inside[0])} to {_kind(inside[1])}"
+    return {str: "text", int: "a whole number", float: "a number", Any: "a domain"}[annotation]
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    """Return what holds if a field is left out: the code's value, or what no value stands for."""
+    said = words.FIELDS[name][1:]
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None or value in ((), {}):
+        if not said:
+            raise SystemExit(f"docs/reference_words.py, FIELDS: say what holds without {name}")
+        return str(said[0])
+    if said:
+        raise SystemExit(f"docs/reference_words.py, FIELDS: {name} has a default, {value!r}")
+    if _kind(field.annotation, field.metadata) == "a duration":
+        return _code(format_seconds(value))
+    return _code(f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value))
+
+
+def _example(field: FieldInfo) -> str:
+    if field.examples:
+        return _code(str(field.examples[0]))
+    kinds_of = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return _code(str(kinds_of[-1] if kinds_of else field.default))
+
+
+# ---- names -------------------------------------------------------------------------------------
+
+
+def names() -> dict[str, tuple[str, ...]]:
+    """Return all names that stand for a choice, by the kind of the choice."""
+    known = choices()
+    planner = next(option for option in cli.commands["plan"].params if option.name == "planner")
+    assert isinstance(planner.type, click.Choice)
+    return {
+        "strategy": known["name"],
+        "sampler": known["sampler"],
+        "allocator": known["allocator"],
+        "fleet": known["fleet"],
+        "planner": tuple(map(str, planner.type.choices)),
+        "provider": tuple(PROVIDERS),
+    }
+
+
+def _names() -> Iterator[str]:
+    found = names()
+    _worded("NAMES", found, words.NAMES)
+    yield "## Names\n"
+    yield words.NAMED
+    for kind, (told, lines) in words.NAMES.items():
+        _worded(f"NAMES[{kind!r}]", found[kind], lines)
+        yield f"\n### {told}\n"
+        rows = ((_code(name), lines[name]) for name in found[kind])
+        yield from _table(("name", "what it does"), rows)
+
+
+# ---- commands ----------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, click.Command]:
+    """Return every command by what is typed for it, those within a command included."""
+    found: dict[str, click.Command] = {}
+    for name, command in cli.commands.items():
+        found[f"cloudtune {name}"] = command
+        if isinstance(command, click.Group):
+            found |= {f"cloudtune {name} {n}": each for n, each in command.commands.items()}
+        if name == "simulate":
+            found["cloudtune simulate --curves"] = simulate_curves
+    return found
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+
+
+def _commands() -> Iterator[str]:
+    found = commands()
+    rows = {typed: [_option(each) for each in _options(each)] for typed, each in found.items()}
+    unsaid = {each.opts[-1] for one in found.values() for each in _options(one) if not each.help}
+    _worded("OPTIONS", unsaid, words.OPTIONS)
+    counted = Counter(row for each in rows.values() for row in each)
+    shared = [row for row, count in counted.items() if count >= _SHARED_BY]
+    yield "## Commands\n"
+    yield words.COMMANDS
+    for typed, command in found.items():
+        yield f"\n### {_usage(typed, command)}\n"
+        yield _help(command)
+        own = [row for row in rows[typed] if row not in shared]
+        if own:
+            yield ""
+            yield from _table(("option", "what it says", "default"), own)
+        also = [
+            _code(each.opts[-1])
+            for each, row in zip(_options(command), rows[typed], strict=True)
+            if row in shared
+        ]
+        if also:
+            yield f"\n[Besides](#options-that-several-commands-have): {', '.join(also)}"
+    yield "\n### Options that several commands have\n"
+    yield from _table(("option", "what it says", "default"), shared)
+
+
+def _usage(typed: str, command: click.Command) -> str:
+    """Return what is typed, with its arguments."""
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    shown = [_argument(each) for each in arguments]
+    if isinstance(command, click.Group):
+        shown.append("COMMAND")
+    if typed.endswith("--curves"):
+        shown.append("FILE")
+    return _code(" ".join([typed, *shown]))
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.metavar or str(argument.name).upper()
+    return name if argument.required else f"[{name}]"
+
+
+def _help(command: click.Command) -> str:
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
+
+
+def _option(option: click.Option) -> tuple[str, str, str]:
+    """Return the row of an option: how it is typed, what it says, what holds without it."""
+    typed = ", ".join(option.opts)
+    if option.secondary_opts:
+        typed += " / " + ", ".join(option.secondary_opts)
+    if not option.is_flag:
+        typed += f" {_metavar(option)}"
+    value = option.default if isinstance(option.default, str | int | float) else ""
+    default = "" if isinstance(value, bool) and not option.secondary_opts else str(value)
+    if option.secondary_opts:
+        default = (option.opts if value else option.secondary_opts)[0]
+    if option.required:
+        default = "required"
+    elif default:
+        default = _code(default)
+    told = option.help or words.OPTIONS[option.opts[-1]]
+    return _code(typed), told + (" May be repeated." if option.multiple else ""), default
+
+
+def _metavar(option: click.Option) -> str:
+    if isinstance(option.type, click.Choice):
+        return "|".join(map(str, option.type.choices))
+    if option.metavar:
+        return option.metavar
+    if isinstance(option.type, click.IntRange | click.FloatRange):
+        low, high = option.type.min, option.type.max
+        return f"NUMBER (at least {low:g})" if high is None else f"NUMBER ({low:g} to {high:g})"
+    return {"integer": "NUMBER", "float": "NUMBER", "path": "FILE"}.get(option.type.name, "TEXT")
+
+
+# ---- exit codes, environment, ledger -----------------------------------------------------------
+
+
+def exit_codes() -> list[int]:
+    """Return every exit code that an error or the end of a run has, ascending."""
+    named = [each for each in (*vars(errors).values(), InfeasibleError) if isinstance(each, type)]
+    raised = {kind.exit_code for kind in named if issubclass(kind, errors.CloudtuneError)}
+    return sorted(raised | {reason.exit_code for reason in EndReason})
+
+
+def _exit_codes() -> Iterator[str]:
+    _worded("EXIT_CODES", map(str, exit_codes()), words.EXIT_CODES)
+    yield "## Exit codes\n"
+    rows = ((code, words.EXIT_CODES[code]) for code in map(str, exit_codes()))
+    yield from _table(("code", "what happened"), rows)
+
+
+def _environment() -> Iterator[str]:
+    yield "## Variables of the environment\n"
+    yield from _table(("variable", "what it says"), words.ENVIRONMENT)
+
+
+def _ledger() -> Iterator[str]:
+    yield "## The ledger\n"
+    yield words.LEDGER
+    for told, union in (("Events", Event), ("Commands", Command)):
+        yield f"\n### {told}\n"
+        rows = (
+            (_code(each.__name__), ", ".join(map(_code, _fields_of(each))), _first_line(each))
+            for each in get_args(union)
+        )
+        yield from _table(("name", "fields", "what it says"), rows)
+
+
+def _fields_of(kind: type) -> list[str]:
+    return [each.name for each in dataclasses.fields(kind)]
+
+
+if __name__ == "__main__":
+    main()

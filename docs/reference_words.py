@@ -1,0 +1,217 @@
+"""What docs/reference.md says in words: the sentences that the code doesn't have.
+
+docs/reference.py holds each table to the code: whoever adds a field or a name is asked for its
+sentence here.
+"""
+
+from __future__ import annotations
+
+EXPERIMENT = """\
+A wrong field is named with its line, what may stand there, and the nearest name. Options of the \
+command line go before the file. The same from Python: `cloudtune.Experiment(name=…, train=…, …)`, \
+or `cloudtune.Experiment.load("experiment.yaml")`.
+
+Durations are written `90s`, `30m`, `2h` or `1h30m`; dollars `$40`, `40 USD` or `40`.
+"""
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "name": ("of the experiment; its runs are named after it",),
+    "train": ("the training function, beside the experiment file",),
+    "metric.name": ("the reported number that decides",),
+    "metric.mode": ("whether more of it is better, or less",),
+    "search": (
+        (
+            "for each parameter `{uniform: [low, high]}`, `{loguniform: [low, high]}`, `{quniform: "
+            "[low, high, step]}`, `{randint: [low, high]}` (without high), `{choice: [a, b, …]}`, "
+            "`{grid: [a, b, …]}` or a constant, as in Ray Tune"
+        ),
+    ),
+    "trials": ("how many configurations are tried, at most",),
+    "epochs.min": ("the epoch at which trials are first compared",),
+    "epochs.max": ("the last epoch of those that go all the way",),
+    "eta": ("at each comparison the best 1/eta go on",),
+    "strategy.name": (
+        "who trains, and how far: a [strategy](#strategies); `strategy: asha` for short",
+    ),
+    "strategy.sampler": (
+        "where configurations come from: a [sampler](#samplers)",
+        "what suits the strategy",
+    ),
+    "strategy.allocator": (
+        "how many GPUs a trial gets: an [allocator](#allocators)",
+        "what suits the strategy",
+    ),
+    "strategy.fleet": (
+        "how many instances there are: a [fleet](#fleets)",
+        "what suits the strategy",
+    ),
+    "strategy.max_concurrent": ("so many trials run at once, at most", "as many as fit"),
+    "strategy.target": ("the run ends when a trial reports a metric as good as this", "none"),
+    "limits.deadline": (
+        "all is given back by then, from the start of the command",
+        "three times what is planned and an hour; as long as the budget pays for, if longer",
+    ),
+    "limits.budget": ("the whole bill, at most", "none"),
+    "cloud.provider": ("which cloud: a [provider](#providers)",),
+    "cloud.region": ("the region of the cloud",),
+    "cloud.instances": ("instance types to choose from, or patterns such as `g5.*`",),
+    "cloud.market": ("where to rent; `any` is whichever of the two is cheaper",),
+    "cloud.zones": (
+        "availability zones to choose from, each at its own spot price",
+        "any will do",
+    ),
+    "cloud.max_instances": ("so many at once, of all types together, at most",),
+    "cloud.avoid": ("how long a pool that is out of instances isn't asked again",),
+    "cloud.vcpu_quotas": (
+        "at most so many vCPUs at once, by market and class of type, as EC2's quotas are",
+        "none",
+    ),
+    "cloud.image": ("AWS: the AMI", "required on AWS"),
+    "cloud.subnet": ("AWS: where instances start", "the account's default"),
+    "cloud.security_group": ("AWS: who reaches whom", "the VPC's default"),
+    "cloud.instance_profile": ("AWS: the role of the instances", "none"),
+    "cloud.slots": (
+        "local: so many of the GPUs, or CPU slots where there is none",
+        "all GPUs; a slot for each core",
+    ),
+    "cloud.price": ("local: what an hour of this machine costs", "nothing"),
+    "charges.per_launch": (
+        "for each instance launched, for the data that it loads",
+        "none",
+    ),
+    "charges.per_hour": ("for an hour of the run: this machine, storage", "none"),
+    "storage": ("where checkpoints go; on AWS a bucket",),
+    "seed": ("of the search and of the training",),
+}
+"""What each field says; and, where its default is no value, what holds without it."""
+
+NAMED = """\
+They mean the same in an experiment file, on the command line and in `simulate --curves`. \
+Strategy, allocator and fleet are chosen apart; where one is left out, it is what suits the \
+strategy. More on them: [strategies.md](strategies.md), [allocators.md](allocators.md)."""
+
+_BY_PLAN = "what the plan says; it goes with the strategies that are planned"
+
+NAMES: dict[str, tuple[str, dict[str, str]]] = {
+    "strategy": (
+        "Strategies",
+        {
+            "random": "every configuration trains to the end",
+            "grid": "the same for grids, all of them at once",
+            "sequential": "one configuration after the other",
+            "median": "cuts a trial that is worse than the median of the others' running means",
+            "sha": "successive halving by a plan: stages, the best 1/eta go on together; "
+            "least cost within the limits, proven",
+            "rubberband": "the same, planned by RubberBand's greedy descent: least cost by the "
+            "deadline, and the budget ends the run",
+            "rubberband-exact": "the same, planned exactly",
+            "sha-static": "the same on the best fleet of one size",
+            "seer-barrier": "successive halving by a plan with as many trials as the limits pay "
+            "for, planned anew at each rung: a reconstruction of SEER",
+            "halving": "successive halving decided as results come in, for any allocator",
+            "hyperband": "brackets of successive halving, from bold to cautious",
+            "bohb": "Hyperband whose configurations come from a model of past results",
+            "sync-bohb": "the same, one bracket at a time",
+            "pbt": "a population: the worst copy the best ones' checkpoints, and change them",
+            "asha": "successive halving that waits for nobody",
+            "asha-stopping": "the same, but who isn't good enough is cut instead of paused",
+            "hypersched": "ASHA against a deadline: fewer and fewer trials, wider and wider",
+            "seer": "explores while a newcomer could still win, then gives all GPUs to those "
+            "that are ahead; ours ([seer.md](seer.md))",
+            "seer-constant": "the same; no instance goes back before the end",
+        },
+    ),
+    "sampler": (
+        "Samplers",
+        {
+            "random": "at random: those that `sha` would try",
+            "qmc": "quasi-Monte-Carlo: spread evenly over the space",
+            "tpe": "tree-structured Parzen estimator; learns from results",
+            "gp": "Gaussian process; learns from results",
+            "cma-es": "CMA-ES; learns from results, numbers alone",
+        },
+    ),
+    "allocator": (
+        "Allocators",
+        {
+            "same": "one GPU each, or the narrowest width that was measured",
+            "static-fluid": "shares idle GPUs out among those that start, by their budgets",
+            "static-fluid:published": "the same by the paper's own rule for shares of a GPU",
+            "dynamic-fluid": "shares all GPUs out anew whenever trials or GPUs come or go",
+            "dynamic-fluid:published": "the same by the paper's own rule",
+            "ilp": "as `static-fluid`, by an integer program for small groups",
+            "hypersched": "HyperSched's: by rank, wider as others end; `UNIFORM` unless said",
+            "hypersched:UNIFORM": "what is to spare, one by one from the best on",
+            "hypersched:TOP_JOB": "what is to spare, all for the best",
+            "hypersched:RANDOM": "what is to spare, for anyone",
+            "hypersched:SOFTMAX": "what is to spare, by the softmax of the metrics",
+            "hypersched:NONE": "nobody gets more than its first share",
+            "planned": _BY_PLAN,
+            "seer": "SEER's own; a part of `seer` and `seer-constant`",
+        },
+    ),
+    "fleet": (
+        "Fleets",
+        {
+            "constant": "the same instances from the begin to the end; `constant:4` is four",
+            "naive": "idle ones are given back, and rented again when needed; `naive:4`",
+            "consolidating": "the same, and trials move together so that instances get empty",
+            "planned": _BY_PLAN,
+            "seer": "SEER's own; a part of `seer` and `seer-constant`",
+        },
+    ),
+    "planner": (
+        "Planners",
+        {
+            "exact": "the best plan, proven: Pareto dynamic programming",
+            "greedy": "RubberBand's descent from the best fleet of one size",
+            "naive": "a fleet of one size whose idle instances are let go",
+            "static": "the best fleet of one size",
+            "ilp": "the best plan by integer programming: the check on `exact`, small jobs alone",
+        },
+    ),
+    "provider": (
+        "Providers",
+        {
+            "emulated": "an EC2 on this machine: no account, no bill ([emulator.md](emulator.md))",
+            "aws": "AWS EC2 ([aws.md](aws.md))",
+            "local": "this machine is the one instance ([local.md](local.md))",
+        },
+    ),
+}
+
+COMMANDS = """\
+`-h` or `--help` after any of them lists its options. What a program reads goes to standard output \
+(`-o json`). RUN is a run's name; without it the last one is meant."""
+
+OPTIONS = {
+    "--output": "How to print it.",
+}
+"""What options say that have no help of their own."""
+
+EXIT_CODES = {
+    "0": "done",
+    "1": "an error: something broke, or every trial failed",
+    "2": "a mistake in the command or the experiment; nothing was launched",
+    "3": "infeasible: no plan meets the limits; nothing was launched",
+    "4": "stopped by the budget; the best checkpoint is saved",
+    "5": "stopped by the deadline; the best checkpoint is saved",
+    "6": "no capacity: the cloud has no such instance now",
+    "7": "clean-up not confirmed: instances may still bill, and their ids are printed",
+    "130": "interrupted by Ctrl-C, and everything given back",
+}
+
+ENVIRONMENT = (
+    ("`CLOUDTUNE_HOME`", "where state is kept, instead of `~/.cloudtune`"),
+    (
+        "`CLOUDTUNE_EMULATOR_FAULTS`",
+        "a file of faults for the emulator that this command starts ([emulator.md](emulator.md))",
+    ),
+    ("`CLOUDTUNE_EPOCHS`", "how many epochs a script trains that is run alone, 3 if unset"),
+    ("`CUDA_VISIBLE_DEVICES`", "provider local: only these GPUs are used"),
+)
+
+LEDGER = """\
+Every run writes `~/.cloudtune/runs/RUN/ledger.jsonl`: a header, then a line for each event with \
+the commands that it led to, written before any of them is carried out. Times (`at`) are seconds \
+since the run began. A ledger of another version is refused, with what to do."""

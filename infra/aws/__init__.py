@@ -1,0 +1,1 @@
+"""EC2: its calls, its error codes and its prices."""

@@ -1,0 +1,156 @@
+"""The few EC2 calls that cloudtune makes, and what it reads from the answers.
+
+The same code speaks to AWS and to the emulator: they differ by `endpoint` alone. Every instance
+carries tags that say whose it is (`cloudtune:run`, `cloudtune:intent`, `cloudtune:lease`), so that
+it can be found and returned without any local state.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+
+from cloudtune.infra.aws.errors import CALL_ERRORS, SortedErrors
+from cloudtune.infra.provider import BILLING_STATES, INTENT_TAG, LEASE_TAG, RUN_TAG, Instance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mypy_boto3_ec2 import EC2Client
+
+    from cloudtune.infra.provider import Endpoint
+
+SPOT_LEEWAY = 1.05
+_TERMINATE_AT_ONCE = 1000  # EC2's limit per call
+_PLAIN_ZONE = "availability-zone"
+_REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
+
+
+def market_request(market: str, zone: str, usd_per_hour: float = 0.0) -> dict[str, Any]:
+    """Return what RunInstances is told of the market, and of the zone where there is one.
+
+    A spot instance is asked for once and ends when it is interrupted: whether another one takes
+    its place is for the policy to say. Its price is capped a little above the one that the policy
+    reckons with: EC2's own cap is the price on demand, several times as much.
+    """
+    request: dict[str, Any] = {}
+    if market == "spot":
+        options = {
+            "SpotInstanceType": "one-time",
+            "InstanceInterruptionBehavior": "terminate",
+        }
+        if usd_per_hour > 0:
+            options["MaxPrice"] = f"{usd_per_hour * SPOT_LEEWAY:.5f}"
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if zone:
+        request["Placement"] = {"AvailabilityZone": zone}
+    return request
+
+
+class Ec2(SortedErrors):
+    """EC2 in one region, seen through the tags of cloudtune."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._client = self._connect(Config(retries={"mode": "standard", "total_max_attempts": 5}))
+        # A launch is never retried by the library: it would ask a dry pool again and again.
+        self._launcher = self._connect(
+            Config(retries={"mode": "standard", "total_max_attempts": 1})
+        )
+
+    def _connect(self, config: Config) -> EC2Client:
+        return boto3.client(
+            "ec2",
+            region_name=self.endpoint.region,
+            endpoint_url=self.endpoint.url,
+            aws_access_key_id=self.endpoint.key,
+            aws_secret_access_key=self.endpoint.key,
+            config=config,
+        )
+
+    def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
+        """Launch one instance and return its id; asked again with the same token, the same id.
+
+        Raises:
+            botocore.exceptions.ClientError: EC2 refused; `errors.error_code` names why.
+        """
+        answer = self._launcher.run_instances(
+            MinCount=1,
+            MaxCount=1,
+            ClientToken=token,
+            InstanceInitiatedShutdownBehavior="terminate",
+            TagSpecifications=[
+                {
+                    "ResourceType": "instance",
+                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                }
+            ],
+            **request,
+        )
+        return answer["Instances"][0]["InstanceId"]
+
+    def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
+        """Return the instances of a run, or of every run; `ended` includes terminated ones."""
+        filters: list[dict[str, Any]] = [{"Name": "tag-key", "Values": [RUN_TAG]}]
+        if run is not None:
+            filters = [{"Name": f"tag:{RUN_TAG}", "Values": [run]}]
+        if not ended:
+            filters.append({"Name": "instance-state-name", "Values": list(BILLING_STATES)})
+        pages = self._client.get_paginator("describe_instances").paginate(Filters=filters)  # type: ignore[arg-type]
+        return [
+            _read(described)
+            for page in pages
+            for reservation in page["Reservations"]
+            for described in reservation["Instances"]
+        ]
+
+    def zones(self) -> tuple[str, ...]:
+        """Return the availability zones of the region that take instances now, by name."""
+        zones = self._client.describe_availability_zones()["AvailabilityZones"]
+        open_ones = (zone for zone in zones if zone.get("State") == "available")
+        plain = (z for z in open_ones if z.get("ZoneType", _PLAIN_ZONE) == _PLAIN_ZONE)
+        return tuple(sorted(zone["ZoneName"] for zone in plain))
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Give instances back. Repeating it for one that is gone is harmless."""
+        for start in range(0, len(ids), _TERMINATE_AT_ONCE):  # no ids, no call
+            self._client.terminate_instances(InstanceIds=ids[start : start + _TERMINATE_AT_ONCE])
+
+
+def _read(described: Any) -> Instance:
+    tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
+    state = described["State"]["Name"]
+    reason = described.get("StateTransitionReason", "")
+    return Instance(
+        id=described["InstanceId"],
+        run=tags.get(RUN_TAG, ""),
+        intent=tags.get(INTENT_TAG, ""),
+        lease=tags.get(LEASE_TAG, ""),
+        instance_type=described["InstanceType"],
+        state=state,
+        launched_at=described["LaunchTime"].timestamp(),
+        ended_at=None if state in BILLING_STATES else _time_of(reason),
+        reason=reason,
+        tags=tags,
+    )
+
+
+def _time_of(reason: str) -> float | None:
+    """Return the time in a state transition reason, which EC2 gives to the second."""
+    found = _REASON_TIME.search(reason)
+    if found is None:
+        return None
+    at = datetime.strptime(found.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    return at.timestamp()
+
+
+def zones_of(endpoint: Endpoint) -> tuple[str, ...]:
+    """Return the zones of a region; none where the account may not ask for them."""
+    try:
+        return Ec2(endpoint).zones()
+    except CALL_ERRORS:
+        return ()

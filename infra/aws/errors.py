@@ -1,0 +1,113 @@
+"""EC2's error codes, sorted once into what they mean for us.
+
+The codes are from the EC2 API's own list; those for want of capacity are the ones that Karpenter
+and AWS ParallelCluster act on (their sources, 2026).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
+
+if TYPE_CHECKING:
+    from cloudtune.events import RefusalKind
+
+_CODES: dict[RefusalKind, frozenset[str]] = {
+    "capacity": frozenset(
+        {
+            "InsufficientCapacity",
+            "InsufficientFreeAddressesInSubnet",
+            "InsufficientHostCapacity",
+            "InsufficientInstanceCapacity",
+            "InsufficientReservedInstanceCapacity",
+            "SpotMaxPriceTooLow",
+            "UnfulfillableCapacity",
+            "Unsupported",
+        }
+    ),
+    "quota": frozenset(
+        {
+            "InstanceLimitExceeded",
+            "MaxFleetCountExceeded",
+            "MaxSpotInstanceCountExceeded",
+            "VcpuLimitExceeded",
+        }
+    ),
+    "busy": frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"}),
+    "denied": frozenset(
+        {
+            "AuthFailure",
+            "ExpiredToken",
+            "InvalidClientTokenId",
+            "OptInRequired",
+            "RequestExpired",
+            "SignatureDoesNotMatch",
+            "UnauthorizedOperation",
+        }
+    ),
+}
+_KINDS: dict[str, RefusalKind] = {code: kind for kind, codes in _CODES.items() for code in codes}
+_WORTH_ASKING_AGAIN = frozenset({"capacity", "quota", "busy"})
+_DENIED = (NoCredentialsError, PartialCredentialsError)
+OURS = frozenset({"IntentSpent", "Released"})
+"""Refusals that our own node provider makes, without asking EC2."""
+
+
+def error_code(error: BaseException) -> str:
+    """Return EC2's code for a botocore ClientError, else the name of the exception."""
+    answer = getattr(error, "response", None)
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return str(code) if code else type(error).__name__
+
+
+def refusal_kind(code: str) -> RefusalKind:
+    """Return what a code of `error_code` means for us."""
+    if code in {error.__name__ for error in _DENIED}:
+        return "denied"
+    return _KINDS.get(code, "unknown")
+
+
+def is_permanent(code: str) -> bool:
+    """Whether asking again is pointless: EC2 has said no, and not for want of capacity."""
+    if refusal_kind(code) in _WORTH_ASKING_AGAIN or code in OURS:
+        return False
+    return not code.startswith("Internal")
+
+
+def is_definite(error: BaseException) -> bool:
+    """Whether an error of a launch says for certain that nothing was launched.
+
+    A time-out or a broken connection doesn't: the instance may exist. Nor does an internal error.
+    """
+    if not isinstance(error, ClientError):
+        return is_denied(error)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+    return refusal_kind(error_code(error)) in _WORTH_ASKING_AGAIN or status < 500
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether EC2 will not talk to us at all: no credentials, or none that it takes."""
+    return (
+        isinstance(error, (ClientError, *_DENIED)) and refusal_kind(error_code(error)) == "denied"
+    )
+
+
+CALL_ERRORS = (ClientError, BotoCoreError)
+"""What a call to EC2 raises when it fails."""
+
+
+class SortedErrors:
+    """What EC2's errors mean, for `infra.provider.Calls`."""
+
+    errors = CALL_ERRORS
+    code = staticmethod(error_code)
+    is_denied = staticmethod(is_denied)
+    is_definite = staticmethod(is_definite)
+    refusal_kind = staticmethod(refusal_kind)
+    is_permanent = staticmethod(is_permanent)

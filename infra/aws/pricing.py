@@ -1,0 +1,149 @@
+"""Prices and specs of EC2's accelerated instances: from our own dated table to a `Catalog`.
+
+The table is a snapshot that needs no account; `price_refresh` puts live prices over it. Nothing
+here imports boto3: a plan must not wait for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.catalog import Catalog, InstanceType, Market, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TABLE = Path(__file__).with_name("ec2_prices.csv")
+AS_OF = "2026-07-20"
+PRICED_REGION = "us-east-1"
+MARKETS: tuple[Market, ...] = ("on-demand", "spot")
+SOURCES: Mapping[Market, str] = {
+    "on-demand": (
+        "EC2 on-demand, us-east-1 (own table; facts from aws/karpenter-provider-aws @1d927085)"
+    ),
+    "spot": (
+        "EC2 spot, us-east-1 (own table: on-demand less the saving that AWS's Spot Instance "
+        "Advisor gave in mid-2025; facts from alexei-led/spotinfo @05e93313)"
+    ),
+}
+
+# The share of spot capacity taken back during a month: the middle of each of the advisor's bands,
+# and for the open one a quarter.
+_RECLAIMED = {"<5%": 0.025, "5-10%": 0.075, "10-15%": 0.125, "15-20%": 0.175, ">20%": 0.25}
+_WORST_BAND = ">20%"
+# EC2's quota of G instances is "G and VT"; every other family has a quota of its own name.
+_OF_CLASS_G = ("gr", "vt")
+_HOURS_PER_MONTH = 730.5
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A row of the table: prices in us-east-1, None where there is none.
+
+    `band` is the advisor's interruption band, empty where it has none.
+    """
+
+    instance_type: InstanceType
+    on_demand: float | None
+    spot: float | None
+    band: str
+
+    def price(self, market: Market) -> float | None:
+        """Return the dollars per hour in a market, if they are known."""
+        return self.on_demand if market == "on-demand" else self.spot
+
+    def offer(self, market: Market, region: str, usd_per_hour: float, zone: str = "") -> Offer:
+        """Return the offer of this type at a price, billed as EC2 bills Linux: by the second."""
+        rate = interruptions_per_hour(self.band) if market == "spot" else 0.0
+        return Offer(
+            self.instance_type,
+            market,
+            region,
+            usd_per_hour,
+            minimum_seconds=60.0,
+            granularity_seconds=1.0,
+            zone=zone,
+            interruptions_per_hour=rate,
+        )
+
+
+def interruptions_per_hour(band: str) -> float:
+    """Return how often an hour a spot instance is taken back, by the advisor's band.
+
+    If each instance of a pool is taken back at a constant rate r, a share 1 - exp(-r * month) is
+    gone after a month: the rate is the one that gives the middle of the band. The rate is an
+    average over a month and all zones, not a forecast. Without a band the worst is assumed.
+    """
+    share = _RECLAIMED[band or _WORST_BAND]
+    return -math.log1p(-share) / _HOURS_PER_MONTH
+
+
+@cache
+def listings() -> tuple[Listing, ...]:
+    """Return every row of the table, in its order; some have no price, some no whole GPU."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return tuple(map(_listing, rows))
+
+
+def _listing(row: Mapping[str, str]) -> Listing:
+    price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
+    saving = float(row["spot_saving_pct"]) / 100 if row["spot_saving_pct"] else None
+    kind = InstanceType(
+        name=row["instance_type"],
+        gpus=int(row["gpus"]),
+        gpu=row["gpu"],
+        gpu_memory_mib=int(row["gpu_memory_mib"]),
+        vcpus=int(row["vcpus"]),
+        memory_mib=int(row["memory_mib"]),
+        gpu_maker=row["gpu_maker"],
+        network_mbps=int(row["network_mbps"]),
+        quota_class="g" if row["instance_type"].startswith(_OF_CLASS_G) else "",
+    )
+    spot = None if price is None or saving is None else round(price * (1 - saving), 6)
+    return Listing(kind, price, spot, row["interruption_band"])
+
+
+def instance_types() -> dict[str, InstanceType]:
+    """Return every accelerated instance type by name, those without a price as well."""
+    return {each.instance_type.name: each.instance_type for each in listings()}
+
+
+def types_named(region: str, patterns: Sequence[str]) -> list[InstanceType]:
+    """Return the types with a price that match one of the patterns, each once."""
+    offers = catalog(region, ("on-demand",)).matching(patterns, ("on-demand",))
+    return list(dict.fromkeys(offer.instance_type for offer in offers))
+
+
+def rentable() -> tuple[Listing, ...]:
+    """Return the rows of types that have at least one whole GPU: only those are ever offered."""
+    return tuple(each for each in listings() if each.instance_type.gpus >= 1)
+
+
+def catalog(
+    region: str, markets: Sequence[Market] = ("on-demand",), zones: Sequence[str] = ()
+) -> Catalog:
+    """Return the offers of the table: one for each type, market and zone with a known price.
+
+    With no zones given there is one offer of zone "": any will do. The table's prices are those of
+    us-east-1; in other regions they are a stand-in, and `source` says so.
+    """
+    offers = tuple(
+        each.offer(market, region, price, zone)
+        for each in rentable()
+        for market in markets
+        if (price := each.price(market)) is not None
+        for zone in zones or ("",)
+    )
+    return Catalog(offers, source(region, markets), AS_OF)
+
+
+def source(region: str, markets: Sequence[Market]) -> str:
+    """Return where the table's prices come from."""
+    abroad = "" if region == PRICED_REGION else f"; used for {region}, where prices differ"
+    return "; ".join(SOURCES[market] for market in markets) + abroad

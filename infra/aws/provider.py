@@ -1,0 +1,148 @@
+"""EC2 on AWS as a cloud to rent from."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.aws import pricing
+from cloudtune.infra.node.boot import metadata
+from cloudtune.infra.provider import Cloud, Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.catalog import Catalog, InstanceType, Market
+    from cloudtune.commands import Launch
+    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.aws.ec2 import Ec2
+
+
+class Ec2Speaking:
+    """What all clouds have in common that understand EC2's calls."""
+
+    def zones(self, cloud: Cloud) -> tuple[str, ...]:
+        """Return the region's zones; an account that may not ask does without."""
+        from cloudtune.infra.aws.ec2 import zones_of  # noqa: PLC0415  boto3 takes long
+
+        return zones_of(cloud.endpoint)
+
+    def calls(self, endpoint: Endpoint) -> Ec2:
+        """Return EC2's calls."""
+        from cloudtune.infra.aws.ec2 import Ec2  # noqa: PLC0415  boto3 takes long
+
+        return Ec2(endpoint)
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        """Return boto3's errors."""
+        from cloudtune.infra.aws.errors import CALL_ERRORS  # noqa: PLC0415  botocore takes long
+
+        return CALL_ERRORS
+
+    def launch_request(self, launch: Launch, user_data: str) -> dict[str, Any]:
+        """Return the arguments of RunInstances for a launch."""
+        from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
+
+        return {
+            **market_request(launch.market, launch.zone, launch.usd_per_hour),
+            "InstanceType": launch.instance_type,
+            "UserData": user_data,
+        }
+
+
+class Aws(Ec2Speaking):
+    """Rents from EC2, at its live prices, with the credentials that boto3 finds."""
+
+    name = "aws"
+    asks_first = "AWS"
+    paced = False
+
+    def known_types(self) -> Mapping[str, InstanceType]:
+        """Return every accelerated type of the price table."""
+        return pricing.instance_types()
+
+    def instance_types(self, settings: Settings) -> list[InstanceType]:
+        """Return the types that an experiment names, patterns resolved."""
+        return pricing.types_named(settings.region, settings.instances)
+
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
+        """Return live prices; the table's stand in for them where they are those of the region.
+
+        Raises:
+            UsageError: nobody knows the region's prices, so a budget could not be kept.
+        """
+        from cloudtune.infra.aws.price_refresh import refreshed  # noqa: PLC0415  boto3 takes long
+
+        region = settings.region
+        found = refreshed(Endpoint(region), home / "prices", time.time(), markets, settings.zones)
+        if region != pricing.PRICED_REGION and found.as_of == pricing.AS_OF:
+            why = "; ".join(found.warnings)
+            raise UsageError(
+                f"cloud.region: the prices of {region} could not be had, and without them a "
+                f"budget can't be kept; use {pricing.PRICED_REGION}, or try again ({why})"
+            )
+        return found
+
+    def check(self, experiment: Experiment) -> None:
+        """Pass if there are an image to boot and a storage that every instance reaches.
+
+        Raises:
+            UsageError: one of them is missing.
+        """
+        if experiment.cloud.image is None:
+            raise UsageError(
+                "cloud.image is missing: the AMI with cloudtune installed (docs/aws.md)"
+            )
+        if not experiment.storage.startswith("s3://"):
+            raise UsageError(
+                "storage: instances on AWS need a shared one; write s3://bucket/prefix"
+            )
+
+    def open(
+        self,
+        experiment: Experiment,
+        home: Path,  # noqa: ARG002
+        *,
+        pace: bool,  # noqa: ARG002
+        adopt: bool = False,  # noqa: ARG002
+    ) -> Cloud:
+        """Return EC2 in the experiment's region, without a call yet."""
+        settings = experiment.cloud
+        request: dict[str, Any] = {"ImageId": settings.image}
+        if settings.subnet is not None:
+            request["SubnetId"] = settings.subnet
+        if settings.security_group is not None:
+            request["SecurityGroupIds"] = [settings.security_group]
+        if settings.instance_profile is not None:
+            request["IamInstanceProfile"] = {"Name": settings.instance_profile}
+        return Cloud(Endpoint(settings.region), request, {})
+
+    def found(
+        self,
+        home: Path,  # noqa: ARG002
+        regions: Collection[str],
+        asked: str | None,
+    ) -> list[Cloud]:
+        """Return EC2 in each region that a run of this machine used, or that is asked for."""
+        named = {asked} if asked else set()
+        return [Cloud(Endpoint(region), {}, {}) for region in sorted(named | set(regions))]
+
+    def own_address(self) -> str:
+        """Return this machine's address within its VPC.
+
+        Raises:
+            UsageError: it isn't an EC2 instance.
+        """
+        try:
+            return metadata("local-ipv4")
+        except OSError as error:
+            raise UsageError(
+                "the controller must run on a machine inside the VPC (docs/aws.md); "
+                f"this one has no instance metadata ({error})"
+            ) from None
+
+
+AWS = Aws()

@@ -1,0 +1,1 @@
+"""The controller's side of a cluster: Ray's head, the node provider, the agents, the world."""

@@ -1,0 +1,238 @@
+"""The controller's side of the agents: one for each node, spoken to and listened to through Ray.
+
+Agents are detached actors: named after their instance, in the run's own namespace, they live until
+the run ends them or their node goes, so that the next controller finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cloudtune.infra.node.agent import Agent
+from cloudtune.infra.node.boot import INSTANCE_LABEL, LOGS_VARIABLE
+from cloudtune.infra.node.lease import RENEW_SECONDS
+from cloudtune.infra.node.messages import Acks
+from cloudtune.infra.node.spot_notice import NoticeWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cloudtune.infra.node.messages import Described, Message, Training
+
+_PREFIX = "agent-"
+_POLL_SECONDS = 10.0
+_ANSWER_SECONDS = 30.0
+_END_SECONDS = 2.0
+_MAX_STARTS = 3
+_EARLIER_SECONDS = 5.0
+
+
+class NodeAgent(Agent):
+    """An agent as a Ray actor. What workers print is in ~/cloudtune/<run>/ of the node.
+
+    A user's own machine has it elsewhere (CLOUDTUNE_LOGS).
+    """
+
+    def __init__(self, run: str, gpus: int, training: Training) -> None:
+        address = ray.util.get_node_ip_address()
+        logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune")
+        super().__init__(address, gpus, training, logs / run)
+        self._notices = NoticeWatch(self.note_interruption)
+        self._notices.start()
+
+
+_Actor = ray.remote(
+    num_cpus=0,
+    num_gpus=0,
+    max_restarts=0,
+    lifetime="detached",
+    concurrency_groups={"messages": 4, "hello": 2},  # both wait, and nothing else may wait for them
+)(NodeAgent)
+
+
+@dataclass(eq=False)
+class _Known:
+    """An agent, how far it was listened to, and whether it has answered."""
+
+    instance: str
+    node: str
+    gpus: int
+    actor: Any
+    hello: Any
+    acks: Acks = field(default_factory=Acks)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    answered: bool = False
+    renewed_at: float = -math.inf
+    leased_until: float = math.inf
+    thread: threading.Thread | None = None
+
+    def settle(self, number: int) -> None:
+        """Note that a message has been dealt with."""
+        with self.lock:
+            self.acks.settle(number)
+
+
+class Agents:
+    """The agents of a run's nodes.
+
+    Args:
+        run: the run's id, and the namespace.
+        training: what the sessions have in common.
+        hear: called with an instance, its message, and what to call once that is dealt with.
+        lost: called with an instance and a reason when its agent is gone; its workers are too. And
+            with whether another agent takes its place.
+        leased_until: the Unix time at which all must be gone if nothing more is decided.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        training: Training,
+        hear: Callable[[str, Message, Callable[[], None]], None],
+        lost: Callable[[str, str, bool], None],
+        leased_until: Callable[[], float],
+    ) -> None:
+        self._leased_until = leased_until
+        self._run = run
+        self._training = training
+        self._hear = hear
+        self._lost = lost
+        self._known: dict[str, _Known] = {}
+        self._starts: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+
+    def ready(self, instance: str, node: str, gpus: int, *, wanted: bool = True) -> bool:
+        """Have an agent on that Ray node, and return whether it starts workers at once by now.
+
+        While the node is wanted its lease is renewed with that, as often as is needed.
+        """
+        with self._lock:
+            known = self._known.get(instance)
+            if known is None:
+                self._start(instance, node, gpus)
+                return False
+        if not known.answered:
+            arrived, _ = ray.wait([known.hello], timeout=0)
+            known.answered = bool(arrived)  # an error too: who listens learns of it
+        if known.answered and wanted:
+            self._renew(known)
+        return known.answered
+
+    def _renew(self, known: _Known) -> None:
+        """Renew a lease now and then, and at once where the limits pay for less than was said.
+
+        Or for more, where what was said is soon over.
+        """
+        now, until, said = time.monotonic(), self._leased_until(), known.leased_until
+        over_soon = said - time.time() < 2 * RENEW_SECONDS and until > said + _EARLIER_SECONDS
+        earlier = until < said - _EARLIER_SECONDS
+        if now >= known.renewed_at + RENEW_SECONDS or earlier or over_soon:
+            known.renewed_at, known.leased_until = now, until
+            known.actor.renew.options(concurrency_group="messages").remote(until)
+
+    def _start(self, instance: str, node: str, gpus: int) -> None:
+        self._starts[instance] = self._starts.get(instance, 0) + 1
+        if self._starts[instance] > _MAX_STARTS:
+            return
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        actor = _Actor.options(
+            name=f"{_PREFIX}{instance}",
+            namespace=self._run,
+            get_if_exists=True,
+            scheduling_strategy=place,
+        ).remote(self._run, gpus, self._training)
+        self._take(instance, node, gpus, actor)
+
+    def _take(self, instance: str, node: str, gpus: int, actor: Any) -> None:
+        hello = actor.hello.options(concurrency_group="hello").remote()
+        known = _Known(instance, node, gpus, actor, hello)
+        self._known[instance] = known
+        name = f"{_PREFIX}{instance}"
+        known.thread = threading.Thread(target=self._listen, args=(known,), name=name, daemon=True)
+        known.thread.start()
+
+    def find(self) -> Mapping[str, Mapping[str, Described]]:
+        """Listen to the agents that another controller left; return their sessions by instance."""
+        named = ray.util.list_named_actors(all_namespaces=True)
+        names = {each["name"] for each in named if each["namespace"] == self._run}
+        described = {}
+        for instance, (node, gpus) in _nodes().items():
+            if f"{_PREFIX}{instance}" not in names:
+                continue
+            with contextlib.suppress(ValueError, RayError):  # it has gone meanwhile
+                actor = ray.get_actor(f"{_PREFIX}{instance}", namespace=self._run)
+                described[instance] = ray.get(actor.describe.remote(), timeout=_ANSWER_SECONDS)
+                with self._lock:
+                    self._take(instance, node, gpus, actor)
+        return described
+
+    def call(self, instance: str, method: str, *arguments: object) -> Any:
+        """Have an agent do something; returns Ray's reference to the answer, None without agent."""
+        known = self._known.get(instance)
+        return None if known is None else getattr(known.actor, method).remote(*arguments)
+
+    def close(self) -> None:
+        """End all agents, and with them all workers."""
+        self._closing.set()
+        with self._lock:
+            known = list(self._known.values())
+        closed = [each.actor.close.remote() for each in known]
+        ray.wait(closed, num_returns=len(closed), timeout=_END_SECONDS) if closed else None
+        for each in known:
+            with contextlib.suppress(Exception):  # whatever is wrong with one, the others must go
+                ray.kill(each.actor)
+        for each in known:
+            if each.thread is not None:
+                each.thread.join(_END_SECONDS)
+
+    def _listen(self, known: _Known) -> None:
+        """Pass on what an agent has to tell, until it is gone."""
+        fetch = known.actor.messages.options(concurrency_group="messages")
+        while not self._closing.is_set():
+            with known.lock:
+                after, acknowledged = known.acks.received, known.acks.acknowledged
+            try:
+                asked = fetch.remote(after, acknowledged, _POLL_SECONDS)
+                found = ray.get(asked, timeout=_POLL_SECONDS + _ANSWER_SECONDS)
+            except (ActorUnavailableError, GetTimeoutError):
+                self._closing.wait(0.1)  # it may be back
+                continue
+            except RayError as error:
+                self._note_gone(known, str(error).strip().splitlines()[0])
+                return
+            for each in found:
+                with known.lock:
+                    known.acks.receive(each.number)
+                self._hear(known.instance, each, partial(known.settle, each.number))
+
+    def _note_gone(self, known: _Known, reason: str) -> None:
+        if self._closing.is_set():
+            return
+        with self._lock:
+            del self._known[known.instance]
+            if known.instance in _nodes():  # what is asked for from now on waits for another
+                self._start(known.instance, known.node, known.gpus)
+            replaced = known.instance in self._known
+        self._lost(known.instance, f"the agent of {known.instance} is gone: {reason}", replaced)
+
+
+def _nodes() -> dict[str, tuple[str, int]]:
+    """Return Ray's id of the node, and its GPUs, of each instance in the cluster."""
+    return {
+        node["Labels"][INSTANCE_LABEL]: (node["NodeID"], int(node["Resources"].get("GPU", 0)))
+        for node in ray.nodes()
+        if node["Alive"] and INSTANCE_LABEL in node["Labels"]
+    }

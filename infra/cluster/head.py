@@ -1,0 +1,333 @@
+"""The head of a run's Ray cluster, on the controller's machine, with Ray's autoscaler v2.
+
+The controller says which launch intents are wanted; Ray's autoscaler re-reads that once a second
+and launches or terminates through `Ec2NodeProvider`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.commands import Launch
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
+from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
+from cloudtune.infra.node.lease import first_minutes
+from cloudtune.infra.processes import ProcessGroup, write_atomically
+from cloudtune.infra.provider import provider_named
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.infra.provider import Endpoint
+
+JOURNAL = "provider.jsonl"
+INTENTS = "intents.json"
+RECORD = "head.json"
+_START_SECONDS = 60.0
+_SCRIPT_SECONDS = 30.0  # until a machine that was asked for runs its user data, and its lease
+_ENVIRONMENT = {
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    "RAY_NODE_TYPE_NAME": HEAD_TYPE,
+    "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    # A dead node is noticed in about two seconds instead of fifteen.
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "5",
+}
+
+
+@dataclass(frozen=True)
+class Rental:
+    """How the instances of a run are asked for.
+
+    `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
+    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
+    it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
+    run, if a minute is left till then. `request` goes into each request as it is (image,
+    subnet, …); `tags` are added to our own.
+    """
+
+    run: str
+    endpoint: Endpoint
+    gpus: Mapping[str, int]
+    lease_seconds: float
+    lease_end: float
+    request: Mapping[str, Any]
+    tags: Mapping[str, str]
+    join_seconds: float = 900.0
+    deadline: float = math.inf
+
+    def unseen(self, now: float, until: float) -> float:
+        """Return how long one that never joins may last, in seconds, where limits pay till then."""
+        minutes = max(1.0, (self.deadline - now - _SCRIPT_SECONDS) / 60)
+        by_deadline = minutes if math.isinf(minutes) else math.floor(minutes)
+        return min(60.0 * by_deadline, max(until - now, self.join_seconds))
+
+
+@dataclass
+class _Intent:
+    """A launch that was asked for: what, when (Unix time), with how long a lease, in seconds.
+
+    `first` is the lease that it is born with, `lease` what renewals may come to.
+    """
+
+    launch: Launch
+    asked_at: float
+    lease: float
+    first: float
+    wanted: bool = True
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> _Intent:
+        """Return what `to_json` was given."""
+        return cls(**{**data, "launch": Launch(**data["launch"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON."""
+        return dataclasses.asdict(self)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the node provider needs to know beside the request itself."""
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.asked_at + self.lease))
+        asked = self.launch
+        where = {"market": asked.market, "zone": asked.zone, "lease": end}
+        return {"instance_type": asked.instance_type, **where}
+
+
+class RayHead:
+    """Starts, steers and ends the head. Everything it writes but Ray's own is in `folder`.
+
+    In a folder where there was one before, it goes on as that one: with its address and its
+    intents, so that what that one launched can join, and EC2 is asked for exactly the same. If its
+    process is still alive it is that very head.
+    """
+
+    def __init__(self, folder: Path, rental: Rental, address: str = "127.0.0.1") -> None:
+        self.folder = folder
+        self.rental = rental
+        self.journal = Journal(folder / JOURNAL)
+        self._ip = address
+        self._port = 0
+        self._config = folder / "autoscaler.json"
+        self._lock = threading.Lock()
+        self._intents: dict[str, _Intent] = {}
+        self._group: ProcessGroup | None = None
+        self._recall()
+        self._port = self._port or _free_port(address)
+        # Ray's sockets must have short names, so its folder can't be inside ours.
+        self.temp = self._recall_process() or Path(mkdtemp(prefix="ct-"))
+
+    def _recall(self) -> None:
+        """Take over the address and the intents of the head that was here before."""
+        try:
+            known = json.loads((self.folder / INTENTS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        self._ip, self._port = known["ip"], known["port"]
+        self._intents = {name: _Intent.of(data) for name, data in known["intents"].items()}
+
+    def _recall_process(self) -> Path | None:
+        """Take over the process of the head that was here before, if it lives; or end its rest."""
+        recorded = ProcessGroup.recorded(self.folder / RECORD)
+        if recorded is None:
+            return None
+        group, extra = recorded
+        if group.alive():
+            self._group = group
+            return Path(extra["temp"])
+        group.stop()
+        shutil.rmtree(extra["temp"], ignore_errors=True)
+        return None
+
+    @property
+    def running(self) -> bool:
+        """Whether the head was running when it was found: nodes and trials may be there."""
+        return self._group is not None
+
+    @property
+    def intents(self) -> frozenset[str]:
+        """The intents that it knows."""
+        return frozenset(self._intents)
+
+    @property
+    def address(self) -> str:
+        """Where the cluster is joined."""
+        return f"{self._ip}:{self._port}"
+
+    @property
+    def autoscaler_events(self) -> Path:
+        """Ray's own record of what its autoscaler decided."""
+        return self.temp / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
+
+    def start(self) -> None:
+        """Start the head and wait until the cluster can be joined.
+
+        Raises:
+            CloudtuneError: it ended, or didn't come up in a minute; the message has its output.
+        """
+        if self._group is not None:
+            return
+        self._write_config()
+        log = self.folder / "head.log"
+        environment = {
+            **os.environ,
+            **_ENVIRONMENT,
+            "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
+            "AUTOSCALER_METRIC_PORT": str(_free_port(self._ip)),
+        }
+        self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
+        self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
+        self._await(log)
+
+    def _await(self, log: Path) -> None:
+        assert self._group is not None
+        give_up = time.monotonic() + _START_SECONDS
+        while "Ray runtime started" not in log.read_text(errors="replace"):
+            if not self._group.alive() or time.monotonic() > give_up:
+                raise CloudtuneError(
+                    f"Ray's head did not start; see {log}. Its last words:\n"
+                    + log.read_text(errors="replace")[-2000:]
+                )
+            time.sleep(0.05)
+
+    def alive(self) -> bool:
+        """Whether the head still runs."""
+        return self._group is not None and self._group.alive()
+
+    def want(self, launch: Launch, until: float = math.inf) -> None:
+        """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
+        now, rental = time.time(), self.rental
+        lease = max(60.0, min(now + rental.lease_seconds, rental.lease_end) - now)
+        first = min(lease, rental.unseen(now, until))
+        with self._lock:  # the watcher gives refused intents up, from its own thread
+            # Set once: asked again, EC2 must be asked for exactly the same.
+            self._intents.setdefault(launch.intent, _Intent(launch, now, lease, first))
+            self._write_config()
+
+    def give_back(self, intent: str) -> None:
+        """Have Ray's autoscaler end the instance of an intent, or never launch it."""
+        with self._lock:
+            self._intents[intent].wanted = False
+            self._write_config()
+
+    def stop(self) -> None:
+        """End the head and all its processes; from then on nothing can be launched."""
+        if self._group is not None:
+            self._group.stop()
+            (self.folder / RECORD).unlink(missing_ok=True)
+        for record in (self.autoscaler_events, self.autoscaler_events.parents[1] / "monitor.log"):
+            if record.exists():
+                shutil.copy(record, self.folder)
+        shutil.rmtree(self.temp, ignore_errors=True)
+
+    def _command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            f"--node-ip-address={self._ip}",
+            f"--port={self._port}",
+            f"--temp-dir={self.temp}",
+            f"--autoscaling-config={self._config}",
+            "--num-cpus=0",
+            "--num-gpus=0",
+            "--object-store-memory=104857600",
+            "--include-dashboard=false",
+            f"--ray-client-server-port={_free_port(self._ip)}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+            "--disable-usage-stats",
+        ]
+
+    def _write_config(self) -> None:
+        """Replace the config in one step: the autoscaler re-reads it whenever it likes.
+
+        Before it, what it is made from: whoever takes over must ask for exactly the same.
+        """
+        intents = {name: intent.to_json() for name, intent in self._intents.items()}
+        known = {"ip": self._ip, "port": self._port, "intents": intents}
+        write_atomically(self.folder / INTENTS, json.dumps(known))
+        write_atomically(self._config, json.dumps(self._settings()))
+
+    def _settings(self) -> dict[str, Any]:
+        rental = self.rental
+        head = {"resources": {"CPU": 0}, "node_config": {}, "min_workers": 0, "max_workers": 0}
+        types = {name: self._node_type(intent) for name, intent in self._intents.items()}
+        return {
+            "cluster_name": rental.run,
+            "max_workers": max(1, len(self._intents)),
+            "upscaling_speed": 100.0,
+            "idle_timeout_minutes": 60 * 24 * 365,
+            "head_node_type": HEAD_TYPE,
+            "available_node_types": {HEAD_TYPE: head, **types},
+            "provider": self._provider(),
+            # An external provider gets no defaults: all of these must be there.
+            **{name: {} for name in ("auth", "docker", "file_mounts")},
+            **{name: [] for name in _COMMAND_LISTS},
+        }
+
+    def _provider(self) -> dict[str, Any]:
+        rental = self.rental
+        return {
+            "type": "external",
+            "module": PROVIDER,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "run": rental.run,
+            "endpoint": vars(rental.endpoint),
+            "intents": {name: intent.settings for name, intent in self._intents.items()},
+            "tags": dict(rental.tags),
+            "journal": str(self.folder / JOURNAL),
+            "config": str(self._config),
+        }
+
+    def _node_type(self, intent: _Intent) -> dict[str, Any]:
+        launch, count = intent.launch, int(intent.wanted)
+        gpus = self.rental.gpus[launch.instance_type]
+        # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
+        join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
+        script = user_data(join, first_minutes(intent.first))
+        return {
+            "resources": {"CPU": 0, "GPU": gpus},
+            "labels": {INTENT_LABEL: launch.intent},
+            "min_workers": count,
+            "max_workers": count,
+            "node_config": {
+                **self.rental.request,
+                **provider_named(self.rental.endpoint.provider).launch_request(launch, script),
+            },
+        }
+
+
+_COMMAND_LISTS = (
+    "cluster_synced_files",
+    "initialization_commands",
+    "setup_commands",
+    "head_setup_commands",
+    "worker_setup_commands",
+    "head_start_ray_commands",
+    "worker_start_ray_commands",
+)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,264 @@
+"""Ray's external node provider: every node that Ray's autoscaler asks for is one EC2 instance.
+
+A launch intent of the policy is a node type of its own with min = max = 1, or 0 once it is
+given back (docs/decisions/0003-one-node-type-per-intent.md). So Ray launches and terminates
+exactly the instances that the policy means, and asking twice for one intent is harmless.
+
+This module runs in Ray's monitor process on the head. What it is about to do, and what came of it,
+goes to a journal (JSON lines) that the controller reads: intent before the call, answer after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray.autoscaler.node_launch_exception import NodeLaunchException
+from ray.autoscaler.node_provider import NodeProvider
+from ray.autoscaler.tags import (
+    NODE_KIND_HEAD,
+    STATUS_UP_TO_DATE,
+    TAG_RAY_CLUSTER_NAME,
+    TAG_RAY_NODE_KIND,
+    TAG_RAY_NODE_NAME,
+    TAG_RAY_NODE_STATUS,
+    TAG_RAY_USER_NODE_TYPE,
+)
+
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    RUN_TAG,
+    Endpoint,
+    Instance,
+    calls_to,
+    launch_token,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+HEAD_TYPE = "head"
+PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
+_LOST_ANSWERS = 3
+
+
+def head_instance(run: str) -> str:
+    """Return the id under which Ray knows the controller's own machine; EC2 never sees it."""
+    return f"head-{run}"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line of the journal; `what` is asking, unanswered, launched, refused, lost or returning.
+
+    "lost": given up, but the instance may exist, since an answer was lost on the way.
+    """
+
+    at: float
+    what: str
+    intent: str
+    instance: str = ""
+    code: str = ""
+    message: str = ""
+
+
+class Journal:
+    """What the provider did, in a file that outlives it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    def write(self, note: Note) -> None:
+        """Append a line and have it on disk before going on."""
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(vars(note)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self) -> Iterator[Note]:
+        """Yield the lines so far; one that is being written is left out."""
+        if not self._path.exists():
+            return
+        for line in self._path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield Note(**json.loads(line))
+
+
+class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
+    """Launches and terminates through EC2, one instance for one intent."""
+
+    def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
+        super().__init__(provider_config, cluster_name)
+        self.run: str = provider_config["run"]
+        self._ec2 = calls_to(Endpoint(**provider_config["endpoint"]))
+        self._journal = Journal(Path(provider_config["journal"]))
+        self._config = Path(provider_config["config"])
+        self._lock = threading.Lock()
+        self._seen: dict[str, Instance] = {}
+
+    # ---- what is there -------------------------------------------------------------------
+
+    def non_terminated_nodes(self, tag_filters: Mapping[str, str]) -> list[str]:
+        """Return the ids of live instances of this run, and of the head."""
+        found = {it.id: it for it in self._ec2.ours(self.run, ended=False)}
+        with self._lock:
+            self._seen = found
+        nodes = [head_instance(self.run), *found]
+        return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
+
+    def node_tags(self, node_id: str) -> dict[str, str]:
+        """Return the tags of an instance as Ray names them."""
+        if node_id == head_instance(self.run):
+            return {TAG_RAY_NODE_KIND: NODE_KIND_HEAD, TAG_RAY_USER_NODE_TYPE: HEAD_TYPE}
+        instance = self._instance(node_id)
+        return dict(instance.tags) if instance else {}
+
+    def is_running(self, node_id: str) -> bool:
+        """Whether EC2 says that the instance runs."""
+        instance = self._instance(node_id)
+        return node_id == head_instance(self.run) or (
+            instance is not None and instance.state == "running"
+        )
+
+    def is_terminated(self, node_id: str) -> bool:
+        """Whether the instance doesn't bill any more."""
+        return node_id != head_instance(self.run) and self._instance(node_id) is None
+
+    def internal_ip(self, node_id: str) -> str:
+        """Refuse: nodes register with Ray by themselves, nobody connects to them."""
+        raise NotImplementedError(f"{node_id} joins by its user data; its address is not needed")
+
+    external_ip = internal_ip
+
+    def set_node_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
+        """Ignore: tags are given at launch, and nobody updates a node from outside."""
+
+    def _instance(self, node_id: str) -> Instance | None:
+        with self._lock:
+            return self._seen.get(node_id)
+
+    # ---- launching -----------------------------------------------------------------------
+
+    def create_node_with_resources_and_labels(
+        self,
+        node_config: dict[str, Any],
+        tags: dict[str, str],
+        count: int,
+        resources: dict[str, float],  # noqa: ARG002  the user data has them
+        labels: dict[str, str],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Launch the instance of an intent, once: a repeated call answers as the first did.
+
+        Raises:
+            NodeLaunchException: EC2 refused, now or before, or the intent was given back.
+        """
+        intent = tags[TAG_RAY_USER_NODE_TYPE]
+        assert count == 1, f"asked for {count} nodes of intent {intent}, which stands for one"
+        return self._answered_before(intent) or self._launch(intent, node_config, tags)
+
+    def _answered_before(self, intent: str) -> dict[str, Any] | None:
+        """Return the instance that the intent has; None if EC2 was never asked for it.
+
+        Raises:
+            NodeLaunchException: it was refused, its instance ended, or it is unwanted.
+        """
+        before = self._notes_of(intent)
+        refused = next((note for note in before if note.what in {"refused", "lost"}), None)
+        if refused is not None:
+            raise NodeLaunchException(refused.code, refused.message, None)
+        if any(note.what == "launched" for note in before):
+            alive = [it.id for it in self._ec2.ours(self.run, ended=False) if it.intent == intent]
+            if not alive:
+                raise NodeLaunchException("IntentSpent", f"{intent} was launched and ended", None)
+            return {alive[0]: {}}
+        if not self._wanted(intent):
+            raise NodeLaunchException("Released", f"{intent} was given back", None)
+        return None
+
+    def _wanted(self, intent: str) -> bool:
+        return bool(self._settings()["available_node_types"][intent]["max_workers"])
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the config as the controller has it now."""
+        return dict(json.loads(self._config.read_text(encoding="utf-8")))
+
+    def _launch(
+        self, intent: str, node_config: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> dict[str, Any]:
+        settings = self._settings()["provider"]
+        asked = settings["intents"][intent]
+        token = launch_token(
+            self.run, intent, asked["instance_type"], asked["market"], asked["zone"]
+        )
+        named = {
+            **tags,
+            **settings["tags"],
+            TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE,
+            TAG_RAY_CLUSTER_NAME: self.cluster_name,
+            RUN_TAG: self.run,
+            INTENT_TAG: intent,
+            LEASE_TAG: asked["lease"],
+            "Name": f"cloudtune-{self.run}-{intent}",
+        }
+        named.pop(TAG_RAY_NODE_NAME, None)
+        # Where an answer was lost, now or before, there may be an instance whatever EC2 says next.
+        asked_before = bool(self._notes_of(intent))
+        self._note("asking", intent)
+        try:
+            instance = self._ask(intent, token, named, node_config)
+        except self._ec2.errors as error:
+            silent = any(note.what == "unanswered" for note in self._notes_of(intent))
+            refused = self._ec2.is_definite(error) and not (asked_before or silent)
+            code, message = self._ec2.code(error), str(error)
+            self._note("refused" if refused else "lost", intent, code=code, message=message)
+            raise NodeLaunchException(code, message, sys.exc_info()) from error
+        self._note("launched", intent, instance=instance)
+        return {instance: {}}
+
+    def _ask(
+        self, intent: str, token: str, tags: Mapping[str, str], request: Mapping[str, Any]
+    ) -> str:
+        """Launch, asking again where the answer was lost: the token makes it the same launch."""
+        for _ in range(_LOST_ANSWERS):
+            try:
+                return self._ec2.run_instance(token, tags, request)
+            except self._ec2.errors as error:
+                if self._ec2.is_definite(error):
+                    raise
+                self._note("unanswered", intent, code=self._ec2.code(error), message=str(error))
+                time.sleep(1.0)
+        return self._ec2.run_instance(token, tags, request)
+
+    def _notes_of(self, intent: str) -> list[Note]:
+        return [note for note in self._journal.read() if note.intent == intent]
+
+    # ---- giving back ---------------------------------------------------------------------
+
+    def terminate_node(self, node_id: str) -> None:
+        """Give one instance back."""
+        self.terminate_nodes([node_id])
+
+    def terminate_nodes(self, node_ids: Sequence[str]) -> None:
+        """Give instances back; the head isn't ours to end."""
+        doomed = [node for node in node_ids if node != head_instance(self.run)]
+        for node in doomed:
+            instance = self._instance(node)
+            self._note("returning", instance.intent if instance else "", instance=node)
+        if doomed:
+            self._ec2.terminate(doomed)
+
+    @staticmethod
+    def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
+        """Return the config as it is: it is complete."""
+        return cluster_config
+
+    def _note(self, what: str, intent: str, **more: str) -> None:
+        self._journal.write(Note(time.time(), what, intent, **more))

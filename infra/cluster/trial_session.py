@@ -1,0 +1,214 @@
+"""One session of a trial, as its controller sees it: parts on one node or several, one end.
+
+What the agents tell of a session becomes the events of the policy. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cloudtune.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
+from cloudtune.infra.node.gpus import shares
+from cloudtune.infra.node.messages import (
+    Assignment,
+    Done,
+    Epoch,
+    Failure,
+    Gone,
+    Lost,
+    Part,
+    Ready,
+    WorkerSlot,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from cloudtune.commands import StartTrial
+    from cloudtune.events import Event
+    from cloudtune.infra.node.messages import Body, Message
+
+_RETURNED = (
+    "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "
+    "cloudtune.report() end the loop"
+)
+
+
+class Emit(Protocol):
+    """Tells the policy of an event, and calls `settled` once that has dealt with it."""
+
+    def __call__(
+        self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
+    ) -> None:
+        """Return at once."""
+
+
+def parts_of(command: StartTrial, known: int) -> dict[str, Part]:
+    """Return what each instance has of a session, rank 0 first; ranks of a node are together."""
+    assignment = Assignment(
+        command.trial,
+        command.config,
+        command.checkpoint,
+        command.start_epoch,
+        command.until_epoch,
+        known,
+    )
+    workers = {piece.instance: shares(piece.gpus) for piece in command.placement}
+    size = sum(len(each) for each in workers.values())
+    parts: dict[str, Part] = {}
+    first = 0
+    for piece in command.placement:
+        each = workers[piece.instance]
+        slots = tuple(
+            WorkerSlot(first + local, local, size, len(workers), share)
+            for local, share in enumerate(each)
+        )
+        parts[piece.instance] = Part(command.session, slots, piece.gpus, assignment, piece.gpu)
+        first += len(each)
+    return parts
+
+
+class TrialSession:
+    """A session from `start` until one of TrialStopped, TrialFailed or TrialLost was emitted.
+
+    Args:
+        command: what started it.
+        known: the trial's checkpoints from this epoch on stay, until more is acknowledged.
+        call: has an instance's agent do something; None where the instance has no agent.
+        emit: tells of an event; see `Emit`.
+    """
+
+    def __init__(
+        self, command: StartTrial, known: int, call: Callable[..., Any], emit: Emit
+    ) -> None:
+        self.command = command
+        self._parts = parts_of(command, known)
+        self._call = call
+        self._emit = emit
+        self._lock = threading.RLock()
+        self._open = set(self._parts)
+        self._ready: set[int] = set()
+        self._started = False
+        self._stopping = False
+        self._ends: list[Failure | Done | Lost] = []
+        self._unsettled: list[Callable[[], None]] = []
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        rendezvous: Any = ""
+        for instance, part in self._parts.items():
+            answer = self._call(instance, "start", part, rendezvous)
+            if answer is None:
+                self.note_lost(instance, f"{instance} has no agent")
+            rendezvous = (
+                rendezvous or answer
+            )  # the first node's; Ray waits for it where it is needed
+
+    def adopt(self, ready: Iterable[int], alive: Iterable[str]) -> None:
+        """Take the session over as it is: these ranks are set up, these instances know of it.
+
+        Events that another controller may not have recorded are told again.
+        """
+        with self._lock:
+            self._ready.update(ready)
+            self._note_ready()
+            for instance in self._parts.keys() - set(alive):
+                self.note_lost(instance, f"{instance} knows nothing of {self.command.session}")
+
+    def extend(self, until_epoch: int) -> None:
+        """Let the workers go on to that epoch; returns at once."""
+        for instance in self._parts:
+            self._call(instance, "grant", self.command.session, until_epoch)
+
+    def acknowledge(self, epoch: int) -> None:
+        """Tell the worker that saves that the controller knows of an epoch; returns at once.
+
+        Not once the session is to stop: what it still reports is taken no note of.
+        """
+        if not self._stopping:
+            first = next(iter(self._parts))
+            self._call(first, "acknowledge", self.command.session, epoch)
+
+    def stop(self) -> None:
+        """End the workers wherever they are; returns at once, TrialStopped follows."""
+        with self._lock:
+            self._stopping = True
+            self._stop_parts()
+
+    def join(self, seconds: float) -> None:
+        """Wait until the session is over, so long at most."""
+        self._over.wait(seconds)
+
+    def hear(self, instance: str, message: Message, settle: Callable[[], None]) -> None:
+        """Take a message of the session in; it is settled with the next event that comes of it."""
+        with self._lock:
+            self._unsettled.append(settle)
+            match message.body:
+                case Ready():
+                    self._ready.add(message.rank)
+                    self._note_ready()
+                case Epoch(report):
+                    session = self.command.session
+                    self._tell(lambda at: EpochDone(at, session, **report))
+                case Failure() | Done() | Lost() as end:
+                    self._ends.append(end)
+                    self._stop_parts()
+                case Gone():
+                    self._note_gone(instance)
+
+    def note_lost(self, instance: str, reason: str) -> None:
+        """Take note that the session's workers on an instance are gone."""
+        with self._lock:
+            if instance in self._open:
+                self._ends.append(Lost(reason))
+                self._open.discard(instance)
+                self._stop_parts()
+                self._note_gone(instance)
+
+    def _note_ready(self) -> None:
+        size = sum(len(part.slots) for part in self._parts.values())
+        if len(self._ready) == size and not self._started:
+            self._started = True
+            session = self.command.session
+            self._tell(lambda at: TrialStarted(at, session))
+
+    def _note_gone(self, instance: str) -> None:
+        self._open.discard(instance)
+        if not self._open and not self._over.is_set():
+            self._over.set()
+            self._tell(self._end())
+
+    def _stop_parts(self) -> None:
+        for instance in self._open:
+            self._call(instance, "stop", self.command.session)
+
+    def _tell(self, make: Callable[[float], Event]) -> None:
+        settled, self._unsettled = self._unsettled, []
+        self._emit(make, settled)
+
+    def _end(self) -> Callable[[float], Event]:
+        session = self.command.session
+        end = None if self._stopping else cause(self._ends)
+        match end:
+            case None:
+                return lambda at: TrialStopped(at, session)
+            case Lost(reason):
+                return lambda at: TrialLost(at, session, reason)
+            case Failure():
+                return lambda at: TrialFailed(
+                    at, session, end.error, end.traceback, end.out_of_memory
+                )
+
+
+def cause(ends: Sequence[Body]) -> Failure | Lost:
+    """Return why a session ended, of what its workers met: what came first, and not of another."""
+    for end in ends:
+        match end:
+            case Failure(peer=False) | Lost():
+                return end
+            case Done():
+                return Failure(_RETURNED, "")
+    followed = (end.error for end in ends if isinstance(end, Failure))
+    return Lost(f"a worker lost the others: {next(followed, 'nothing is known of it')}")

@@ -1,0 +1,269 @@
+"""Watches what EC2, Ray and the node provider say, and turns the changes into events."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import ray
+
+from cloudtune.events import (
+    InstanceGone,
+    InstanceLaunched,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+)
+from cloudtune.infra.node.boot import INSTANCE_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.events import Event
+    from cloudtune.infra.cluster.head import RayHead
+    from cloudtune.infra.cluster.node_provider import Note
+    from cloudtune.infra.provider import Calls, Instance
+
+    class Emit(Protocol):
+        """Make an event of the time, for the policy; `settled` are called when it has it."""
+
+        def __call__(
+            self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
+        ) -> None:
+            """Emit it."""
+
+    class Ready(Protocol):
+        """Whether a node that is there takes trials by now; a wanted one keeps its lease."""
+
+        def __call__(self, instance: str, node: str, gpus: int, *, wanted: bool) -> bool:
+            """Return whether the node takes trials."""
+
+
+_POLL_SECONDS = 0.5
+_SETTLE_SECONDS = 3.0
+_BLIND_SECONDS = 60.0
+_FORGOTTEN_SECONDS = 60.0
+_LISTED_SECONDS = 15.0
+
+
+@dataclass
+class _Intent:
+    """What has been said of an intent so far."""
+
+    expected_at: float
+    instance: str | None = None
+    launched: bool = False
+    joined: bool = False
+    lost: bool = False
+    over: bool = False
+    released_at: float | None = None
+    releases: int = 0
+    listed_at: float | None = None
+
+
+class Watcher:
+    """Polls from a thread of its own. EC2's word counts: launch and end times are its own."""
+
+    def __init__(
+        self,
+        ec2: Calls,
+        head: RayHead,
+        began: float,
+        emit: Emit,
+        ready: Ready,
+    ) -> None:
+        """`ready(instance, node, gpus)` says whether a node that is there takes trials by now."""
+        self._ready = ready
+        self._ec2 = ec2
+        self._head = head
+        self._began = began
+        self._emit = emit
+        self._notices: dict[str, tuple[float, Callable[[], None]]] = {}  # by instance
+        self._blind_since = time.monotonic()
+        self.failure: Exception | None = None
+        self._intents: dict[str, _Intent] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._blind_since = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)  # it may hang in a call to a dead head
+
+    def expect(self, intent: str, instance: str | None = None, *, joined: bool = False) -> None:
+        """Look out for the instance of an intent, without telling again what is known already."""
+        fresh = _Intent(time.time(), instance, launched=instance is not None, joined=joined)
+        with self._lock:
+            self._intents.setdefault(intent, fresh)
+
+    def release(self, intent: str) -> None:
+        """Look out for the end of an intent that may never have been launched."""
+        with self._lock:
+            watched = self._intents[intent]
+            watched.released_at = watched.released_at or time.time()
+            watched.releases += 1
+
+    def _watch(self) -> None:
+        try:
+            while not self._stopping.wait(_POLL_SECONDS):
+                self._look()
+        except Exception as error:  # noqa: BLE001  the run must learn that it is blind
+            self.failure = error
+
+    def _look(self) -> None:
+        with self._lock:
+            open_intents = {name: it for name, it in self._intents.items() if not it.over}
+        if not open_intents:
+            return
+        self._note_refusals(open_intents)
+        try:
+            instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
+        except self._ec2.errors as error:
+            if self._ec2.is_denied(error) or time.monotonic() > self._blind_since + _BLIND_SECONDS:
+                raise
+            return  # asked again in half a second; the policy's own timers go on
+        self._blind_since = time.monotonic()
+        self._note_instances(open_intents, instances)
+        self._note_nodes(open_intents)
+        self._end_the_stubborn(open_intents)
+
+    def _end_the_stubborn(self, intents: dict[str, _Intent]) -> None:
+        """End past Ray what it was told to end, twice and in vain."""
+        doomed = [it.instance for it in intents.values() if it.releases > 1 and it.instance]
+        with contextlib.suppress(*self._ec2.errors):  # what stays is for the sweep
+            self._ec2.terminate(doomed)
+
+    def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
+        for intent, watched in intents.items():
+            instance = instances.get(intent)
+            if instance is None:
+                self._note_unlisted(intent, watched)
+                continue
+            watched.listed_at = time.time()
+            if not watched.launched:
+                watched.instance, watched.launched = instance.id, True
+                self._tell_launch(intent, watched, instance)
+            if not instance.billing:
+                watched.over = True
+                self._tell_end(intent, watched, instance)
+
+    def _note_unlisted(self, intent: str, watched: _Intent) -> None:
+        """Take what EC2 has listed, and long hasn't any more, to be gone: it forgets in an hour."""
+        seen = watched.listed_at or watched.expected_at
+        if watched.launched and time.time() - seen > _FORGOTTEN_SECONDS:
+            watched.over = True
+            self._emit(lambda at: InstanceGone(at, intent, at, "EC2 knows nothing of it any more"))
+
+    def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
+        # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.
+        launched_at = max(instance.launched_at, watched.expected_at) - self._began
+        self._emit(lambda at: InstanceLaunched(at, intent, instance.id, launched_at))
+
+    def _tell_end(self, intent: str, watched: _Intent, instance: Instance) -> None:
+        ended = None
+        if instance.ended_at is not None:
+            ended = max(instance.ended_at, watched.released_at or 0.0) - self._began
+        self._emit(
+            lambda at: InstanceGone(at, intent, at if ended is None else ended, instance.reason)
+        )
+
+    def _note_nodes(self, intents: dict[str, _Intent]) -> None:
+        joining = {it.instance: name for name, it in intents.items() if it.launched}
+        for node in ray.nodes():
+            intent = joining.get(node["Labels"].get(INSTANCE_LABEL))
+            if intent is None:
+                continue
+            watched = intents[intent]
+            if node["Alive"]:
+                gpus = int(node["Resources"].get("GPU", 0))
+                instance = node["Labels"][INSTANCE_LABEL]
+                wanted = watched.released_at is None
+                ready = self._ready(instance, node["NodeID"], gpus, wanted=wanted)
+                self._note_notice(intent, instance)
+                if ready and not watched.joined:
+                    watched.joined = True
+                    self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
+            else:
+                self._lose(intent, node.get("DeathReasonMessage") or "its node left the cluster")
+
+    def note_lost(self, instance: str, reason: str) -> None:
+        """Take note that an instance takes no trials any more, whatever Ray says of its node."""
+        with self._lock:
+            wanted = {name: it for name, it in self._intents.items() if it.released_at is None}
+            found = [name for name, it in wanted.items() if it.instance == instance]
+        for intent in found:
+            self._lose(intent, reason)
+
+    def _lose(self, intent: str, reason: str) -> None:
+        with self._lock:
+            watched = self._intents[intent]
+            if watched.lost or watched.over or not watched.joined:
+                return
+            watched.lost = True
+        self._emit(lambda at: NodeLost(at, intent, reason))
+
+    def note_interruption(self, instance: str, due: float, settle: Callable[[], None]) -> None:
+        """Take note that the cloud takes an instance back (Unix time); settled when it is told."""
+        with self._lock:
+            self._notices[instance] = (due - self._began, settle)
+
+    def _note_notice(self, intent: str, instance: str) -> None:
+        with self._lock:
+            notice = self._notices.pop(instance, None)
+        if notice is not None:
+            due, settle = notice
+            self._emit(lambda at: InterruptionNotice(at, intent, due), (settle,))
+
+    def _note_refusals(self, intents: dict[str, _Intent]) -> None:
+        notes = list(self._head.journal.read())
+        refused = {note.intent: note for note in notes if note.what in {"refused", "lost"}}
+        asked = {note.intent for note in notes}
+        for intent, watched in intents.items():
+            if watched.launched:
+                continue
+            note = refused.get(intent)
+            permanent = False
+            if note is not None and self._may_be_listed_yet(note):
+                continue
+            if note is not None:
+                watched.over = True
+                code, message = note.code, note.message
+                permanent = note.what == "refused" and self._ec2.is_permanent(code)
+                self._head.give_back(intent)
+            elif intent not in asked and self._settled(watched):
+                watched.over = True
+                code, message = "Released", "given back before it was launched"
+            else:
+                continue
+            kind = self._ec2.refusal_kind(code)
+            self._tell_refusal(LaunchFailed(0.0, intent, code, message, permanent, kind))
+
+    @staticmethod
+    def _may_be_listed_yet(note: Note) -> bool:
+        """Whether there may be an instance for an answer that was lost: then it is as good as any.
+
+        EC2 lists it in a while, if there is one.
+        """
+        return note.what == "lost" and time.time() - note.at < _LISTED_SECONDS
+
+    def _tell_refusal(self, refusal: LaunchFailed) -> None:
+        self._emit(lambda at: dataclasses.replace(refusal, at=at))
+
+    @staticmethod
+    def _settled(watched: _Intent) -> bool:
+        """Whether the release is so old that the provider, which looks before it asks, knows."""
+        if watched.released_at is None:
+            return False
+        return time.time() - watched.released_at > _SETTLE_SECONDS

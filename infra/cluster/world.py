@@ -1,0 +1,415 @@
+"""The real world: instances through Ray's autoscaler, trials by agents, one queue of events.
+
+Nothing here decides anything. What EC2, Ray and the workers say becomes events; what the policy
+asks for is set going and not waited for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
+
+import ray
+
+from cloudtune.commands import (
+    Command,
+    EndRun,
+    ExtendTrial,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.errors import CloudtuneError
+from cloudtune.events import (
+    EpochDone,
+    Interrupted,
+    NodeLost,
+    RunResumed,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStopped,
+)
+from cloudtune.infra.cluster.agents import Agents
+from cloudtune.infra.cluster.trial_session import TrialSession
+from cloudtune.infra.cluster.watcher import Watcher
+from cloudtune.infra.node.messages import Interruption, Remark
+from cloudtune.train.checkpoint import CheckpointStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from cloudtune.engine.resume import InFlight, OpenSession
+    from cloudtune.events import Event
+    from cloudtune.infra.cluster.head import RayHead
+    from cloudtune.infra.node.messages import Described, Message, Training
+    from cloudtune.infra.provider import Calls
+
+    _Told: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
+    _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
+
+_JOIN_SECONDS = 8.0
+_HEADLESS = "it had joined a cluster whose head died"
+
+
+class CloudWorld:
+    """A Ray cluster on EC2, or on its emulator, as a world.
+
+    Args:
+        head: the cluster's head, not started yet.
+        ec2: where the instances are.
+        training: what the trials run.
+        directory: the user's folder; the workers get a copy of it.
+        began: the run's time zero, in Unix seconds; limits count from it.
+        leased_until: when what is rented must be gone if nothing more is decided, in seconds of
+            the run; never, where nobody says.
+        resumes: the head is another controller's, whose agents and sessions live on: `take_over`
+            them first.
+    """
+
+    def __init__(
+        self,
+        head: RayHead,
+        ec2: Calls,
+        training: Training,
+        directory: Path,
+        began: float,
+        *,
+        leased_until: Callable[[], float] = lambda: math.inf,
+        resumes: bool = False,
+    ) -> None:
+        self._head = head
+        self._storage = training.storage
+        self._leased_until = leased_until
+        self._resumes = resumes
+        self._cluster_lived_on = head.running
+        self._directory = directory
+        self._began = began
+        # Simple, because a signal handler may put into it while the main thread takes from it.
+        self._events: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._timers: dict[str, float] = {}
+        self._sessions: dict[str, TrialSession] = {}
+        self._loading: dict[str, StartTrial] = {}  # by trial: it may have to load that once more
+        self._unclaimed: dict[
+            str, list[_Heard]
+        ] = {}  # messages of sessions that nobody adopted yet
+        self._found: Mapping[str, Mapping[str, Described]] = {}
+        self._told: Event | None = None
+        self._settled: Sequence[Callable[[], None]] = ()
+        self._hearing = threading.Lock()
+        self._emitting = threading.Lock()
+        self._last = 0.0
+        self._ended = False
+        self._remarks: set[str] = set()
+        self._lease_end = math.inf
+        self._agents = Agents(
+            head.rental.run, training, self._hear, self._note_lost, lambda: self._lease_end
+        )
+        self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
+
+    def __enter__(self) -> CloudWorld:
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
+        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        self._head.start()
+        ray.init(
+            address=self._head.address,
+            namespace=self._head.rental.run,
+            runtime_env={"working_dir": str(self._directory)},
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
+        _keep_quiet(self._head.folder / "ray.log")
+        if self._resumes:
+            self._found = self._agents.find()
+        self._watcher.start()
+        if not self._resumes:
+            self.emit(RunStarted)
+
+    def __exit__(self, *_: object) -> None:
+        """End everything on this machine. Instances are returned by the run, and swept after."""
+        self._watcher.stop()
+        if self._head.alive():
+            self._leave()
+        else:
+            # Asked to shut down, Ray would wait a minute for its dead head and then end this very
+            # process; not asked, it crashes at exit. So it never gets its turn: the instances are
+            # given back, the error is told, and the process ends.
+            atexit.register(_end_at_once)
+        self._head.stop()
+
+    def _leave(self) -> None:
+        """Let the sessions end, and leave the cluster."""
+        for session in self._sessions.values():
+            session.stop()
+        give_up = time.monotonic() + _JOIN_SECONDS
+        for session in self._sessions.values():
+            session.join(max(0.0, give_up - time.monotonic()))
+        self._agents.close()
+        ray.shutdown()
+
+    # ---- sessions ------------------------------------------------------------------------
+
+    def sessions_alive(self) -> dict[str, dict[str, Described]]:
+        """Return the sessions that another controller left, with the ranks on each instance."""
+        sessions: dict[str, dict[str, Described]] = {}
+        for instance, described in self._found.items():
+            for name, each in described.items():
+                sessions.setdefault(name, {})[instance] = each
+        return sessions
+
+    def adopt(self, start: StartTrial) -> None:
+        """Take over a session that another controller started; all messages that it missed follow.
+
+        Messages that the other controller got but may not have acknowledged are told again. A
+        session that no agent knows is lost, and nobody is to blame.
+        """
+        parts = self.sessions_alive().get(start.session, {})
+        if not parts:
+            reason = "it was gone when the run was taken over"
+            self.emit(lambda at: TrialLost(at, start.session, reason, blameless=True))
+            return
+        known = self._oldest_wanted(start.checkpoint, start.start_epoch)
+        session = TrialSession(start, known, self._agents.call, self.emit)
+        self._loading[start.trial] = start
+        ready = {rank for part in parts.values() for rank in part.ready}
+        session.adopt(ready, parts)
+        session.extend(start.until_epoch)
+        with self._hearing:
+            self._sessions[start.session] = session
+            missed = self._unclaimed.pop(start.session, [])
+        for instance, message, settle in missed:
+            session.hear(instance, message, settle)
+
+    def take_over(self, in_flight: InFlight) -> None:
+        """Go on with what another controller has left, as its ledger tells."""
+        self._last = in_flight.at
+        self.emit(RunResumed if in_flight.begun else RunStarted)
+        for intent, launch in in_flight.launches.items():
+            joined = intent in in_flight.joined
+            self._watcher.expect(intent, in_flight.instances.get(intent), joined=joined)
+            if joined and not self._cluster_lived_on:
+                self.emit(partial(NodeLost, intent=intent, reason=_HEADLESS))
+            if intent not in in_flight.released:
+                self._head.want(launch, self._began + self._leased_until())
+                continue
+            if intent in self._head.intents:  # otherwise EC2 was never asked
+                self._head.give_back(intent)
+            self._watcher.release(intent)
+        for name, known in in_flight.sessions.items():
+            self._take_over_session(name, known)
+        for name in self.sessions_alive().keys() - in_flight.sessions.keys():
+            self.disown(name)
+        self._timers.update(in_flight.timers)
+
+    def _take_over_session(self, name: str, known: OpenSession) -> None:
+        if name in self.sessions_alive():
+            self.adopt(known.start)
+            if known.stopping:
+                self._sessions[name].stop()
+        elif known.stopping:
+            self.emit(lambda at: TrialStopped(at, name))
+        else:
+            self._tell_saved(known.start)
+            self.adopt(known.start)
+
+    def _tell_saved(self, start: StartTrial) -> None:
+        """Tell of the epochs that a session which is gone has saved; some may be known already."""
+        for path, manifest in CheckpointStore(self._storage).saved(start.trial).items():
+            if start.start_epoch < manifest.epoch <= start.until_epoch:
+                epoch, metrics = manifest.epoch, dict(manifest.metrics)
+                self.emit(
+                    lambda at, epoch=epoch, metrics=metrics, path=path: EpochDone(  # type: ignore[misc]
+                        at, start.session, epoch, metrics, path, 0.0
+                    )
+                )
+
+    def disown(self, session: str) -> None:
+        """End what another controller left of a session, without an event."""
+        for instance in self.sessions_alive().get(session, {}):
+            self._agents.call(instance, "stop", session)
+
+    def _hear(self, instance: str, message: Message, settle: Callable[[], None]) -> None:
+        if isinstance(message.body, Interruption):
+            self._watcher.note_interruption(instance, message.body.due, settle)
+            return
+        if isinstance(message.body, Remark):
+            settle()
+            self._remark(message.body.text)
+            return
+        with self._hearing:
+            session = self._sessions.get(message.session)
+            if session is None:
+                self._unclaimed.setdefault(message.session, []).append((instance, message, settle))
+                return
+        session.hear(instance, message, settle)
+
+    def _remark(self, text: str) -> None:
+        """Say what is the same on every node once."""
+        if text not in self._remarks:
+            self._remarks.add(text)
+            sys.stderr.write(f"note: {text}\n")
+
+    def _note_lost(self, instance: str, reason: str, replaced: bool) -> None:
+        with (self._head.folder / "agents.log").open("a", encoding="utf-8") as log:
+            log.write(f"{time.time() - self._began:.1f} s: {reason}\n")
+        if not replaced:  # first: or its trials would be started there again
+            self._watcher.note_lost(instance, reason)
+        for session in list(self._sessions.values()):
+            session.note_lost(instance, reason)
+
+    # ---- events --------------------------------------------------------------------------
+
+    def emit(
+        self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
+    ) -> None:
+        """Put an event into the queue, stamped with the time; any thread may.
+
+        `settled` are called when the policy has dealt with it, and it is on record.
+        """
+        with self._emitting:
+            self._events.put((make(time.time() - self._began), settled))
+
+    def interrupt(self) -> None:
+        """Tell the policy that a person wants the run to end. Safe in a signal handler."""
+        self._events.put((Interrupted(time.time() - self._began), ()))
+
+    def next_event(self) -> Event | None:
+        """Return what happens next, waiting for it; None once the run has ended.
+
+        Raises:
+            CloudtuneError: the cluster itself is gone, so that nothing more will happen.
+        """
+        self._acknowledge()
+        self._lease_end = self._began + self._leased_until()
+        while not self._ended:
+            self._check_alive()
+            event: Event | None
+            try:
+                event, self._settled = self._events.get(timeout=self._until_timer())
+            except queue.Empty:
+                event = self._due_timer()
+            if event is not None:
+                # Two threads may have been overtaken between clock and queue by a hair.
+                self._last = max(self._last, event.at)
+                self._told = dataclasses.replace(event, at=self._last)
+                return self._told
+        return None
+
+    def _acknowledge(self) -> None:
+        """Let old messages and checkpoints go: the policy has dealt with the last event."""
+        told, self._told = self._told, None
+        for settle in self._settled:
+            settle()
+        self._settled = ()
+        # Not when it is stopped or lost: what has no checkpoint of its own goes on from that one.
+        if isinstance(told, TrialFailed):
+            self._loading.pop(told.session.rpartition(".")[0], None)
+        if isinstance(told, EpochDone) and told.checkpoint is not None:
+            self._loading.pop(told.session.rpartition(".")[0], None)
+            oldest = self._oldest_wanted(told.checkpoint, told.epoch)
+            if told.session in self._sessions:  # else it is of one that was found gone
+                self._sessions[told.session].acknowledge(oldest)
+
+    def _oldest_wanted(self, checkpoint: str | None, epoch: int) -> int:
+        """Return from which epoch on a trial's checkpoints stay; `checkpoint` is one of these.
+
+        Checkpoints that a session may have to load stay as well: the trial's own, or its clone's.
+        """
+        if checkpoint is None:
+            return 0
+        folder = _folder(checkpoint)
+        loading = [each for each in self._loading.values() if _folder(each.checkpoint) == folder]
+        return min([epoch, *(each.start_epoch for each in loading)])
+
+    def _check_alive(self) -> None:
+        if self._watcher.failure is not None or not self._head.alive():
+            gone = f"the head of the Ray cluster is gone; see {self._head.folder / 'head.log'}"
+            reason = self._watcher.failure or gone
+            raise CloudtuneError(f"the run can't go on: {reason}")
+
+    def _until_timer(self) -> float:
+        now = time.time() - self._began
+        return max(0.0, min(self._timers.values(), default=now + 1.0) - now)
+
+    def _due_timer(self) -> TimerFired | None:
+        now = time.time() - self._began
+        due = min(self._timers, key=lambda name: self._timers[name], default=None)
+        if due is None or self._timers[due] > now:
+            return None
+        del self._timers[due]
+        return TimerFired(now, due)
+
+    # ---- commands ------------------------------------------------------------------------
+
+    def apply(self, command: Command) -> None:
+        """Set a command going."""
+        match command:
+            case Launch():
+                self._watcher.expect(command.intent)
+                self._head.want(command, self._began + self._leased_until())
+            case Release():
+                self._head.give_back(command.intent)
+                self._watcher.release(command.intent)
+            case StartTrial():
+                known = self._oldest_wanted(command.checkpoint, command.start_epoch)
+                self._loading[command.trial] = command
+                session = TrialSession(command, known, self._agents.call, self.emit)
+                self._sessions[command.session] = session
+                session.start()
+            case ExtendTrial():
+                if command.session in self._sessions:  # else it was lost as the run was taken over
+                    self._sessions[command.session].extend(command.until_epoch)
+            case StopTrial():
+                # One that was gone when the run was taken over is told to be lost: nothing is left.
+                if command.session in self._sessions:
+                    self._sessions[command.session].stop()
+            case SetTimer():
+                self._timers[command.name] = command.at
+            case EndRun():
+                self._ended = True
+            case _:
+                assert_never(command)
+
+
+def _folder(checkpoint: str | None) -> str:
+    """Return the folder of all checkpoints of a checkpoint's trial."""
+    return "" if checkpoint is None else checkpoint.rpartition("/")[0]
+
+
+def _end_at_once() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(CloudtuneError.exit_code)
+
+
+def _keep_quiet(log: Path) -> None:
+    """Send what Ray would print between our lines to a file; there is no setting for that."""
+
+    def write(data: dict[str, object], *_: object, **__: object) -> None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{data.get('lines') or data}\n")
+
+    ray._private.worker.print_to_stdstream = write  # noqa: SLF001

@@ -1,0 +1,108 @@
+"""Steering a running emulator from outside: tests, campaigns and the command line."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.emulator.faults import ANY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NOTICE_S = 120.0
+_PATIENCE_S = 15.0
+
+
+class EmulatorControl:
+    """The control side of the emulator at an endpoint.
+
+    Faults are given as JSON has them, `{"kind": …}`: see docs/emulator.md. Every method raises
+    UsageError where the emulator refuses what was asked, and CloudtuneError where it can't do it or
+    nobody answers.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def ping(self) -> dict[str, Any]:
+        """Return pid, live instances, whether it is closing, its time, and its clock's offset."""
+        return dict(self._ask("GET", "ping"))
+
+    def instances(self) -> list[dict[str, Any]]:
+        """Return all that there is to know of every instance there was, ended ones included."""
+        return list(self._ask("GET", "instances"))
+
+    def instance(self, instance: str) -> dict[str, Any]:
+        """Return all that there is to know of one instance."""
+        return next(each for each in self.instances() if each["id"] == instance)
+
+    def calls(self) -> list[dict[str, Any]]:
+        """Return the newest calls to EC2, oldest first, each with the fault that it met."""
+        return list(self._ask("GET", "faults")["calls"])
+
+    def faults(self) -> list[dict[str, Any]]:
+        """Return the faults still to come; posted again they do the same."""
+        return list(self._ask("GET", "faults")["faults"])
+
+    def replace(self, faults: Iterable[Mapping[str, Any]]) -> None:
+        """Set the faults to come."""
+        self._ask("POST", "faults", [dict(fault) for fault in faults])
+
+    def add(self, *faults: Mapping[str, Any]) -> None:
+        """Put faults after those to come."""
+        self._ask("PATCH", "faults", [dict(fault) for fault in faults])
+
+    def clear(self) -> None:
+        """Forget the faults to come."""
+        self._ask("DELETE", "faults")
+
+    def capacity(
+        self, instance_type: str, instances: int | None, market: str = ANY, zone: str = ANY
+    ) -> None:
+        """Let there be no more instances of a pool at a time; None lifts the limit."""
+        place = {"type": instance_type, "market": market, "zone": zone}
+        self.add({"kind": "capacity", **place, "instances": instances})
+
+    def quota(self, vcpus: int | None, market: str = ANY, instance_type: str = ANY) -> None:
+        """Let no more vCPUs of a market run at a time; None lifts the limit."""
+        self.add({"kind": "quota", "type": instance_type, "market": market, "vcpus": vcpus})
+
+    def reclaim(self, instance: str, notice: float = NOTICE_S) -> float:
+        """Have AWS take a spot instance back after a notice, 0 for none; return when it ends."""
+        return float(self._ask("POST", f"instances/{instance}/interrupt?seconds={notice}")["due"])
+
+    def kill(self, instance: str) -> None:
+        """End the processes of an instance; EC2 says running, and bills."""
+        self._ask("POST", f"instances/{instance}/kill")
+
+    def freeze(self, instance: str) -> None:
+        """Stop the processes of an instance where they stand; EC2 says running, and bills."""
+        self._ask("POST", f"instances/{instance}/freeze")
+
+    def thaw(self, instance: str) -> None:
+        """Let the processes of a frozen instance go on."""
+        self._ask("POST", f"instances/{instance}/thaw")
+
+    def move_clock(self, seconds: float) -> float:
+        """Move the emulator's clock; return how far it is ahead of this machine's now."""
+        return float(self._ask("POST", f"clock?seconds={seconds}")["clock"])
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        url = f"{self.endpoint}/_cloudtune/{path}"
+        request = urllib.request.Request(url, data, method=method)  # noqa: S310 - http, our own
+        # A proxy of the environment knows nothing of this machine's loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=_PATIENCE_S) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                kind = UsageError if refusal.code < 500 else CloudtuneError
+                raise kind(refusal.read().decode(errors="replace")) from None
+        except OSError as error:
+            raise CloudtuneError(f"no emulator answers at {self.endpoint}: {error}") from None

@@ -1,0 +1,312 @@
+"""EC2's instances on this machine: moto's backend, with our machines behind its records.
+
+Importing this module imports moto's EC2 (about a second): only the emulator's own process does.
+moto 5.2.5 creates an instance as running and flips nothing by itself afterwards, so the state that
+we write into its record on every change of a machine is what each describe shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import os
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.models.instances import InstanceState, StateReason
+from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
+
+from cloudtune.infra.aws.pricing import TABLE
+from cloudtune.infra.emulator import pacing
+from cloudtune.infra.emulator.faults import fate_of
+from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
+from cloudtune.infra.emulator.machines import Machines
+from cloudtune.infra.emulator.pools import (
+    Held,
+    check_quotas,
+    find_room,
+    pool_of,
+    vcpus_of,
+    wanted_of,
+)
+from cloudtune.infra.node import this_machine as local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.infra.emulator.faults import Market
+    from cloudtune.infra.emulator.machines import Clock
+    from cloudtune.infra.emulator.scenario import Scenario
+
+ADDRESS = "127.0.0.1"  # every machine is this machine
+DEFAULT_REGION = "us-east-1"
+PACE_TAG = "cloudtune:pace"
+
+
+@dataclass(frozen=True)
+class KnownType:
+    """What the emulator needs to know of an instance type of our price table."""
+
+    gpus: int
+    gpu: str
+
+
+@lru_cache(maxsize=1)
+def known_types() -> Mapping[str, KnownType]:
+    """Return the instance types that can be launched: those that have a price."""
+    with TABLE.open(newline="") as table:
+        rows = csv.DictReader(line for line in table if not line.startswith("#"))
+        return {
+            row["instance_type"]: KnownType(int(row["gpus"]), row["gpu"])
+            for row in rows
+            if row["usd_per_hour"]
+        }
+
+
+class EmulatedEC2:
+    """The instances: moto's records of them and the machines they stand for, kept in step."""
+
+    def __init__(
+        self, home: Path, endpoint: str, boot_seconds: float, clock: Clock, scenario: Scenario
+    ) -> None:
+        self.clock = clock
+        self.machines = Machines(home / "instances", endpoint, boot_seconds, clock, self._mirror)
+        self._scenario = scenario
+        self._instances: dict[str, Any] = {}
+        _Backend.ec2 = self
+        ec2_backends.backend = _Backend
+        # Filters that EC2 has and moto lacks.
+        filter_dict_attribute_mapping["client-token"] = "client_token"
+        filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
+
+    def is_live(self, instance_id: str) -> bool:
+        """Return whether an instance neither ended nor is about to."""
+        machine = self.machines.find(instance_id)
+        return machine is not None and machine.is_live and not machine.is_leaving
+
+    def launched(self, instance: Any, script: str | None) -> None:
+        """Set up the machine behind a record that moto has just made."""
+        primary = instance.nics[0]
+        primary.private_ip_address = ADDRESS
+        primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": ADDRESS}]
+        primary.public_ip = None  # moto makes one up, and it might be somebody's
+        instance.launch_time += timedelta(seconds=self.clock.offset)
+        machine = Machine(
+            id=instance.id,
+            instance_type=instance.instance_type,
+            folder=self.machines.folder / instance.id,
+            launched_at=self.clock.now(),
+            script=script,
+            settings=_settings(instance),
+            stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
+            fate=fate_of(self._scenario.befall(pool_of(instance))),
+        )
+        self._instances[instance.id] = instance
+        self.machines.add(machine)
+        self._mirror(machine)
+
+    def end(self, instance: Any, ending: Ending) -> InstanceState:
+        """Begin the end of an instance; return the state it had until now."""
+        before = instance.instance_state
+        machine = self.machines.find(instance.id)
+        assert machine is not None, "every instance is launched through us"
+        self.machines.end(machine, ending)
+        return before
+
+    def place(self, region: str, parameters: Mapping[str, str]) -> dict[str, str]:
+        """Return a launch request with the zone and the number of instances that there is room for.
+
+        Raises:
+            Ec2Error: there is no room, by a capacity or a quota of the scenario.
+        """
+        # moto starts MinCount; EC2 starts as many as it can up to MaxCount.
+        count = parameters.get("MaxCount", "1")
+        wanted = wanted_of(_backend(region), parameters)
+        capacities, quotas = self._scenario.capacities(), self._scenario.quotas()
+        if wanted is None or not (capacities or quotas):
+            return {**parameters, "MinCount": count}
+        held = self._held(region)
+        zones = [zone.name for zone in _backend(region).describe_availability_zones()]
+        zone, room = find_room(wanted, held, capacities, zones)
+        check_quotas(wanted, zone, held, quotas)
+        placed = {} if "SubnetId" in parameters else {"Placement.AvailabilityZone": zone}
+        return {**parameters, **placed, "MinCount": str(room)}
+
+    def _held(self, region: str) -> list[Held]:
+        live = [(machine, self._instances[machine.id]) for machine in self.machines.live()]
+        return [
+            Held(pool_of(instance), vcpus_of(machine.instance_type), not machine.is_leaving)
+            for machine, instance in live
+            if instance.region_name == region
+        ]
+
+    def is_hidden(self, instance_id: str) -> bool:
+        """Return whether calls about instances don't know of this one yet."""
+        machine = self.machines.find(instance_id)
+        return machine is not None and machine.is_hidden(self.clock.now())
+
+    def count_call(self) -> None:
+        """Count a call about instances: one less from which hidden ones are hidden."""
+        for machine in self.machines.live():
+            machine.fate.hidden_calls = max(0, machine.fate.hidden_calls - 1)
+
+    def lifecycle(self, machine: Machine) -> Market:
+        """Return the market in which an instance was rented."""
+        return pool_of(self._instances[machine.id]).market
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return what there is to know of every instance, ended ones included, for JSON."""
+        return [
+            {
+                "id": machine.id,
+                "type": machine.instance_type,
+                "market": self.lifecycle(machine),
+                "zone": self._instances[machine.id].placement.zone,
+                "state": machine.state,
+                "health": machine.health,
+                "faults": machine.fate.names,
+                "launched_at": machine.launched_at,
+                "running_at": machine.running_at,
+                "booted_at": machine.booted_at,
+                "shutting_down_at": machine.shutting_down_at,
+                "terminated_at": machine.terminated_at,
+                "power_off_at": machine.power_off.due if machine.power_off else None,
+                "ends_at": machine.ending.due if machine.ending else None,
+                "reason": machine.reason_code,
+                "tags": _tags(self._instances[machine.id]),
+                "pid": machine.pid,
+            }
+            for machine in self.machines.all()
+        ]
+
+    def metadata(self, machine: Machine) -> dict[str, str]:
+        """Return what an instance's metadata service answers, by path under meta-data/."""
+        instance = self._instances[machine.id]
+        answers = {
+            "instance-id": machine.id,
+            "instance-type": machine.instance_type,
+            "local-ipv4": ADDRESS,
+            "placement/availability-zone": instance.placement.zone,
+            "placement/region": instance.region_name,
+            "instance-life-cycle": instance.lifecycle or "on-demand",
+        }
+        ending = machine.ending
+        if ending is not None and ending.code == "Server.SpotInstanceTermination":
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ending.due))
+            answers["spot/instance-action"] = f'{{"action": "terminate", "time": "{when}"}}'
+        return answers
+
+    def _mirror(self, machine: Machine) -> None:
+        instance = self._instances[machine.id]
+        if machine.state == "terminated":
+            instance.terminate()  # moto gives the volume and the network interface back
+        # moto has no door for these two.
+        instance._state = InstanceState(machine.state, STATE_CODES[machine.state])  # noqa: SLF001
+        instance._reason = machine.transition_reason  # noqa: SLF001
+        instance.state_reason = StateReason(machine.state_reason, machine.reason_code)
+
+
+class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
+    """moto's EC2 of one region, with real machines for its instances."""
+
+    __module__ = EC2Backend.__module__  # moto looks for its URLs next to a backend's module
+    ec2: ClassVar[EmulatedEC2]
+
+    def run_instances(
+        self, image_id: str, count: int, user_data: Any, security_group_names: Any, **kwargs: Any
+    ) -> Any:
+        instance_type = str(self._type_asked_for(kwargs))
+        if instance_type not in known_types() and not local.is_local(instance_type):
+            raise EC2ClientError(
+                "InvalidParameterValue",
+                f"The following supplied instance types do not exist: [{instance_type}]",
+            )
+        reservation = super().run_instances(
+            image_id, count, user_data, security_group_names, **kwargs
+        )
+        for instance in reservation.instances:
+            self.ec2.launched(instance, _script(instance.user_data))
+        return reservation
+
+    def terminate_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
+        instances = self.get_multi_instances_by_id(instance_ids)
+        for instance in instances:
+            if instance.disable_api_termination is True:
+                raise EC2ClientError(
+                    "OperationNotPermitted",
+                    f"The instance '{instance.id}' may not be terminated. Modify its "
+                    "'disableApiTermination' instance attribute and try again.",
+                )
+        ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown")
+        return list(self._end(instances, ending))
+
+    def stop_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
+        instances = self.get_multi_instances_by_id(instance_ids)
+        ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown", "stopping")
+        return list(self._end(instances, ending))
+
+    def all_reservations(self, filters: Any = None) -> list[Any]:
+        """Return what every call about instances starts from: all that EC2 knows of by now."""
+        known = super().all_reservations()
+        for reservation in known:  # a copy, so moto's own is left as it is
+            reservation.instances = [
+                each for each in reservation.instances if not self.ec2.is_hidden(each.id)
+            ]
+        known = [reservation for reservation in known if reservation.instances]
+        return known if filters is None else list(filter_reservations(known, filters))
+
+    def start_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
+        raise _unsupported(f"start {', '.join(instance_ids)}")
+
+    def reboot_instances(self, instance_ids: Sequence[str]) -> list[Any]:
+        raise _unsupported(f"reboot {', '.join(instance_ids)}")
+
+    def _end(self, instances: Sequence[Any], ending: Ending) -> Iterator[tuple[Any, Any]]:
+        for instance in instances:
+            yield instance, self.ec2.end(instance, ending)
+
+    def _type_asked_for(self, request: Mapping[str, Any]) -> Any:
+        if request.get("launch_template") and request.get("is_instance_type_default"):
+            version = self._get_template_from_args(request["launch_template"])
+            return version.data.get("InstanceType", request["instance_type"])
+        return request["instance_type"]
+
+
+def _backend(region: str) -> Any:
+    return ec2_backends[DEFAULT_ACCOUNT_ID][region]
+
+
+def _settings(instance: Any) -> dict[str, str]:
+    """Return what the environment of a machine says of its kind; this very machine has no pace."""
+    if local.is_local(instance.instance_type):
+        return {local.VARIABLE: "1"}
+    kind = known_types()[instance.instance_type]
+    paced = pacing.settings_for(
+        kind.gpu if kind.gpus else "",
+        _tags(instance).get(PACE_TAG, "0"),
+        scale=float(os.environ.get(pacing.SCALE_VARIABLE, "1")),
+    )
+    return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
+
+
+def _script(user_data: Any) -> str | None:
+    """Return user data as text; what is no text fails on the machine, as on EC2."""
+    if user_data is None:
+        return None
+    return base64.b64decode(str(user_data)).decode(errors="replace")
+
+
+def _unsupported(what: str) -> Any:
+    message = f"The emulator can't {what}: launch new instances instead."
+    return EC2ClientError("UnsupportedOperation", message)
+
+
+def _tags(instance: Any) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in instance.get_tags()}

@@ -1,0 +1,260 @@
+"""The faults that the emulator injects, as data: what happens, to whom, and how often.
+
+Three sorts: what becomes of *calls*, what becomes of *instances* once launched, and the *room*
+that there is for launches. docs/emulator.md shows each with its JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+Market = Literal["on-demand", "spot"]
+ANY = "*"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where an instance is: EC2 keeps its capacity by these three."""
+
+    instance_type: str
+    market: Market
+    zone: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """How often a fault strikes: `times` in all (None: without end), at a `rate` drawn by `seed`.
+
+    Which of the calls or launches that fit are struck depends on their number and the seed alone.
+    """
+
+    times: int | None = None
+    rate: float = 1.0
+    seed: int = 0
+
+    def strikes(self, number: int) -> bool:
+        """Return whether chance picks the fitting call or launch of this number, from 0."""
+        digest = hashlib.sha256(f"{self.seed}:{number}".encode()).digest()
+        return int.from_bytes(digest[:8]) < self.rate * 2**64
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFault(Repeated):
+    """What becomes of a call; `action` may be a pattern, `match` wants these parameters as well."""
+
+    action: str
+    match: Mapping[str, str] = field(default_factory=dict)
+
+    def fits(self, action: str, parameters: Mapping[str, str]) -> bool:
+        """Return whether the fault is about this call."""
+        wanted = self.match.items()
+        return fnmatchcase(action, self.action) and all(parameters.get(k) == v for k, v in wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallError(CallFault):
+    """EC2 refuses with an error of its own, and does nothing."""
+
+    code: str
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostAnswer(CallFault):
+    """EC2 acts, but the caller sees a broken connection or an internal error."""
+
+    answer: Literal["reset", "InternalError"] = "reset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttle:
+    """EC2 allows `burst` calls of an action, then `per_second`; None takes AWS's own figures."""
+
+    action: str = ANY
+    burst: float | None = None
+    per_second: float | None = None
+
+    def fits(self, action: str) -> bool:
+        """Return whether the fault is about calls of this action."""
+        return fnmatchcase(action, self.action)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which instances a fault is about; `type` may be a pattern, and so may the others."""
+
+    type: str = ANY
+    market: str = ANY
+    zone: str = ANY
+
+    @property
+    def name(self) -> str:
+        """The choice as it is written on the command line."""
+        return f"{self.type}:{self.market}:{self.zone}"
+
+    def fits(self, pool: Pool) -> bool:
+        """Return whether the fault is about instances of this pool."""
+        return (
+            fnmatchcase(pool.instance_type, self.type)
+            and fnmatchcase(pool.market, self.market)
+            and fnmatchcase(pool.zone, self.zone)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfLaunches(Choice, Repeated):
+    """What becomes of an instance that is launched from now on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowBoot(_OfLaunches):
+    """The instance stays pending for this long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoBoot(_OfLaunches):
+    """EC2 says running, but it never runs its user data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedBoot(_OfLaunches):
+    """The instance goes from pending to shutting-down by itself: Server.InternalError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowEnd(_OfLaunches):
+    """The instance is shutting-down for this long, not billing; its processes end at once."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hidden(_OfLaunches):
+    """EC2 hides the instance for so many calls about instances, and for so many seconds."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reclaim(_OfLaunches):
+    """AWS takes a spot instance back: so long after it runs, its notice included."""
+
+    market: str = "spot"
+    after: float = 0.0
+    notice: float = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill(_OfLaunches):
+    """The processes die so many seconds after the instance runs, and EC2 doesn't notice."""
+
+    after: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freeze(_OfLaunches):
+    """The processes stand still from so many seconds after it runs; EC2 doesn't notice."""
+
+    after: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity(Choice):
+    """No more of these than `instances` can be there at a time; None lifts the limit."""
+
+    instances: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota(Choice):
+    """No more than `vcpus` of these can run at a time; None lifts the limit."""
+
+    vcpus: int | None
+
+
+LaunchFault = SlowBoot | NoBoot | FailedBoot | SlowEnd | Hidden | Reclaim | Kill | Freeze
+Fault = CallError | LostAnswer | Throttle | LaunchFault | Capacity | Quota
+KINDS: dict[str, type[Fault]] = {
+    "error": CallError,
+    "lost-answer": LostAnswer,
+    "throttle": Throttle,
+    "capacity": Capacity,
+    "quota": Quota,
+    "slow-boot": SlowBoot,
+    "no-boot": NoBoot,
+    "failed-boot": FailedBoot,
+    "slow-end": SlowEnd,
+    "hidden": Hidden,
+    "reclaim": Reclaim,
+    "kill": Kill,
+    "freeze": Freeze,
+}
+_NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+def kind_of(fault: Fault) -> str:
+    """Return the name of a fault's kind."""
+    return _NAMES[type(fault)]
+
+
+def told(fault: Fault) -> dict[str, Any]:
+    """Return a fault as JSON has it."""
+    return {"kind": kind_of(fault), **asdict(fault)}
+
+
+Blow = Reclaim | Kill | Freeze
+"""What hits an instance some time after it has come to run."""
+
+
+@dataclass
+class Fate:
+    """The future of an instance; `boot_seconds` None means the emulator's own.
+
+    `blows` are in the order in which they fall, and leave the list as they do; `hidden_calls` go
+    down to 0. `names` are the kinds of the faults that made it.
+    """
+
+    boot_seconds: float | None = None
+    boot: Literal["works", "stays away", "fails"] = "works"
+    end_seconds: float = 0.0
+    hidden_calls: int = 0
+    hidden_seconds: float = 0.0
+    blows: list[Blow] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+def fate_of(faults: Sequence[LaunchFault]) -> Fate:
+    """Return the fate that faults make together; of two about the same, the later counts."""
+    fate = Fate(names=[kind_of(fault) for fault in faults])
+    for fault in faults:
+        _add(fate, fault)
+    fate.blows.sort(key=lambda blow: blow.after)
+    return fate
+
+
+def _add(fate: Fate, fault: LaunchFault) -> None:
+    match fault:
+        case SlowBoot():
+            fate.boot_seconds = fault.seconds
+        case NoBoot():
+            fate.boot = "stays away"
+        case FailedBoot():
+            fate.boot = "fails"
+        case SlowEnd():
+            fate.end_seconds = fault.seconds
+        case Hidden():
+            fate.hidden_calls, fate.hidden_seconds = fault.calls, fault.seconds
+        case Reclaim() | Kill() | Freeze():
+            fate.blows.append(fault)
+        case _:
+            assert_never(fault)

@@ -1,0 +1,114 @@
+"""One emulated machine: its states, its health, its fate, and the ends that are due to it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from cloudtune.infra.emulator.faults import Fate
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+    from pathlib import Path
+
+State = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
+STATE_CODES: dict[State, int] = {
+    "pending": 0,
+    "running": 16,
+    "shutting-down": 32,
+    "terminated": 48,
+    "stopping": 64,
+    "stopped": 80,
+}
+ENDS: dict[State, State] = {"shutting-down": "terminated", "stopping": "stopped"}
+_CAUSES: dict[str, str] = {
+    "Client.UserInitiatedShutdown": "User initiated shutdown",
+    "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
+    "Server.InternalError": "Internal error on launch",
+    "Server.SpotInstanceTermination": "Spot instance termination",
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """An end that is due: of which kind, when (epoch seconds), and AWS's code for the cause."""
+
+    due: float
+    code: str
+    to: Literal["shutting-down", "stopping"] = "shutting-down"
+
+
+@dataclass
+class Machine:
+    """One machine and everything that has happened to it; times are the emulator's epoch seconds.
+
+    `ending` is the end that AWS has announced, `power_off` the one that the machine itself has set.
+    A dead machine's processes are gone and a frozen one's stand still; EC2 says running of both.
+    """
+
+    id: str
+    instance_type: str
+    folder: Path
+    launched_at: float
+    script: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    stops_on_shutdown: bool = False
+    fate: Fate = field(default_factory=Fate)
+    health: Literal["well", "frozen", "dead"] = "well"
+    state: State = "pending"
+    running_at: float | None = None
+    booted_at: float | None = None
+    shutting_down_at: float | None = None
+    terminated_at: float | None = None
+    reason_code: str = ""
+    ending: Ending | None = None
+    power_off: Ending | None = None
+    pid: int | None = None
+    process: subprocess.Popen[bytes] | None = None
+    turn_began: float = 0.0  # of a machine that is booting: this computer's monotonic time
+    is_booting: bool = False
+    is_quiet: bool = False  # it is leaving, and its processes are gone
+
+    @property
+    def state_reason(self) -> str:
+        """What ended it, as EC2 words it; empty until then."""
+        return self.reason_code and f"{self.reason_code}: {_CAUSES[self.reason_code]}"
+
+    @property
+    def transition_reason(self) -> str:
+        """What ended it and when, as EC2 words it for a user's call; empty until then."""
+        if self.shutting_down_at is None:
+            return ""
+        when = time.strftime("%Y-%m-%d %H:%M:%S GMT", time.gmtime(self.shutting_down_at))
+        by_user = self.reason_code == "Client.UserInitiatedShutdown"
+        return f"{'User initiated' if by_user else self.state_reason} ({when})"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the machine bills or still has processes."""
+        return self.state not in ("terminated", "stopped")
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the machine has been told to end and its processes are being killed."""
+        return self.state in ENDS
+
+    def is_hidden(self, now: float) -> bool:
+        """Return whether EC2's calls about instances don't know of the machine yet."""
+        lasts = self.fate.hidden_seconds  # 0 hides nothing, wherever the clock is
+        unseen = self.fate.hidden_calls > 0 or 0 < lasts > now - self.launched_at
+        return unseen and self.state in ("pending", "running")
+
+    def may_end(self, now: float) -> bool:
+        """Return whether a leaving machine has been leaving for as long as it should."""
+        assert self.shutting_down_at is not None
+        lasts = self.fate.end_seconds
+        return lasts == 0 or now >= self.shutting_down_at + lasts
+
+    def due_end(self, now: float) -> Ending | None:
+        """Return the end whose time has come; who stands still or is dead can't end itself."""
+        power_off = self.power_off if self.health == "well" else None
+        ends = [end for end in (self.ending, power_off) if end is not None and now >= end.due]
+        return min(ends, key=lambda end: end.due, default=None)

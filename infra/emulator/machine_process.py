@@ -1,0 +1,274 @@
+"""The processes of one emulated machine: started from its user data, found again, and ended.
+
+A process belongs to a machine by any of three marks: it is in the session of the machine's first
+process, its environment carries the machine's id, or it descends from one of those. One mark alone
+is not enough: daemons start sessions of their own, and Ray's workers overwrite their environment
+with a process title.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.node import this_machine as local
+from cloudtune.infra.processes import is_running, same_process, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+ID_VARIABLE = "CLOUDTUNE_MACHINE"
+RECORD_NAME = "process.json"
+CONSOLE_NAME = "console.log"
+# A unix socket's path holds 107 characters; Ray adds up to 64 to its temp dir, scripts a few.
+LONGEST_TEMP_DIR = 36
+_SHUTDOWN_COMMAND = """\
+#!/bin/sh
+exec "{python}" -IS - "$@" <<'END'
+import json, sys, urllib.error, urllib.request
+request = urllib.request.Request("{url}", json.dumps(sys.argv[1:]).encode(), method="POST")
+try:
+    print(urllib.request.urlopen(request, timeout=10).read().decode())
+except urllib.error.HTTPError as error:
+    sys.exit(error.read().decode())
+END
+"""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose processes to look for: a machine, and its session where that is certain."""
+
+    machine: str
+    session: int | None
+
+
+def start(
+    machine: str, folder: Path, script: str, settings: Mapping[str, str], endpoint: str
+) -> subprocess.Popen[bytes]:
+    """Run a machine's user data in its folder, in a session of its own, and record who it is."""
+    (folder / "user-data").write_text(script)
+    _write_shutdown_command(folder, f"{endpoint}/_cloudtune/instances/{machine}/shutdown")
+    own = local.VARIABLE in settings
+    make = local.environment if own else _environment
+    environment = {
+        **make(folder, endpoint, machine),
+        ID_VARIABLE: machine,
+        **settings,
+        "TMPDIR": str(_make_temp_dir(folder)),
+    }
+    # Before it exists: an emulator killed at this very point still leaves a trace to clean up by.
+    _write_record(folder, machine, None)
+    with (folder / CONSOLE_NAME).open("ab") as output:
+        process = subprocess.Popen(
+            ["/bin/bash", str(folder / "user-data")],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _write_record(folder, machine, process.pid)
+    return process
+
+
+def _write_record(folder: Path, machine: str, pid: int | None) -> None:
+    created = None if pid is None else psutil.Process(pid).create_time()
+    record = {"machine": machine, "pid": pid, "pgid": pid, "create_time": created}
+    write_atomically(folder / RECORD_NAME, json.dumps(record))
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether the first process is over, without reaping it.
+
+    As a zombie it keeps its number from being given to a stranger while we still kill by session.
+    """
+    try:
+        return bool(psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def console(folder: Path) -> bytes:
+    """Return what a machine has printed; nothing if it has removed its own console."""
+    try:
+        return (folder / CONSOLE_NAME).read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def kill(owners: Collection[Owner]) -> set[str]:
+    """Send SIGKILL to every process of these machines; return the machines that still had one."""
+    found = _members(owners)
+    for process, _ in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return {machine for _, machine in found}
+
+
+def kill_all(owner: Owner, *, patience: float = 5.0) -> None:
+    """Kill until a machine has no process; those that it was just starting included."""
+    deadline = time.monotonic() + patience
+    while kill([owner]):
+        if time.monotonic() > deadline:
+            raise CloudtuneError(f"processes of {owner.machine} don't end when they are killed")
+        time.sleep(0.01)
+
+
+def freeze(owner: Owner, *, patience: float = 5.0) -> None:
+    """Stop every process of a machine where it stands (SIGSTOP), until none moves any more."""
+    deadline = time.monotonic() + patience
+    while moving := [each for each, _ in _members([owner]) if not _stands_still(each)]:
+        for process in moving:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        if time.monotonic() > deadline:
+            raise CloudtuneError(f"processes of {owner.machine} don't stand still when stopped")
+        time.sleep(0.01)
+
+
+def thaw(owner: Owner) -> None:
+    """Let the stopped processes of a machine go on (SIGCONT)."""
+    for process, _ in _members([owner]):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+def _stands_still(process: psutil.Process) -> bool:
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def tidy(folder: Path) -> None:
+    """Remove what an ended machine leaves behind, except its console log and user data."""
+    temp = folder / "tmp"
+    shutil.rmtree(temp.resolve(), ignore_errors=True)
+    temp.unlink(missing_ok=True)
+    (folder / RECORD_NAME).unlink(missing_ok=True)
+
+
+def end_leftovers(instances: Path, *, patience: float = 10.0) -> list[str]:
+    """End the machines that an emulator left running when it died; return their ids.
+
+    A process whose number was given to another since is never touched.
+    """
+    folders = [record.parent for record in sorted(instances.glob(f"*/{RECORD_NAME}"))]
+    owners = [_recorded_owner(folder) for folder in folders]
+    deadline = time.monotonic() + patience
+    while still := kill(owners) if owners else set():
+        if time.monotonic() > deadline:
+            raise CloudtuneError(
+                f"machines of a dead emulator don't end: {', '.join(sorted(still))} (see "
+                f"{instances}). End their processes by hand, then try again."
+            )
+        time.sleep(0.05)
+    for folder in folders:
+        tidy(folder)
+    return [owner.machine for owner in owners]
+
+
+def forget_old(instances: Path, *, keep: int) -> None:
+    """Remove the folders of all but the newest `keep` machines; call while none runs."""
+    folders = sorted(instances.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    for folder in folders[: max(0, len(folders) - keep)]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _recorded_owner(folder: Path) -> Owner:
+    record = json.loads((folder / RECORD_NAME).read_text())
+    pid = record["pid"]
+    certain = pid is not None and same_process(pid, record["create_time"])
+    return Owner(record["machine"], pid if certain else None)
+
+
+def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
+    """Return every living process of these machines, each with its machine."""
+    by_session = {owner.session: owner.machine for owner in owners if owner.session is not None}
+    wanted = {owner.machine for owner in owners}
+    alive = [process for process in psutil.process_iter() if is_running(process)]
+    machine_of = {
+        process.pid: machine
+        for process in alive
+        if (machine := _machine_of(process, by_session, wanted)) is not None
+    }
+    _add_descendants(machine_of, alive)
+    return [(process, machine_of[process.pid]) for process in alive if process.pid in machine_of]
+
+
+def _machine_of(
+    process: psutil.Process, by_session: Mapping[int, str], wanted: Collection[str]
+) -> str | None:
+    try:
+        machine = by_session.get(os.getsid(process.pid)) or process.environ().get(ID_VARIABLE)
+    except (psutil.Error, OSError):  # gone meanwhile, or another user's
+        return None
+    return machine if machine in wanted else None
+
+
+def _add_descendants(machine_of: dict[int, str], processes: Sequence[psutil.Process]) -> None:
+    parents: dict[int, int] = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            parents[process.pid] = process.ppid()
+    added = True
+    while added:
+        fresh = {
+            pid: machine_of[parent]
+            for pid, parent in parents.items()
+            if pid not in machine_of and parent in machine_of
+        }
+        machine_of.update(fresh)
+        added = bool(fresh)
+
+
+def _environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
+    """Return the clean environment of a machine: nothing of ours leaks in but PYTHONPATH."""
+    environment = {
+        "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{endpoint}/_imds/{machine}",
+        "AWS_ENDPOINT_URL": endpoint,
+        # Emulated GPUs are CPU slots: several machines would take this machine's first GPU.
+        "CUDA_VISIBLE_DEVICES": "",
+        "AWS_ACCESS_KEY_ID": "emulated",
+        "AWS_SECRET_ACCESS_KEY": "emulated",
+        # gloo binds to the address of the host name by default; every machine is on loopback.
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    if "PYTHONPATH" in os.environ:
+        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return environment
+
+
+def _write_shutdown_command(folder: Path, url: str) -> None:
+    command = folder / "bin" / "shutdown"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(_SHUTDOWN_COMMAND.format(python=sys.executable, url=url))
+    command.chmod(0o755)
+
+
+def _make_temp_dir(folder: Path) -> Path:
+    """Return a private temp dir for the machine, short enough for Ray's sockets."""
+    inside = folder / "tmp"
+    if len(str(inside)) <= LONGEST_TEMP_DIR:
+        inside.mkdir(exist_ok=True)
+        return inside
+    outside = Path(tempfile.mkdtemp(prefix="ct-", dir="/tmp"))
+    inside.symlink_to(outside)
+    return outside

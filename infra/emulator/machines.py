@@ -1,0 +1,282 @@
+"""The emulated machines: their states over time, their turns to boot, and their ends.
+
+    pending ──boot delay──> running ──> shutting-down ──processes gone──> terminated
+                               └──────> stopping ───────processes gone──> stopped
+
+A machine's fate, and its health, say where it leaves this path.
+Nothing here knows HTTP or moto. One loop calls `tick`; requests call the rest, from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Literal, assert_never
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.emulator import machine_process
+from cloudtune.infra.emulator.faults import Freeze, Kill, Reclaim
+from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
+from cloudtune.infra.emulator.machine_process import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from cloudtune.infra.emulator.faults import Blow
+
+
+class Clock:
+    """This machine's time, moved by what `move` was told so far.
+
+    The processes of the machines have this machine's time whatever the clock says: a clock that
+    has been moved is also one that disagrees with theirs.
+    """
+
+    def __init__(self) -> None:
+        self._offset = 0.0
+
+    @property
+    def offset(self) -> float:
+        """Seconds by which it is ahead of this machine's time."""
+        return self._offset
+
+    def now(self) -> float:
+        """Return the emulator's time in epoch seconds."""
+        return time.time() + self._offset
+
+    def move(self, seconds: float) -> None:
+        """Jump forward, or back by negative seconds."""
+        self._offset += seconds
+
+
+READY_LINE = b"cloudtune-node ready"
+# Of 32 Ray nodes that start at once on two cores none survives Ray's own 30 s start limit.
+BOOTING_AT_ONCE = 4
+LONGEST_BOOT_S = 30.0
+_log = logging.getLogger(__name__)
+_SHUTDOWN_DELAY = re.compile(r"\+?(\d+)")
+
+
+class Machines:
+    """Every machine of one emulator; `on_change` is called at each change of state."""
+
+    def __init__(
+        self,
+        folder: Path,
+        endpoint: str,
+        boot_seconds: float,
+        clock: Clock,
+        on_change: Callable[[Machine], None],
+    ) -> None:
+        self.folder = folder
+        self.clock = clock
+        self.lock = threading.RLock()
+        self._endpoint = endpoint
+        self._boot_seconds = boot_seconds
+        self._on_change = on_change
+        self._machines: dict[str, Machine] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, machine: Machine) -> None:
+        """Take a pending machine in; `tick` boots it."""
+        with self.lock:
+            machine.folder.mkdir()
+            self._machines[machine.id] = machine
+
+    def find(self, machine_id: str) -> Machine | None:
+        """Return a machine, ended ones included."""
+        return self._machines.get(machine_id)
+
+    def all(self) -> list[Machine]:
+        """Return every machine there ever was, oldest first."""
+        with self.lock:
+            return list(self._machines.values())
+
+    def live(self) -> list[Machine]:
+        """Return the machines that bill or still have processes."""
+        return [machine for machine in self.all() if machine.is_live]
+
+    def end(self, machine: Machine, ending: Ending) -> None:
+        """Begin a machine's end now; once begun, an end is not begun again."""
+        with self.lock:
+            if machine.is_leaving or machine.state == "terminated":
+                return
+            if machine.state == "stopped" and ending.to == "stopping":
+                return
+            machine.ending = machine.power_off = None
+            machine.shutting_down_at = self.clock.now()
+            machine.reason_code = ending.code
+            self._enter(machine, ending.to)
+
+    def end_all(self) -> None:
+        """Begin the end of every live machine, as when the emulator is told to stop."""
+        for machine in self.live():
+            machine.fate.end_seconds = 0.0
+            self.end(machine, Ending(self.clock.now(), "Client.UserInitiatedShutdown"))
+
+    def reclaim(self, machine: Machine, notice: float) -> float:
+        """Have AWS take a machine back, at once where the notice is 0; return when."""
+        with self.lock:
+            ending = Ending(self.clock.now() + notice, "Server.SpotInstanceTermination")
+            if notice > 0:
+                machine.ending = ending
+            else:
+                self.end(machine, ending)
+            return ending.due
+
+    def kill(self, machine: Machine) -> None:
+        """End every process of a machine, and have it never start one; EC2 doesn't notice."""
+        with self.lock:
+            machine.health = "dead"
+            machine_process.kill_all(_owner(machine))
+
+    def freeze(self, machine: Machine) -> None:
+        """Stop every process of a machine where it stands; EC2 doesn't notice."""
+        with self.lock:
+            if machine.health == "well":
+                machine.health = "frozen"
+                machine_process.freeze(_owner(machine))
+
+    def thaw(self, machine: Machine) -> None:
+        """Let the processes of a frozen machine go on; a power-off that is overdue follows."""
+        with self.lock:
+            if machine.health == "frozen":
+                machine.health = "well"
+                machine_process.thaw(_owner(machine))
+
+    def shutdown_command(self, machine: Machine, arguments: Sequence[str]) -> str:
+        """Carry out `shutdown -P +N`, `shutdown -P now` or `shutdown -c` given on the machine.
+
+        Raises:
+            ValueError: the arguments mean nothing that is supported.
+        """
+        if "-c" in arguments:
+            machine.power_off = None
+            return "Shutdown cancelled."
+        times = [word for word in arguments if word not in ("-P", "-h", "--poweroff")]
+        if len(times) != 1 or times[0].startswith("-"):
+            raise ValueError("usage: shutdown [-P] +MINUTES|now, or shutdown -c")
+        match = _SHUTDOWN_DELAY.fullmatch("0" if times[0] == "now" else times[0])
+        if match is None:
+            raise ValueError(f"shutdown: {times[0]!r} is neither +MINUTES nor now")
+        due = self.clock.now() + 60.0 * int(match[1])
+        to: Literal["shutting-down", "stopping"] = (
+            "stopping" if machine.stops_on_shutdown else "shutting-down"
+        )
+        machine.power_off = Ending(due, "Client.InstanceInitiatedShutdown", to)
+        return f"Shutdown scheduled for {time.strftime('%F %T GMT', time.gmtime(due))}."
+
+    def tick(self) -> None:
+        """Do what is due: delays over, turns to boot, endings, processes that are to go."""
+        with self.lock:
+            now = self.clock.now()
+            for machine in self.live():
+                self._progress(machine, now)
+            self._give_turns(now)
+            self._finish_ends(now)
+
+    def _progress(self, machine: Machine, now: float) -> None:
+        if machine.state == "pending" and now - machine.launched_at >= self._boot_delay(machine):
+            self._boot(machine, now)
+        if machine.is_booting and self._boot_is_over(machine):
+            machine.is_booting = False
+        if machine.state == "running":
+            self._strike(machine, now)
+        ending = machine.due_end(now)
+        if ending is not None:
+            self.end(machine, ending)
+
+    def _boot_delay(self, machine: Machine) -> float:
+        given = machine.fate.boot_seconds
+        return self._boot_seconds if given is None else given
+
+    def _boot(self, machine: Machine, now: float) -> None:
+        if machine.fate.boot == "fails":
+            self.end(machine, Ending(now, "Server.InternalError"))
+            return
+        machine.running_at = now
+        self._enter(machine, "running")
+
+    def _strike(self, machine: Machine, now: float) -> None:
+        """Let fall on a running machine what is due by its fate."""
+        assert machine.running_at is not None
+        blows = machine.fate.blows
+        while blows and now >= machine.running_at + blows[0].after and not machine.is_leaving:
+            self._fall(machine, blows.pop(0))
+
+    def _fall(self, machine: Machine, blow: Blow) -> None:
+        try:
+            self._hit(machine, blow)
+        except CloudtuneError as error:  # the other machines have to go on
+            _log.warning("%s: %s", machine.id, error)
+
+    def _hit(self, machine: Machine, blow: Blow) -> None:
+        match blow:
+            case Reclaim():
+                self.reclaim(machine, blow.notice)
+            case Kill():
+                self.kill(machine)
+            case Freeze():
+                self.freeze(machine)
+            case _:
+                assert_never(blow)
+
+    def _boot_is_over(self, machine: Machine) -> bool:
+        assert machine.process is not None
+        return (
+            machine.state != "running"
+            or READY_LINE in machine_process.console(machine.folder)
+            or time.monotonic() - machine.turn_began > LONGEST_BOOT_S
+            or machine_process.has_ended(machine.process)
+        )
+
+    def _give_turns(self, now: float) -> None:
+        machines = self._machines.values()
+        free = BOOTING_AT_ONCE - sum(machine.is_booting for machine in machines)
+        waiting = [
+            machine
+            for machine in machines
+            if machine.state == "running"
+            and machine.booted_at is None
+            and machine.script
+            and machine.fate.boot == "works"
+            and machine.health == "well"
+        ]
+        for machine in waiting[:free]:
+            assert machine.script is not None
+            machine.booted_at = now
+            machine.turn_began = time.monotonic()
+            machine.process = machine_process.start(
+                machine.id, machine.folder, machine.script, machine.settings, self._endpoint
+            )
+            machine.pid = machine.process.pid
+            machine.is_booting = True
+
+    def _finish_ends(self, now: float) -> None:
+        leaving = [machine for machine in self._machines.values() if machine.is_leaving]
+        loud = [machine for machine in leaving if not machine.is_quiet]
+        still = machine_process.kill([_owner(machine) for machine in loud]) if loud else set()
+        for machine in leaving:
+            machine.is_quiet = machine.id not in still
+            if machine.is_quiet and machine.may_end(now):
+                self._finish_end(machine, now)
+
+    def _finish_end(self, machine: Machine, now: float) -> None:
+        if machine.process is not None:
+            machine.process.wait()  # nothing of it lives; this frees its number
+            machine.process = None
+        machine_process.tidy(machine.folder)
+        machine.is_booting = False
+        machine.terminated_at = now if machine.state == "shutting-down" else None
+        self._enter(machine, ENDS[machine.state])
+
+    def _enter(self, machine: Machine, state: State) -> None:
+        machine.state = state
+        self._on_change(machine)
+
+
+def _owner(machine: Machine) -> Owner:
+    return Owner(machine.id, machine.process.pid if machine.process is not None else None)

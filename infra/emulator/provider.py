@@ -1,0 +1,109 @@
+"""The emulated EC2 as a cloud to rent from, and what every cloud on this machine has of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cloudtune.infra.aws import pricing
+from cloudtune.infra.aws.provider import Ec2Speaking
+from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.provider import Cloud, Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.catalog import Catalog, InstanceType, Market
+    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.schema import Experiment
+
+IMAGE = "ami-0c1000000000emul8"
+PACE_TAG = "cloudtune:pace"
+_NO_ACCOUNT = "emulated"
+_HOME_REGION = "us-east-1"
+
+
+class OnThisMachine(Ec2Speaking):
+    """A cloud whose EC2 runs on this machine, in `folder` of cloudtune's home."""
+
+    asks_first = ""
+    folder = ""
+
+    def known_types(self) -> Mapping[str, InstanceType]:
+        """Return every type of EC2's price table."""
+        return pricing.instance_types()
+
+    def check(self, experiment: Experiment) -> None:
+        """Pass: nothing is needed that an experiment doesn't have."""
+
+    def found(
+        self,
+        home: Path,
+        regions: Collection[str],
+        asked: str | None,  # noqa: ARG002
+    ) -> list[Cloud]:
+        """Return the emulated EC2 in each region that was used, if it runs."""
+        emulator = find_emulator(home / self.folder)
+        if emulator is None:
+            return []
+        return [
+            cloud_at(home / self.folder, region, emulator.endpoint)
+            for region in sorted({_HOME_REGION, *regions})
+        ]
+
+    def own_address(self) -> str:
+        """Return the loopback: instances are processes of this machine."""
+        return "127.0.0.1"
+
+
+class Emulated(OnThisMachine):
+    """An EC2 that anyone has: instances are processes here, and training is paced by a table."""
+
+    name = "emulated"
+    folder = "emulator"
+    paced = True
+
+    def instance_types(self, settings: Settings) -> list[InstanceType]:
+        """Return the types that an experiment names, patterns resolved."""
+        return pricing.types_named(settings.region, settings.instances)
+
+    def catalog(
+        self,
+        settings: Settings,
+        markets: Sequence[Market],
+        home: Path,  # noqa: ARG002
+    ) -> Catalog:
+        """Return the prices of our own table."""
+        return pricing.catalog(settings.region, markets, settings.zones)
+
+    def open(
+        self,
+        experiment: Experiment,
+        home: Path,
+        *,
+        pace: bool,
+        adopt: bool = False,  # noqa: ARG002
+    ) -> Cloud:
+        """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
+        seed = experiment.seed if pace else None
+        return emulated(home / self.folder, experiment.cloud.region, pace=seed)
+
+
+def emulated(folder: Path, region: str, *, pace: int | None) -> Cloud:
+    """Return the emulated EC2 of a folder, started if it doesn't run.
+
+    `pace` seeds the noise on the speed curve by which machines pace training; None turns the
+    pacing off.
+    """
+    tags = {PACE_TAG: "off" if pace is None else str(pace)}
+    return cloud_at(folder, region, ensure_emulator(folder).endpoint, tags)
+
+
+def cloud_at(folder: Path, region: str, url: str, tags: Mapping[str, str] | None = None) -> Cloud:
+    """Return the EC2 that runs in a folder; closing it ends it if nobody has an instance there."""
+    close = partial(stop_emulator, folder, only_if_idle=True)
+    return Cloud(Endpoint(region, url, _NO_ACCOUNT), {"ImageId": IMAGE}, tags or {}, close)
+
+
+EMULATED = Emulated()

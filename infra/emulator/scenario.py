@@ -1,0 +1,216 @@
+"""The scenario of an emulator: the faults still to come, and the calls and launches they meet."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cloudtune.infra.emulator.faults import (
+    CallError,
+    CallFault,
+    Capacity,
+    Fault,
+    LaunchFault,
+    LostAnswer,
+    Pool,
+    Quota,
+    Repeated,
+    Throttle,
+    kind_of,
+    told,
+)
+from cloudtune.infra.emulator.requests import Ec2Error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_CallFault = TypeVar("_CallFault", bound=CallFault)
+_CALLS_KEPT = 5000
+# Burst and refill per second, for each action. Those of reading are on AWS's page on throttling
+# (docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html); the others are what we remember
+# of its table, not checked again.
+_AWS_RATES = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}
+_AWS_READING = (100.0, 20.0)
+_AWS_WRITING = (50.0, 5.0)
+_STATUS = {
+    "InternalError": 500,
+    "InternalFailure": 500,
+    "RequestLimitExceeded": 503,
+    "ServiceUnavailable": 503,
+    "Unavailable": 503,
+}
+
+
+@dataclass
+class _Live:
+    """A fault with what is left of it."""
+
+    fault: Fault
+    left: int | None = None
+    met: int = 0
+
+    def strikes(self) -> bool:
+        """Count one fitting call or launch; return whether this one is struck."""
+        assert isinstance(self.fault, Repeated)
+        self.met += 1
+        struck = self.left != 0 and self.fault.strikes(self.met - 1)
+        if struck and self.left is not None:
+            self.left -= 1
+        return struck
+
+    def rest(self) -> dict[str, Any]:
+        """Return what is still to come, for JSON."""
+        if isinstance(self.fault, Repeated):
+            return told(replace(self.fault, times=self.left))
+        return told(self.fault)
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    at: float
+
+
+class Scenario:
+    """The faults to come and the newest calls; any thread may ask. `now` is the emulator's time."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lock = threading.RLock()
+        self._faults: list[_Live] = []
+        self._buckets: dict[str, _Bucket] = {}
+        self._calls: deque[dict[str, Any]] = deque(maxlen=_CALLS_KEPT)
+
+    def replace(self, faults: Iterable[Fault]) -> None:
+        """Set the faults to come; those not used up are forgotten, the calls are kept."""
+        with self._lock:
+            self._faults = []
+            self._buckets = {}
+            self.add(faults)
+
+    def add(self, faults: Iterable[Fault]) -> None:
+        """Put faults after those to come; a limit of room takes the place of the one it equals."""
+        with self._lock:
+            for fault in faults:
+                if isinstance(fault, Capacity | Quota):
+                    self._lift(fault)
+                if fault != _lifted(fault):
+                    times = fault.times if isinstance(fault, Repeated) else None
+                    self._faults.append(_Live(fault, times))
+
+    def _lift(self, limit: Capacity | Quota) -> None:
+        self._faults = [
+            live
+            for live in self._faults
+            if type(live.fault) is not type(limit) or _lifted(live.fault) != _lifted(limit)
+        ]
+
+    def refuse(self, action: str, parameters: Mapping[str, str]) -> None:
+        """Record a call, and raise the error that waits for it, if any."""
+        with self._lock:
+            call = {
+                "time": self._now(),
+                "action": action,
+                "instance_type": parameters.get("InstanceType"),
+                "fault": None,
+            }
+            self._calls.append(call)
+            error = self._throttled(action) or self._error(action, parameters)
+            if error is not None:
+                call["fault"] = error.code
+                raise error
+
+    def loses(self, action: str, parameters: Mapping[str, str]) -> str | None:
+        """Return how the answer to a call is lost, "reset" or an error code; None if it is not."""
+        with self._lock:
+            fault = self._struck(LostAnswer, action, parameters)
+            if fault is None:
+                return None
+            self._calls[-1]["fault"] = kind_of(fault)
+            return fault.answer
+
+    def befall(self, pool: Pool) -> list[LaunchFault]:
+        """Return what is to become of an instance that is being launched, and count it."""
+        with self._lock:
+            found = [
+                live.fault
+                for live in self._faults
+                if isinstance(live.fault, LaunchFault) and live.fault.fits(pool) and live.strikes()
+            ]
+            self._forget_spent()
+            return found
+
+    def capacities(self) -> list[Capacity]:
+        """Return the limits on how many instances there can be."""
+        with self._lock:
+            return [live.fault for live in self._faults if isinstance(live.fault, Capacity)]
+
+    def quotas(self) -> list[Quota]:
+        """Return the limits on running vCPUs."""
+        with self._lock:
+            return [live.fault for live in self._faults if isinstance(live.fault, Quota)]
+
+    def report(self) -> dict[str, Any]:
+        """Return what is left and what was called, for JSON."""
+        with self._lock:
+            return {"faults": [live.rest() for live in self._faults], "calls": list(self._calls)}
+
+    def _throttled(self, action: str) -> Ec2Error | None:
+        rates = [live.fault for live in self._faults if isinstance(live.fault, Throttle)]
+        rate = next((rate for rate in rates if rate.fits(action)), None)
+        if rate is None or self._has_token(action, *_figures(action, rate)):
+            return None
+        return ec2_error("RequestLimitExceeded", f"Request limit exceeded: {action}.")
+
+    def _has_token(self, action: str, burst: float, per_second: float) -> bool:
+        now = self._now()
+        bucket = self._buckets.setdefault(action, _Bucket(burst, now))
+        gained = max(0.0, now - bucket.at) * per_second
+        bucket.tokens, bucket.at = min(burst, bucket.tokens + gained), now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+    def _error(self, action: str, parameters: Mapping[str, str]) -> Ec2Error | None:
+        fault = self._struck(CallError, action, parameters)
+        return None if fault is None else ec2_error(fault.code, fault.message or fault.code)
+
+    def _struck(
+        self, kind: type[_CallFault], action: str, parameters: Mapping[str, str]
+    ) -> _CallFault | None:
+        """Return the first fault of a kind that strikes this call."""
+        for live in self._faults:
+            fault = live.fault
+            if isinstance(fault, kind) and fault.fits(action, parameters) and live.strikes():
+                self._forget_spent()
+                return fault
+        return None
+
+    def _forget_spent(self) -> None:
+        self._faults = [live for live in self._faults if live.left != 0]
+
+
+def ec2_error(code: str, message: str) -> Ec2Error:
+    """Return an error with the HTTP status that EC2 gives it."""
+    # EC2 says 500 for a want of capacity: to its clients that is a fault of the server.
+    usual = 500 if code.startswith("Insufficient") else 400
+    return Ec2Error(code, message, _STATUS.get(code, usual))
+
+
+def _figures(action: str, rate: Throttle) -> tuple[float, float]:
+    reading = action.startswith(("Describe", "Get", "List", "Search"))
+    burst, per_second = _AWS_RATES.get(action, _AWS_READING if reading else _AWS_WRITING)
+    return (
+        burst if rate.burst is None else rate.burst,
+        per_second if rate.per_second is None else rate.per_second,
+    )
+
+
+def _lifted(fault: Fault) -> Fault | None:
+    """Return a limit of room without its number; None for other faults."""
+    if isinstance(fault, Capacity):
+        return replace(fault, instances=None)
+    return replace(fault, vcpus=None) if isinstance(fault, Quota) else None

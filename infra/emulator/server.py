@@ -1,0 +1,253 @@
+"""The emulator's HTTP side: EC2 for boto3, metadata for the machines, control for cloudtune.
+
+POST /                                  EC2 (signed calls); every other service is moto's own
+PUT, GET /_imds/<id>/latest/…           the metadata service of one machine
+/_cloudtune/…                           `control`
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+import psutil
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+from cloudtune.infra.emulator.control import Control, text, to_json
+from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
+from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
+from cloudtune.infra.emulator.machines import Clock
+from cloudtune.infra.emulator.requests import Ec2Error, Tokens
+from cloudtune.infra.emulator.scenario import Scenario, ec2_error
+from cloudtune.infra.processes import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from cloudtune.infra.emulator.faults import Fault
+
+STATE_FILE = "emulator.json"
+TICK_S = 0.05
+KEPT_FOLDERS = 20
+_SCOPE = re.compile(r"/([a-z0-9-]+)/ec2/aws4_request")
+_ABOUT_INSTANCES = frozenset(
+    {"CreateTags", "DescribeInstances", "DescribeInstanceStatus", "TerminateInstances"}
+)
+_INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
+_log = logging.getLogger(__name__)
+
+
+class Application:
+    """The WSGI application: ours in front, moto behind."""
+
+    def __init__(self) -> None:
+        self.ec2: EmulatedEC2  # set by `attach`, when the port is known
+        self.last_request = time.monotonic()
+        self.closing = False
+        self.clock = Clock()
+        self.scenario = Scenario(self.clock.now)
+        self._moto = DomainDispatcherApplication(create_backend_app)
+
+    def attach(self, ec2: EmulatedEC2) -> None:
+        """Take the instances in; before that no request is answered."""
+        self.ec2 = ec2
+        self._tokens = Tokens(ec2.is_live)
+        self._control = Control(ec2, self.scenario, lambda: self.closing)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        self.last_request = time.monotonic()
+        return self._answer(Request(environ))(environ, start_response)
+
+    def close(self, *, only_if_idle: bool) -> bool:
+        """Refuse launches from now on; return False, changing nothing, when asked not to."""
+        with self.ec2.machines.lock:
+            if only_if_idle and self.ec2.machines.live():
+                return False
+            self.closing = True
+            return True
+
+    def _answer(self, request: Request) -> Response:
+        if request.path == "/_cloudtune/shutdown":
+            done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
+            return to_json({"closing": done}, 200 if done else 409)
+        if request.path.startswith("/_cloudtune/"):
+            return self._control.answer(request)
+        if request.path.startswith("/_imds/"):
+            return self._metadata(request)
+        scope = _SCOPE.search(request.headers.get("Authorization", ""))
+        if scope is None:
+            return Response.from_app(self._moto, request.environ, buffered=True)
+        try:
+            return self._ec2_call(request, scope[1])
+        except Ec2Error as error:
+            return Response(error.xml(), status=error.status, mimetype="text/xml")
+
+    def _ec2_call(self, request: Request, region: str) -> Response:
+        parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
+        action = parameters.get("Action", "")
+        self.scenario.refuse(action, parameters)
+        answer = self._act(request, region, action, parameters)
+        lost = self.scenario.loses(action, parameters)
+        if lost == "reset":
+            _break_connection(request)
+        elif lost is not None:
+            raise ec2_error(lost, "An internal error has occurred.")
+        return answer
+
+    def _act(
+        self, request: Request, region: str, action: str, parameters: dict[str, str]
+    ) -> Response:
+        if action == "RunInstances":
+            return self._run_instances(request, region, parameters)
+        answer = self._ask_moto(request, parameters)
+        if action in _ABOUT_INSTANCES:
+            self.ec2.count_call()
+        return answer
+
+    def _run_instances(self, request: Request, region: str, parameters: dict[str, str]) -> Response:
+        with self.ec2.machines.lock:
+            if self.closing:
+                raise Ec2Error("Unavailable", "The emulator is shutting down.", 503)
+            again = self._tokens.replay(region, parameters)
+            if again is not None:
+                return Response(again, mimetype="text/xml")
+            response = self._ask_moto(request, self.ec2.place(region, parameters))
+            if response.status_code == 200:
+                body = response.get_data()
+                instances = [found.decode() for found in _INSTANCE_ID.findall(body)]
+                self._tokens.remember(region, parameters, instances, body)
+            return response
+
+    def _ask_moto(self, request: Request, parameters: dict[str, str]) -> Response:
+        body = urlencode(parameters).encode()
+        environ = {
+            **request.environ,
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": io.BytesIO(body),
+        }
+        return Response.from_app(self._moto, environ, buffered=True)
+
+    def _metadata(self, request: Request) -> Response:
+        machine_id, _, path = request.path.removeprefix("/_imds/").partition("/")
+        machine = self.ec2.machines.find(machine_id)
+        if machine is None:
+            return text("no such instance", 404)
+        if request.method == "PUT" and path == "latest/api/token":
+            seconds = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "21600")
+            return Response(
+                f"token-of-{machine_id}",
+                mimetype="text/plain",
+                headers={"X-aws-ec2-metadata-token-ttl-seconds": seconds},
+            )
+        answer = self.ec2.metadata(machine).get(path.removeprefix("latest/meta-data/"))
+        return text("not found", 404) if answer is None else text(answer)
+
+
+def _break_connection(request: Request) -> None:
+    """End the connection of a request as a network that fails does: no answer, a reset.
+
+    Raises:
+        ConnectionResetError: always; the server takes it for the caller's going away.
+    """
+    connection = request.environ["werkzeug.socket"]
+    # Closed with time 0 to linger, the connection is reset.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionResetError("the answer is lost, as the scenario has it")
+
+
+def serve(
+    home: Path, port: int, boot_seconds: float, idle_exit: float, faults: Sequence[Fault] = ()
+) -> None:
+    """Serve until told to stop or idle for `idle_exit` seconds; leaves no machine running."""
+    for machine in end_leftovers(home / "instances"):
+        _log.warning("ended %s, left running by an emulator that died", machine)
+    application = Application()
+    server = make_server("127.0.0.1", port, application, threaded=True, request_handler=_Quiet)
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    clock, scenario = application.clock, application.scenario
+    application.attach(EmulatedEC2(home, endpoint, boot_seconds, clock, scenario))
+    forget_old(home / "instances", keep=KEPT_FOLDERS)
+    _warm_up(application)
+    scenario.replace(faults)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: application.close(only_if_idle=False))
+    threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
+    _announce(home, endpoint)
+    try:
+        _loop(application, idle_exit)
+    finally:
+        _end(application, server, home)
+
+
+def _loop(application: Application, idle_exit: float) -> None:
+    while not application.closing:
+        application.ec2.machines.tick()
+        if time.monotonic() - application.last_request > idle_exit:
+            application.close(only_if_idle=True)
+        time.sleep(TICK_S)
+
+
+def _end(application: Application, server: BaseWSGIServer, home: Path) -> None:
+    machines = application.ec2.machines
+    machines.end_all()
+    while machines.live():
+        machines.tick()
+        time.sleep(TICK_S)
+    (home / STATE_FILE).unlink(missing_ok=True)
+    server.shutdown()
+    _log.info("stopped")
+
+
+def _announce(home: Path, endpoint: str) -> None:
+    state = {
+        "pid": os.getpid(),
+        "create_time": psutil.Process().create_time(),
+        "endpoint": endpoint,
+        "started_at": time.time(),
+    }
+    write_atomically(home / STATE_FILE, json.dumps(state))
+    resident = psutil.Process().memory_info().rss / 2**20
+    _log.info("serving %s as pid %d, %.0f MiB resident", endpoint, os.getpid(), resident)
+
+
+def _warm_up(application: Application) -> None:
+    """Have moto load what the first calls need, which takes it about a second."""
+    import moto.autoscaling  # noqa: PLC0415 - terminating an instance tells these two
+    import moto.elbv2  # noqa: F401, PLC0415
+
+    environ = Request.from_values(
+        method="POST",
+        headers={
+            "Authorization": f"AWS4-HMAC-SHA256 Credential=x/20260101/{DEFAULT_REGION}"
+            "/ec2/aws4_request, SignedHeaders=host, Signature=0"
+        },
+        data={"Action": "DescribeInstances", "Version": "2016-11-15"},
+    ).environ
+    Response.from_app(application, environ, buffered=True)
+
+
+class _Quiet(WSGIRequestHandler):
+    """A request handler that writes no line per request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
+        """Log errors only."""
+        if type == "error":
+            _log.error(message, *args)

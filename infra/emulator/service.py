@@ -1,0 +1,245 @@
+"""The EC2 that runs on this machine: find it, start it, stop it; `python -m` runs it.
+
+An emulator belongs to a home folder:
+
+    emulator.json         where it serves and who it is; there while it runs
+    emulator.lock         held while one is started or stopped
+    emulator.log
+    instances/<id>/       a machine's HOME: user-data, console.log, process.json, tmp
+
+Cheap to import: moto is loaded by the emulator's own process only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.node import this_machine as local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.infra.emulator.faults import Fault
+
+LONGEST_START_S = 60.0
+LONGEST_END_S = 30.0
+FAULTS_VARIABLE = "CLOUDTUNE_EMULATOR_FAULTS"
+_POLL_S = 0.05
+# Settings of the caller that must not reach the emulator: a profile that doesn't exist breaks
+# botocore, and a machine's mark would have the emulator killed as one of that machine's processes.
+_KEPT_OUT = ("AWS_PROFILE", "AWS_ENDPOINT_URL", "CLOUDTUNE_MACHINE")
+_LAUNCH = '"$@" >>"$CLOUDTUNE_EMULATOR_LOG" 2>&1 </dev/null & echo $!'
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A running emulator."""
+
+    endpoint: str
+    pid: int
+    home: Path
+
+
+def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
+    """Return the emulator of `home`, started afresh when none runs; callers at once get one.
+
+    `boot_seconds` (from launch to running) counts only for one that is started here.
+
+    The faults of the file that CLOUDTUNE_EMULATOR_FAULTS names count likewise.
+
+    Raises:
+        UsageError: that file holds no faults.
+        CloudtuneError: it doesn't come up; the message carries the end of its log.
+    """
+    home = home.absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home):
+        emulator = find_emulator(home)
+        if emulator is None:
+            _wait_until_gone(home)  # one that is just ending; two would fight over the machines
+            emulator = _start(home, boot_seconds)
+        return emulator
+
+
+def find_emulator(home: Path) -> Emulator | None:
+    """Return the emulator of `home` if it runs, answers and is not about to end."""
+    state = _read_state(home)
+    if state is None or not _is_alive(state):
+        return None
+    answer = _call(f"{state['endpoint']}/_cloudtune/ping", "GET")
+    if answer is None or answer["pid"] != state["pid"] or answer["closing"]:
+        return None
+    return Emulator(state["endpoint"], state["pid"], home.absolute())
+
+
+def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
+    """End the emulator of `home`; return False, leaving it, if it is not idle and that counts.
+
+    Idle means that no instance of anyone is live. The emulator itself decides, so that no launch
+    slips in between. Returns when its process is gone; True also if there was none.
+    """
+    if not home.exists():
+        return True
+    with _locked(home):
+        state = _read_state(home)
+        if state is not None and _is_alive(state):
+            url = f"{state['endpoint']}/_cloudtune/shutdown?only_if_idle={int(only_if_idle)}"
+            answer = _call(url, "POST")
+            if answer is not None and not answer["closing"]:
+                return False
+            _wait_until_gone(home)
+        return True
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve an emulator in the foreground until it is told to stop or has been idle."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cloudtune.infra.emulator.service", description=main.__doc__
+    )
+    parser.add_argument("--home", type=Path, required=True, help="its folder; made when missing")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--boot-seconds", type=float, default=4.0, help="from launch to running")
+    parser.add_argument("--idle-exit", type=float, default=120.0, help="seconds")
+    options = parser.parse_args(arguments)
+    home = options.home.absolute()
+    state = _read_state(home)
+    if state is not None and _is_alive(state):
+        raise UsageError(f"an emulator already runs in {home}; stop it, or use another --home")
+    home.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+
+    from cloudtune.infra.emulator.server import serve  # noqa: PLC0415 - loads moto: a second
+
+    serve(home, options.port, options.boot_seconds, options.idle_exit, _faults_at_start())
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    with (home / "emulator.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _faults_at_start() -> list[Fault]:
+    """Return the faults of the file that the environment names, none where it names none.
+
+    Raises:
+        UsageError: there is no such file, or it holds something else.
+    """
+    given = os.environ.get(FAULTS_VARIABLE)
+    if not given:
+        return []
+    from cloudtune.infra.emulator.fault_files import read_faults  # noqa: PLC0415 - rarely needed
+
+    try:
+        return read_faults(Path(given))
+    except UsageError as error:
+        raise UsageError(f"{FAULTS_VARIABLE}: {error}") from None
+
+
+def _start(home: Path, boot_seconds: float) -> Emulator:
+    _faults_at_start()  # a mistake in them is told here, not in a log
+    (home / "emulator.json").unlink(missing_ok=True)
+    pid = _launch(home, boot_seconds)
+    deadline = time.monotonic() + LONGEST_START_S
+    while time.monotonic() < deadline and _runs(pid):
+        emulator = find_emulator(home)
+        if emulator is not None:
+            return emulator
+        time.sleep(_POLL_S)
+    raise CloudtuneError(
+        f"the EC2 emulator died at start, or took over {LONGEST_START_S:.0f} s. The end of its "
+        f"log, {home / 'emulator.log'}:\n{_end_of_log(home)}"
+    )
+
+
+def _launch(home: Path, boot_seconds: float) -> int:
+    """Start the emulator as nobody's child, so that no caller has to reap it; return its pid."""
+    command = [sys.executable, "-m", "cloudtune.infra.emulator.service", "--home", str(home)]
+    environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
+    # This machine as an instance is to have them again.
+    environment |= local.kept(name for name in _KEPT_OUT if name.startswith("AWS_"))
+    environment["CLOUDTUNE_EMULATOR_LOG"] = str(home / "emulator.log")
+    printed = subprocess.run(
+        ["/bin/sh", "-c", _LAUNCH, "sh", *command, "--boot-seconds", str(boot_seconds)],
+        check=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ).stdout
+    return int(printed)
+
+
+def _read_state(home: Path) -> dict[str, Any] | None:
+    try:
+        state: dict[str, Any] = json.loads((home / "emulator.json").read_text())
+    except FileNotFoundError:
+        return None
+    return state
+
+
+def _is_alive(state: dict[str, Any]) -> bool:
+    from cloudtune.infra.processes import same_process  # noqa: PLC0415 - psutil: 30 ms
+
+    return same_process(state["pid"], state["create_time"])
+
+
+def _runs(pid: int) -> bool:
+    import psutil  # noqa: PLC0415 - 30 ms
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _call(url: str, method: str) -> dict[str, Any] | None:
+    """Return the JSON answer, of refusals too, or None where nobody answers."""
+    # A proxy of the environment knows nothing of this machine's loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, method=method)  # noqa: S310 - http, from our own file
+    try:
+        with opener.open(request, timeout=10) as response:
+            answer: dict[str, Any] = json.load(response)
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            answer = json.load(refusal)
+    except OSError:
+        return None
+    return answer
+
+
+def _wait_until_gone(home: Path) -> None:
+    state = _read_state(home)
+    deadline = time.monotonic() + LONGEST_END_S
+    while state is not None and _is_alive(state):
+        if time.monotonic() > deadline:
+            raise CloudtuneError(
+                f"the EC2 emulator (pid {state['pid']}) neither answers nor ends; see "
+                f"{home / 'emulator.log'}, and end that process by hand"
+            )
+        time.sleep(_POLL_S)
+
+
+def _end_of_log(home: Path) -> str:
+    log = home / "emulator.log"
+    return "\n".join(log.read_text().splitlines()[-15:]) if log.exists() else "(empty)"
+
+
+if __name__ == "__main__":
+    main()

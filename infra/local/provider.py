@@ -1,0 +1,73 @@
+"""This machine as a cloud to rent from: one instance, with its own GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.emulator.provider import PACE_TAG, OnThisMachine, cloud_at
+from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from cloudtune.infra.node.this_machine import catalog, this_machine
+from cloudtune.infra.provider import PRICE_TAG
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cloudtune.catalog import Catalog, InstanceType, Market
+    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.provider import Cloud
+
+
+class ThisMachine(OnThisMachine):
+    """This machine as a cloud of one instance, at the price that its user gives."""
+
+    name = "local"
+    folder = "local"
+    paced = False
+
+    def instance_types(self, settings: Settings) -> list[InstanceType]:
+        """Return this machine, with as many slots as the experiment says."""
+        return [this_machine(settings.slots)]
+
+    def catalog(
+        self,
+        settings: Settings,
+        markets: Sequence[Market],  # noqa: ARG002
+        home: Path,  # noqa: ARG002
+    ) -> Catalog:
+        """Return the one offer there is, at its user's price."""
+        return catalog(settings.region, settings.slots, settings.price or 0.0)
+
+    def open(
+        self,
+        experiment: Experiment,
+        home: Path,
+        *,
+        pace: bool,  # noqa: ARG002  its GPUs are real
+        adopt: bool = False,
+    ) -> Cloud:
+        """Return this machine as a cloud of one instance; an EC2 of its own is started for it.
+
+        Raises:
+            UsageError: another run has the machine.
+        """
+        folder = home / self.folder
+        # Started afresh, it has the environment of this command, not of an earlier one.
+        if not stop_emulator(folder, only_if_idle=True) and not adopt:
+            raise UsageError(
+                "another run has this machine (`cloudtune status` shows it); wait for its end, or "
+                "free the machine with `cloudtune gc` if that run has died"
+            )
+        price = repr(experiment.cloud.price or 0.0)
+        emulator = ensure_emulator(folder, boot_seconds=0.0)
+        tags = {PACE_TAG: "off", PRICE_TAG: price}
+        return cloud_at(folder, experiment.cloud.region, emulator.endpoint, tags)
+
+    def zones(self, cloud: Cloud) -> tuple[str, ...]:  # noqa: ARG002
+        """Return (): there is this machine alone."""
+        return ()
+
+
+LOCAL = ThisMachine()

@@ -1,0 +1,1 @@
+"""An instance's side: its boot, agent, workers, GPUs, lease and notices."""

@@ -1,0 +1,469 @@
+"""The agent of a node: starts, feeds and ends the workers of all sessions there.
+
+Every node has one, and it outlives the controller: what its workers report is kept, numbered, until
+a controller acknowledges it. Made a Ray actor by `agents.py`; nothing here knows Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.node.forks import Forks
+from cloudtune.infra.node.gpu_sharing import NodeGpus
+from cloudtune.infra.node.gpus import GpuSlots
+from cloudtune.infra.node.lease import Lease
+from cloudtune.infra.node.messages import (
+    Acknowledge,
+    Begin,
+    Described,
+    Done,
+    Epoch,
+    Failure,
+    Gone,
+    Grant,
+    Interruption,
+    Leave,
+    Lost,
+    Message,
+    Outbox,
+    Ready,
+    Remark,
+    Stop,
+)
+from cloudtune.infra.node.worker import STOP_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
+
+    from cloudtune.infra.node.messages import Body, Order, Part, Training, WorkerSlot
+
+_TICK_SECONDS = 0.5
+_WARM_SECONDS = 60.0
+_KILL_SECONDS = STOP_SECONDS + 2.0
+_DRAIN_SECONDS = 5.0
+_SPARE_PAUSE = 30.0
+_SLOT_SECONDS = 120.0
+_TAIL_BYTES = 400
+_FAULT = "a fault ended all that share GPU"
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker process: what it is called, how to speak to it, on which GPU it is."""
+
+    name: str
+    connection: Connection[Order, Body]
+    gpu: int
+    share: float = 1.0
+    session: str = ""  # a spare one has none yet
+    rank: int = 0
+    log: str = ""
+    has_told: bool = False
+    """Whether the worker has said why it ends."""
+    listener: threading.Thread | None = None
+
+
+@dataclass
+class _Local:
+    """The part of a session on this node. A message about a session may come before the session."""
+
+    part: Part | None = None
+    rendezvous: str = ""
+    socket: socket.socket | None = None
+    workers: dict[int, _Worker] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
+    epoch: int = 0
+    granted: int = 0
+    asked_at: float = 0.0
+    stopping_since: float | None = None
+    begun: bool = False
+    gone: int | None = None
+    """The number of the session's last message."""
+
+    def is_overdue(self) -> bool:
+        """Whether the session's workers should have ended long since."""
+        since = self.stopping_since
+        return since is not None and time.monotonic() >= since + _KILL_SECONDS
+
+    def is_unplaced(self) -> bool:
+        """Whether a session has waited for GPUs longer than the one before can take to end."""
+        waits = self.part is not None and not self.begun and self.stopping_since is None
+        return waits and time.monotonic() >= self.asked_at + _SLOT_SECONDS
+
+
+@contextlib.contextmanager
+def _told_on_stderr() -> Iterator[None]:
+    """Say what went wrong where a person finds it, and go on."""
+    try:
+        yield
+    except CloudtuneError as error:
+        sys.stderr.write(f"{error}\n")
+
+
+class Agent:
+    """The sessions of one node. Methods answer at once, but `hello` and `messages`, which wait.
+
+    Args:
+        address: where the workers of other nodes reach this one.
+        gpus: how many this node has; without CUDA they are numbers only.
+        training: what the sessions have in common.
+        logs: the folder for what workers print: <session>.<rank>.log, and zygote.log.
+        spares: whether to keep a worker ready on each free GPU; by default where there is CUDA.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        gpus: int,
+        training: Training,
+        logs: Path,
+        *,
+        spares: bool | None = None,
+    ) -> None:
+        self._address = address
+        self._training = training
+        self._logs = logs
+        self._gpus = NodeGpus(gpus)
+        self._keeps_spares = self._gpus.are_real if spares is None else spares
+        self._slots = GpuSlots(gpus)
+        self._outbox = Outbox()
+        self._locals: dict[str, _Local] = {}
+        self._workers: dict[str, _Worker] = {}  # by name
+        self._spares: dict[int, _Worker] = {}  # by GPU
+        self._no_spare_before: dict[int, float] = {}  # by GPU: one that breaks spare workers
+        self._forked = 0
+        self._lock = threading.RLock()
+        self._remarked = ""
+        self._leased_until = math.inf  # the first lease is the machine's own business
+        self._closing = threading.Event()
+        self.duties: list[Callable[[], None]] = [
+            self._end_the_faulted,
+            self._end_with_its_lease,
+            self._remark,
+        ]
+        """What else is to be looked after twice a second."""
+        logs.mkdir(parents=True, exist_ok=True)
+        seen = self._environment(0, 1.0)  # one GPU, if any, as what it forks
+        self._forks = Forks(training.train, seen, logs / "zygote.log", self._note_exit)
+        threading.Thread(target=self._tick, name="tick", daemon=True).start()
+
+    def hello(self) -> dict[str, str | int]:
+        """Return what is to be known of this agent: its pid, the zygote's and what that says.
+
+        Waits until workers start at once, a minute at most: see `Forks.wait_until_warm`.
+        `mps`: why packed workers take turns on a GPU, empty where they needn't.
+        """
+        self._forks.wait_until_warm(_WARM_SECONDS)
+        forks, gpus = self._forks, self._gpus
+        return {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note, "mps": gpus.notice}
+
+    def renew(self, until: float) -> None:
+        """Put off the end of this node to that time (Unix), by a lease at most."""
+        lease = Lease.of_this_node()
+        if lease is not None:
+            with _told_on_stderr():  # asked again in a minute
+                self._leased_until = lease.renew(until)
+
+    def _remark(self) -> None:
+        """Tell once why packed workers take turns on their GPU."""
+        text = self._gpus.notice
+        if text and text != self._remarked:
+            self._remarked = text
+            self._outbox.add("", 0, Remark(text))
+
+    def _end_with_its_lease(self) -> None:
+        """Shut the node down when its lease is over, to the second."""
+        lease = Lease.of_this_node()
+        if lease is not None and time.time() >= self._leased_until:
+            with _told_on_stderr():
+                lease.end_now()
+
+    def note_interruption(self, due: float) -> None:
+        """Tell that the cloud takes this node back (Unix time): the controller, and each worker."""
+        self._outbox.add("", 0, Interruption(due))
+        with self._lock:
+            for worker in self._workers.values():
+                self._send(worker, Leave())
+
+    # ---- what the controller asks for ----------------------------------------------------
+
+    def start(self, part: Part, rendezvous: str = "") -> str:
+        """Start this node's workers of a session; returns where its workers meet.
+
+        The agent that is given no `rendezvous` has rank 0, and chooses it. Asked once more, nothing
+        is started. Without room, the session waits for it, and is lost where none comes in time.
+        """
+        with self._lock:
+            local = self._locals.setdefault(part.session, _Local())
+            if local.part is None:
+                local.part, local.asked_at = part, time.monotonic()
+                local.granted = max(local.granted, part.assignment.until_epoch)
+                local.rendezvous = rendezvous
+                if not rendezvous and part.slots[0].world_size > 1:
+                    local.socket = socket.create_server((self._address, 0))
+                    local.rendezvous = f"{self._address}:{local.socket.getsockname()[1]}"
+                self._place_waiting()
+            return local.rendezvous
+
+    def grant(self, session: str, until_epoch: int) -> None:
+        """Let a session train on to that epoch."""
+        with self._lock:
+            local = self._locals.setdefault(session, _Local())
+            local.granted = max(local.granted, until_epoch)
+            for worker in local.workers.values():
+                self._send(worker, Grant(local.granted))
+
+    def acknowledge(self, session: str, epoch: int) -> None:
+        """Let a session drop its checkpoints of earlier epochs."""
+        with self._lock:
+            local = self._locals.get(session)
+            if local is not None and 0 in local.workers:
+                self._send(local.workers[0], Acknowledge(epoch))
+
+    def stop(self, session: str) -> None:
+        """End a session's workers on this node wherever they are; the message of it is `Gone`."""
+        with self._lock:
+            local = self._locals.setdefault(session, _Local())
+            if local.stopping_since is None:
+                self._end(local)
+                self._place_waiting()
+
+    def messages(self, after: int, acknowledged: int, seconds: float) -> list[Message]:
+        """Return the messages after that number, once there are any, or none after so long.
+
+        What is acknowledged is kept no longer.
+        """
+        with self._lock:
+            for name, local in list(self._locals.items()):
+                if local.gone is not None and local.gone <= acknowledged:
+                    del self._locals[name]
+        return self._outbox.wait(after, acknowledged, seconds)
+
+    def describe(self) -> dict[str, Described]:
+        """Return the sessions of which anything is here, or is not acknowledged."""
+        with self._lock:
+            return {
+                name: Described(
+                    frozenset(local.ready),
+                    local.epoch,
+                    local.granted,
+                    local.gone is not None,
+                    self._outbox.last,
+                )
+                for name, local in self._locals.items()
+                if local.part is not None
+            }
+
+    def close(self) -> None:
+        """End everything here."""
+        self._closing.set()
+        self._forks.close()
+        self._outbox.close()
+        self._gpus.close()
+
+    # ---- slots and processes -------------------------------------------------------------
+
+    def _place_waiting(self) -> None:
+        """Begin the sessions for which there is room, in the order in which they came."""
+        for local in list(self._locals.values()):
+            if local.part is None or local.begun:
+                continue
+            if local.stopping_since is not None:
+                local.begun = True
+                self._finish(local)
+                continue
+            gpus = self._slots.take(local.part.session, local.part.gpus, local.part.gpu)
+            if gpus is not None:
+                self._begin(local, local.part, gpus)
+        self._keep_spares()
+
+    def _begin(self, local: _Local, part: Part, gpus: tuple[int, ...]) -> None:
+        local.begun = True
+        assignment = dataclasses.replace(part.assignment, until_epoch=local.granted)
+        for slot, gpu in zip(part.slots, gpus, strict=True):
+            worker = self._worker_on(gpu, slot)
+            worker.session, worker.rank, worker.share = part.session, slot.rank, slot.share
+            worker.log = str(self._logs / f"{part.session}.{slot.rank}.log")
+            local.workers[slot.rank] = worker
+            listens = local.socket is not None and slot.rank == 0
+            rendezvous, now = local.rendezvous, time.time()
+            begin = Begin(self._training, slot, assignment, rendezvous, listens, worker.log, now)
+            self._send(worker, begin)
+            if listens and local.socket is not None:
+                with contextlib.suppress(OSError):  # it is gone; its end is told
+                    send_handle(worker.connection, local.socket.fileno(), os.getpid())
+                local.socket.close()
+
+    def _worker_on(self, gpu: int, slot: WorkerSlot) -> _Worker:
+        """Return a worker process for a slot: the spare one of the GPU, or a fresh one."""
+        spare = self._spares.pop(gpu, None)
+        if spare is not None and slot.share == 1.0:
+            return spare
+        if spare is not None:
+            self._send(spare, Stop())
+        return self._fork(gpu, self._environment(gpu, slot.share), warm=False)
+
+    def _environment(self, gpu: int, share: float) -> dict[str, str]:
+        """Return what a worker with that share of a GPU has in its environment, before CUDA is."""
+        return {**self._gpus.environment(gpu, share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+    def _fork(self, gpu: int, environment: dict[str, str], *, warm: bool) -> _Worker:
+        self._forked += 1
+        name = f"worker-{self._forked}"
+        worker = _Worker(name, self._forks.fork(name, environment, warm=warm), gpu)
+        self._workers[name] = worker
+        worker.listener = threading.Thread(
+            target=self._listen, args=(worker,), name=name, daemon=True
+        )
+        worker.listener.start()
+        return worker
+
+    def _keep_spares(self) -> None:
+        if not self._keeps_spares or self._closing.is_set():
+            return
+        now = time.monotonic()
+        for gpu in self._slots.free():
+            if gpu not in self._spares and now >= self._no_spare_before.get(gpu, now):
+                environment = self._environment(gpu, 1.0)
+                self._spares[gpu] = self._fork(gpu, environment, warm=self._gpus.are_real)
+
+    def _send(self, worker: _Worker, order: Order) -> None:
+        with contextlib.suppress(OSError):  # it is gone; its end is told
+            worker.connection.send(order)
+
+    # ---- what the workers tell -----------------------------------------------------------
+
+    def _listen(self, worker: _Worker) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._hear(worker, worker.connection.recv())
+
+    def _hear(self, worker: _Worker, body: Body) -> None:
+        with self._lock:
+            local = self._locals[worker.session]
+            if isinstance(body, Ready):
+                local.ready.add(worker.rank)
+            elif isinstance(body, Epoch):
+                local.epoch = body.report["epoch"]
+            if isinstance(body, Failure) and worker.share < 1.0:
+                body = self._not_its_own(worker, body)
+            self._outbox.add(worker.session, worker.rank, body)
+            if isinstance(body, Failure | Done | Lost):
+                worker.has_told = True
+                self._end(local)
+
+    def _not_its_own(self, worker: _Worker, failure: Failure) -> Failure | Lost:
+        """Return a packed worker's failure, or where a fault on the GPU ended all, the loss."""
+        if failure.out_of_memory or not self._gpus.is_faulted(worker.gpu):
+            return failure
+        return Lost(f"{_FAULT} {worker.gpu}; it said: {failure.error}")
+
+    def _note_exit(self, name: str, status: int | None) -> None:
+        worker = self._workers[name]
+        if worker.listener is not None:
+            worker.listener.join(_DRAIN_SECONDS)  # what it has said before comes first
+        with self._lock:
+            del self._workers[name]
+            worker.connection.close()
+            if self._spares.get(worker.gpu) is worker:
+                del self._spares[worker.gpu]
+                self._no_spare_before[worker.gpu] = time.monotonic() + _SPARE_PAUSE
+            local = self._locals.get(worker.session)
+            if local is not None:
+                self._note_end(local, worker, status)
+
+    def _note_end(self, local: _Local, worker: _Worker, status: int | None) -> None:
+        # Asked to end, it exits with 0, or is killed when that takes too long.
+        asked = local.stopping_since is not None and (status in (0, None) or local.is_overdue())
+        if not worker.has_told and not asked:
+            self._outbox.add(worker.session, worker.rank, Lost(_cause(worker, status)))
+            self._end(local)
+        del local.workers[worker.rank]
+        if not local.workers:
+            self._finish(local)
+            self._place_waiting()
+
+    def _end(self, local: _Local) -> None:
+        """Have the workers of a session end; those that don't are killed in a while."""
+        if local.stopping_since is None:
+            local.stopping_since = time.monotonic()
+            for worker in local.workers.values():
+                self._send(worker, Stop())
+
+    def _finish(self, local: _Local) -> None:
+        assert local.part is not None
+        self._slots.give(local.part.session)
+        if local.socket is not None:
+            local.socket.close()
+        local.gone = self._outbox.add(local.part.session, local.part.slots[0].rank, Gone())
+
+    # ---- from time to time ---------------------------------------------------------------
+
+    def _tick(self) -> None:
+        while not self._closing.wait(_TICK_SECONDS):
+            with self._lock:
+                self._kill_stubborn()
+                self._give_up_unplaced()
+                self._keep_spares()
+            for duty in self.duties:
+                duty()
+
+    def _kill_stubborn(self) -> None:
+        for local in filter(_Local.is_overdue, self._locals.values()):
+            for worker in local.workers.values():
+                pid = self._forks.pid_of(worker.name)
+                if pid is not None:
+                    self._gpus.release(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)
+
+    def _give_up_unplaced(self) -> None:
+        """Tell of the sessions for which no GPU came free that they are lost."""
+        late = [local for local in self._locals.values() if local.is_unplaced()]
+        for local in late:
+            assert local.part is not None
+            reason = f"no room on this node's GPUs for {_SLOT_SECONDS:g} s; others still hold them"
+            self._outbox.add(local.part.session, local.part.slots[0].rank, Lost(reason))
+            self._end(local)
+        if late:
+            self._place_waiting()
+
+    def _end_the_faulted(self) -> None:
+        """End the packed workers of a GPU whose MPS had to be started afresh: they are lost."""
+        for gpu in self._gpus.check():
+            with self._lock:
+                for worker in list(self._workers.values()):
+                    if worker.gpu == gpu and worker.share < 1.0 and not worker.has_told:
+                        worker.has_told = True
+                        self._outbox.add(worker.session, worker.rank, Lost(f"{_FAULT} {gpu}"))
+                        self._end(self._locals[worker.session])
+
+
+def _cause(worker: _Worker, status: int | None) -> str:
+    """Return how a worker ended, with the last line that it printed."""
+    if status is None:
+        how = "died with the process that it was forked from"
+    elif status < 0:
+        how = f"was killed by {signal.Signals(-status).name}"
+    else:
+        how = f"exited with status {status}"
+    told = f"the worker of rank {worker.rank} {how}; see {worker.log}"
+    with contextlib.suppress(OSError):
+        lines = Path(worker.log).read_bytes()[-_TAIL_BYTES:].decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"{told}, which ends: {last}" if last else told
+    return told

@@ -1,0 +1,153 @@
+"""What an instance runs at boot: join the cluster, and stay until the machine goes.
+
+Started by the user data (`user_data`), on AWS and on the emulator alike. The machine learns who it
+is from the instance metadata service, starts Ray, and prints READY when the node has joined.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass
+
+from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, own_gpus
+from cloudtune.infra.node.lease import lease_environment
+
+READY = "cloudtune-node ready"
+LOGS_VARIABLE = "CLOUDTUNE_LOGS"
+INSTANCE_LABEL = "cloudtune/instance"
+INTENT_LABEL = "cloudtune/intent"
+METADATA_VARIABLE = "CLOUDTUNE_METADATA"
+"""Where this node's metadata are, where boto3 is to go on asking AWS's for credentials."""
+_AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+_METADATA = "http://169.254.169.254"
+_OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
+
+
+@dataclass(frozen=True)
+class Join:
+    """Where and as what an instance joins: the cluster's address, the intent, its GPUs.
+
+    `until` is the last moment (Unix time) to which its lease may be put off; None: not at all.
+    """
+
+    address: str
+    intent: str
+    gpus: int
+    until: float | None = None
+
+
+def user_data(join: Join, lease_minutes: int) -> str:
+    """Return the script that EC2 runs when the instance boots.
+
+    The script's first act is the last brake on money: the machine powers itself off, and so
+    terminates, when the lease ends, whatever becomes of the controller; `lease` has the rest.
+    """
+    until = [] if join.until is None else ["--until", str(math.floor(join.until))]
+    arguments = shlex.join(
+        ["--address", join.address, "--intent", join.intent, "--gpus", str(join.gpus), *until]
+    )
+    return (
+        "#!/bin/bash\n"
+        f"shutdown -P +{lease_minutes}\n"
+        f"exec python3 -m cloudtune.infra.node.boot {arguments}\n"
+    )
+
+
+def metadata(path: str) -> str:
+    """Return one item of the instance metadata service (IMDSv2)."""
+    root = os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE) or _METADATA
+    root = root.rstrip("/")
+    token = urllib.request.Request(  # noqa: S310  http to a link-local address
+        f"{root}/latest/api/token",
+        method="PUT",
+        headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"},
+    )
+    # A proxy of the environment knows nothing of a link-local address.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(token, timeout=10) as answer:
+        secret = answer.read().decode()
+    item = urllib.request.Request(  # noqa: S310
+        f"{root}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": secret}
+    )
+    with opener.open(item, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def ray_command(join: Join, instance: str, address: str) -> list[str]:
+    """Return the command that starts Ray on this machine."""
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+        f"--address={join.address}",
+        f"--node-ip-address={address}",
+        f"--num-gpus={join.gpus}",
+        "--num-cpus=0",  # trials are counted in GPUs, and no idle workers are started
+        f"--object-store-memory={_OBJECT_STORE_BYTES}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--dashboard-agent-listen-port=0",
+        "--include-log-monitor=false",
+        "--disable-usage-stats",
+        f"--labels={INSTANCE_LABEL}={instance},{INTENT_LABEL}={join.intent}",
+    ]
+    if "TMPDIR" in os.environ:
+        command.append(f"--temp-dir={os.environ['TMPDIR']}")
+    return command
+
+
+def ray_environment(join: Join, instance: str) -> dict[str, str]:
+    """Return the environment of Ray on this machine."""
+    ours = {
+        "RAY_CLOUD_INSTANCE_ID": instance,
+        "RAY_NODE_TYPE_NAME": join.intent,
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    }
+    found = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
+    # Ray refuses to count GPUs that are hidden; which ones are ours, the agent knows by `found`.
+    others = {name: value for name, value in os.environ.items() if name != VISIBLE}
+    return {**others, **ours, GPUS_VARIABLE: found, **lease_environment(join.until)}
+
+
+def main() -> int:
+    """Join the cluster and stay; return Ray's exit code."""
+    parser = argparse.ArgumentParser(prog="cloudtune.infra.node.boot")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--intent", required=True)
+    parser.add_argument("--gpus", required=True, type=int)
+    parser.add_argument("--until", type=float)
+    given = parser.parse_args()
+    join = Join(given.address, given.intent, given.gpus, given.until)
+    instance, address = metadata("instance-id"), metadata("local-ipv4")
+    say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
+    with subprocess.Popen(
+        ray_command(join, instance, address),
+        env=ray_environment(join, instance),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as ray:
+        assert ray.stdout is not None
+        for line in ray.stdout:
+            say(line.rstrip())
+            if "Ray runtime started" in line:
+                say(READY)
+    return ray.returncode
+
+
+def say(line: str) -> None:
+    """Print a line to the machine's console."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The agent's side of the zygote: start it, have it fork, hear of ends, start it again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
+from cloudtune.infra.node.zygote import MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from cloudtune.infra.node.messages import Body, Order
+
+_MAX_STARTS = 4
+_LONG_ENOUGH = 60.0
+_END_SECONDS = 5.0
+
+
+class Forks:
+    """Forks worker processes, in milliseconds once it is warm; what is asked before waits.
+
+    Args:
+        train: the user's function, "file.py:function" in the current folder.
+        environment: what the zygote has more of in its own: which GPU the user's module sees there.
+        log: what the zygote prints, and workers do before they train.
+        on_end: called with a worker's name and exit status when it and all that it started are
+            gone; the status is None where the zygote died with it.
+    """
+
+    def __init__(
+        self,
+        train: str,
+        environment: Mapping[str, str],
+        log: Path,
+        on_end: Callable[[str, int | None], None],
+    ) -> None:
+        self._train = train
+        self._environment = environment
+        self._log = log
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._pids: dict[str, int | None] = {}
+        self._closing = False
+        self._settled = threading.Event()  # it forks at once, or never will
+        self._starts = 0
+        self.note = "warming up"
+        """What is to be known of the zygote."""
+        self._start("")
+
+    def _start(self, without: str) -> None:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "cloudtune.infra.node.zygote",
+            "--train",
+            self._train,
+        ]
+        command += ["--control", str(its.fileno()), *(["--without", without] if without else [])]
+        with its, self._log.open("ab") as log:
+            self._zygote = subprocess.Popen(
+                command,
+                env={**os.environ, **self._environment},
+                pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._control = ours
+        self._starts += 1
+        self._started = time.monotonic()
+        self._settled.clear()
+        threading.Thread(target=self._listen, args=(ours,), name="zygote", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The zygote's."""
+        return self._zygote.pid
+
+    def wait_until_warm(self, seconds: float) -> None:
+        """Wait until a fork takes milliseconds, but not for a zygote older than that."""
+        self._settled.wait(max(0.0, self._started + seconds - time.monotonic()))
+
+    def fork(
+        self, name: str, environment: Mapping[str, str], *, warm: bool = False
+    ) -> Connection[Order, Body]:
+        """Return the connection to a new worker of that name, which waits for what to train.
+
+        A worker that could not be forked is told of as one that ended.
+        """
+        ours, its = socket.socketpair()
+        with self._lock, its:
+            self._pids[name] = None
+            with contextlib.suppress(OSError):  # it has just died: the end of all is on its way
+                request = pickle.dumps(Fork(name, environment, warm=warm))
+                socket.send_fds(self._control, [request], [its.fileno()])
+        return Connection(ours.detach())
+
+    def pid_of(self, name: str) -> int | None:
+        """Return the process of a worker that lives."""
+        return self._pids.get(name)
+
+    def close(self) -> None:
+        """End the zygote, and with it all workers."""
+        with self._lock:
+            self._closing = True
+            self._settled.set()
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._zygote.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it is still importing
+            self._zygote.kill()
+            self._zygote.wait()
+
+    def _listen(self, control: socket.socket) -> None:
+        with contextlib.suppress(OSError), control:
+            while data := control.recv(MESSAGE_BYTES):
+                self._hear(pickle.loads(data))  # noqa: S301  the zygote is our child
+        self._zygote.wait()
+        with self._lock:
+            orphans = list(self._pids)
+            self._pids.clear()
+            if not self._closing and self._may_start():
+                self._start("the zygote died with it")
+        for name in orphans:
+            self._on_end(name, None)
+
+    def _may_start(self) -> bool:
+        if time.monotonic() - self._started > _LONG_ENOUGH:
+            self._starts = 0
+        if self._starts < _MAX_STARTS:
+            return True
+        self.note = f"the zygote has died {self._starts} times; see {self._log}"
+        self._settled.set()
+        return False
+
+    def _hear(self, message: Warm | Forked | Exited) -> None:
+        match message:
+            case Warm(without):
+                self.note = f"warm, without the user's module: {without}" if without else "warm"
+                self._settled.set()
+            case Forked(name, pid):
+                self._pids[name] = pid
+            case Exited(name, status):
+                self._pids.pop(name, None)
+                self._on_end(name, status)

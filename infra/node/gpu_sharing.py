@@ -1,0 +1,98 @@
+"""The GPUs of one node as its agent sees them: which worker sees which, packed or alone."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, gpus
+from cloudtune.infra.node.mps import MpsDaemons
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_CHECK_SECONDS = 2.0
+_ECHO_SECONDS = 5.0
+"""Within it a client of a server that is gone has met its end."""
+
+
+class NodeGpus:
+    """So many GPUs, named by number: real ones, or on a machine without as many, numbers only.
+
+    MPS is started when the first packed worker comes, so that a run without any has none of it.
+    Any thread may call.
+    """
+
+    def __init__(self, count: int) -> None:
+        found = gpus(os.environ.get(GPUS_VARIABLE))
+        self._gpus = found[:count] if len(found) >= count else ()
+        self._mps: MpsDaemons | None = None
+        self._checked_at = 0.0
+        self._restarted: dict[int, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def are_real(self) -> bool:
+        """Whether there are as many as were asked for."""
+        return bool(self._gpus)
+
+    @property
+    def notice(self) -> str:
+        """Why packed workers share a GPU by time-slicing; empty where none are, or MPS does it."""
+        return "" if self._mps is None else self._mps.notice
+
+    def environment(self, gpu: int, share: float) -> Mapping[str, str]:
+        """Return what a worker with that share of a GPU needs in its environment before CUDA."""
+        if not self._gpus:
+            return {VISIBLE: ""}
+        if share >= 1.0:
+            return {VISIBLE: self._gpus[gpu].uuid}
+        with self._lock:
+            if self._mps is None:
+                # Sockets need short names, which the folder for logs doesn't have.
+                folder = Path(tempfile.mkdtemp(prefix="m"))
+                self._mps = MpsDaemons(folder, self._gpus)
+            return self._mps.environment(gpu, share)
+
+    def is_faulted(self, gpu: int) -> bool:
+        """Return whether what the workers on a GPU meet is the end of its MPS server.
+
+        One faulting client ends all; their errors are then nobody's own, for a while after the
+        server was replaced too.
+        """
+        with self._lock:
+            if time.monotonic() < self._restarted.get(gpu, -math.inf) + _ECHO_SECONDS:
+                return True
+            return self._mps is not None and self._mps.is_faulted(gpu)
+
+    def check(self) -> list[int]:
+        """Replace the daemons that have failed; return their GPUs, whose packed workers are lost.
+
+        Called more often, it looks every two seconds.
+        """
+        with self._lock:
+            if self._mps is None or time.monotonic() < self._checked_at + _CHECK_SECONDS:
+                return []
+            found = self._mps.check()
+            self._checked_at = time.monotonic()
+            self._restarted |= dict.fromkeys(found, self._checked_at)
+            return found
+
+    def release(self, pid: int) -> None:
+        """Take a worker's work off its GPU, so that it may be killed without harm to others."""
+        with self._lock:
+            if self._mps is not None:
+                self._mps.release(pid)
+
+    def close(self) -> None:
+        """End what was started."""
+        with self._lock:
+            if self._mps is not None:
+                self._mps.stop()
+                self._mps = None

@@ -1,0 +1,129 @@
+"""The NVIDIA GPUs of this machine, as nvidia-smi tells of them. Nothing here loads CUDA."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+GPUS_VARIABLE = "CLOUDTUNE_GPUS"
+"""The UUIDs of the GPUs that a node's trials may use, as found at its boot."""
+_QUERY = "index,uuid,name,memory.total"
+_ANSWER_SECONDS = 30.0  # without a persistence daemon the driver wakes up each GPU first
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its number in nvidia-smi, its UUID, its name as NVIDIA writes it, its memory in MiB.
+
+    The memory is 0 where the driver has no number for it (GPUs that share the CPU's memory).
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+
+
+def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
+    """Return this machine's GPUs, by index; none where there is no driver.
+
+    `visible` picks and orders them as CUDA_VISIBLE_DEVICES does: indices, or beginnings of UUIDs,
+    up to the first that doesn't exist. Without it all are taken.
+    """
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    try:
+        answer = subprocess.run(
+            [command, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ANSWER_SECONDS,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):  # a driver that is broken drives no GPU
+        return ()
+    rows = csv.reader(answer.splitlines(), skipinitialspace=True)
+    found = tuple(_gpu(row) for row in rows if len(row) == _QUERY.count(",") + 1)
+    return found if visible is None else _visible(found, visible)
+
+
+def own_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that its environment leaves to this process."""
+    return gpus(os.environ.get(VISIBLE))
+
+
+def _gpu(row: list[str]) -> Gpu:
+    index, uuid, name, memory = (part.strip() for part in row)
+    return Gpu(int(index), uuid, name, int(memory) if memory.isdecimal() else 0)
+
+
+def _visible(found: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
+    chosen: list[Gpu] = []
+    for name in (part.strip() for part in visible.split(",")):
+        fitting = [each for each in found if name and _is_named(each, name)]
+        if len(fitting) != 1:
+            break
+        chosen += fitting
+    return tuple(dict.fromkeys(chosen))
+
+
+def _is_named(gpu: Gpu, name: str) -> bool:
+    return name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
+
+
+_EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 fit on one GPU
+
+
+def shares(gpus: float) -> tuple[float, ...]:
+    """Return the share of a GPU that each worker of a slice has: whole GPUs are one each."""
+    return (min(1.0, gpus),) * max(1, round(gpus))
+
+
+class GpuSlots:
+    """The GPUs of a machine, by index, and the sessions that sit on them."""
+
+    def __init__(self, gpus: int) -> None:
+        self._gpus = range(gpus)
+        self._taken: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._shared: dict[int, tuple[int, list[str]]] = {}
+
+    def take(self, session: str, gpus: float, number: int = -1) -> tuple[int, ...] | None:
+        """Return the GPU of each of a session's workers, now theirs; None where there is no room.
+
+        Whole GPUs are the lowest free ones. Shares of the same `number` sit on the same GPU, which
+        is theirs alone until all of them have gone; no GPU ever holds more than one whole.
+        """
+        each = shares(gpus)
+        chosen = self._for_share(number, each[0]) if each[0] < 1.0 else self.free()[: len(each)]
+        if len(chosen) < len(each):
+            return None
+        self._taken[session] = (tuple(chosen), each[0])
+        if each[0] < 1.0:
+            self._shared.setdefault(number, (chosen[0], []))[1].append(session)
+        return tuple(chosen)
+
+    def give(self, session: str) -> None:
+        """Make the slots of a session free; of one that has none as well."""
+        self._taken.pop(session, None)
+        for number, (_, sessions) in list(self._shared.items()):
+            if session in sessions:
+                sessions.remove(session)
+            if not sessions:
+                del self._shared[number]
+
+    def free(self) -> list[int]:
+        """Return the GPUs on which nothing sits."""
+        busy = {gpu for gpus, _ in self._taken.values() for gpu in gpus}
+        return [gpu for gpu in self._gpus if gpu not in busy]
+
+    def _for_share(self, number: int, share: float) -> list[int]:
+        if number not in self._shared:
+            return self.free()[:1]
+        gpu, sessions = self._shared[number]
+        used = sum([self._taken[session][1] for session in sessions])
+        return [gpu] if used + share <= 1 + _EPSILON else []

@@ -1,0 +1,290 @@
+"""What the controller, the agents of the nodes and the workers say to each other."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the sessions of a run have in common. `train` is "file.py:function" of the user's."""
+
+    train: str
+    metric_name: str
+    metric_mode: str
+    max_epoch: int
+    storage: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class WorkerSlot:
+    """Where one worker sits: rank among the workers, local rank among those of its instance.
+
+    `share` is its part of a GPU: 1 but for packed trials.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    nodes: int
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One trial for one worker: from which checkpoint and epoch, until which.
+
+    Checkpoints that the worker saved itself, from epoch `known` on, stay.
+    """
+
+    trial: str
+    config: Mapping[str, object]
+    checkpoint: str | None
+    start_epoch: int
+    until_epoch: int
+    known: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one node has of a session: the slots of its workers, on `gpus` of its GPUs.
+
+    Shares with the same `gpu` sit on the same one, as in `cloudtune.trial.Slice`.
+    """
+
+    session: str
+    slots: tuple[WorkerSlot, ...]
+    gpus: float
+    assignment: Assignment
+    gpu: int = -1
+
+
+# ---- to a worker -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Train; asked for at `asked_at` (Unix time).
+
+    The workers meet at `rendezvous`, "host:port", empty where there is one only. The socket that
+    listens there follows this message, for the worker that `listens`. Output goes to `log`.
+    """
+
+    training: Training
+    slot: WorkerSlot
+    assignment: Assignment
+    rendezvous: str
+    listens: bool
+    log: str
+    asked_at: float
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Train on to that epoch."""
+
+    until_epoch: int
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """The controller knows of that epoch, and will go on from no earlier one."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End: once what was reported is stored, in the middle of an epoch too."""
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The machine is about to be taken back: a script that can saves in mid-epoch."""
+
+
+Order: TypeAlias = Begin | Grant | Acknowledge | Stop | Leave
+
+# ---- from a worker, and of it ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker is set up."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Rank 0 finished an epoch; `report` has the fields of `cloudtune.train.session.Report`."""
+
+    report: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error of the user's code: one line, and the traceback.
+
+    `peer`: it looks like what a worker meets when another has gone.
+    """
+
+    error: str
+    traceback: str
+    out_of_memory: bool = False
+    peer: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """The training function has returned."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker's process is gone, and has said nothing of why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """No process of the session is left on the node, and its GPUs are free. The last message."""
+
+
+Body: TypeAlias = Ready | Epoch | Failure | Done | Lost | Gone
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """The cloud takes the node's instance back at `due` (Unix time). A message of no session."""
+
+    due: float
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a person should know of the node, once. A message of no session."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """What an agent tells, numbered from 1 on; it keeps it until that number is acknowledged."""
+
+    number: int
+    session: str
+    rank: int
+    body: Body | Interruption | Remark
+
+
+@dataclass(frozen=True)
+class Described:
+    """A session on a node as its agent sees it: set-up ranks, last epoch, and what is granted."""
+
+    ready: frozenset[int]
+    epoch: int
+    granted: int
+    gone: bool
+    last_message: int
+
+
+# ---- to the zygote, and from it ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Fork a worker with this environment; the socket that it is to speak through comes along.
+
+    `warm`: it makes its GPU ready at once, before it is told what to train.
+    """
+
+    name: str
+    environment: Mapping[str, str]
+    warm: bool = False
+
+
+@dataclass(frozen=True)
+class Warm:
+    """All is imported. `without` says why the user's module isn't; empty where it is."""
+
+    without: str
+
+
+@dataclass(frozen=True)
+class Forked:
+    """The worker runs, the leader of a process group of its own."""
+
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The worker and all that it started are gone; `status` is as os.waitstatus_to_exitcode's."""
+
+    name: str
+    status: int
+
+
+class Outbox:
+    """What an agent has to tell; any thread may add to it, or wait for more."""
+
+    def __init__(self) -> None:
+        self._kept: list[Message] = []
+        self.last = 0
+        """The number of the youngest."""
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def add(self, session: str, rank: int, body: Body | Interruption | Remark) -> int:
+        """Add a message; returns its number."""
+        with self._changed:
+            self.last += 1
+            self._kept.append(Message(self.last, session, rank, body))
+            self._changed.notify_all()
+            return self.last
+
+    def wait(self, after: int, acknowledged: int, seconds: float) -> list[Message]:
+        """Return the messages after a number, once there are any; none after so many seconds.
+
+        Messages up to the acknowledged number are dropped.
+        """
+        with self._changed:
+            self._kept = [each for each in self._kept if each.number > acknowledged]
+            self._changed.wait_for(lambda: self._closed or self.last > after, seconds)
+            return [each for each in self._kept if each.number > after]
+
+    def close(self) -> None:
+        """Let everybody who waits go."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class Acks:
+    """Up to which number messages have been dealt with, where that happens in any order."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self.received = 0
+        """The number of the youngest that was received."""
+
+    def receive(self, number: int) -> None:
+        """Take a message in."""
+        self._open.add(number)
+        self.received = max(self.received, number)
+
+    def settle(self, number: int) -> None:
+        """Note that a message has been dealt with."""
+        self._open.discard(number)
+
+    @property
+    def acknowledged(self) -> int:
+        """The number up to which all have been."""
+        return min(self._open, default=self.received + 1) - 1

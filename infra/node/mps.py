@@ -1,0 +1,149 @@
+"""MPS for the packed trials of this machine: shares, checks, clean ends.
+
+Every GPU has a daemon (`mps_daemon`), so that what one client does wrong stays on one GPU. Where
+MPS can't be had, trials share a GPU by time-slicing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+
+from cloudtune.infra.node.gpus import VISIBLE
+from cloudtune.infra.node.mps_daemon import (
+    ANSWER_SECONDS,
+    CONTROL,
+    LONGEST_FOLDER,
+    Daemon,
+    NoAnswerError,
+    waited,
+)
+from cloudtune.infra.processes import is_running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cloudtune.infra.node.gpus import Gpu
+
+GRACE_SECONDS = 2.0
+"""How long a client that was asked to end is waited for before it is killed."""
+_SLICED = "packed trials share it by time-slicing, one after the other and with no memory limits"
+
+
+class MpsDaemons:
+    """The daemons of this machine's GPUs; a GPU without one is shared by time-slicing.
+
+    A GPU is named by its place in `gpus`. Give the daemons back with `stop`. Not for several
+    threads at once.
+
+    Args:
+        folder: theirs alone, for pipes and logs; its path must be short (`LONGEST_FOLDER`).
+        gpus: each gets a daemon.
+        patience: seconds in which a daemon has to answer.
+    """
+
+    def __init__(
+        self, folder: Path, gpus: Sequence[Gpu], *, patience: float = ANSWER_SECONDS
+    ) -> None:
+        self._folder = folder
+        self._gpus = tuple(gpus)
+        self._daemons: dict[int, Daemon] = {}
+        self.notice = ""
+        """Why trials share GPUs by time-slicing; empty where MPS does it."""
+        control = shutil.which(CONTROL)
+        if not self._gpus:
+            self.notice = "no NVIDIA GPU: packed trials share CPU cores"
+        elif control is None:
+            self.notice = f"{CONTROL} is not installed: {_SLICED}"
+        elif len(str(folder.absolute())) > LONGEST_FOLDER:
+            self.notice = f"{folder} is too long a path for MPS's sockets: {_SLICED}"
+        else:
+            self._start(control, folder.absolute(), patience)
+
+    def _start(self, control: str, folder: Path, patience: float) -> None:
+        for place, gpu in enumerate(self._gpus):
+            daemon = Daemon(control, folder / f"m{place}", gpu, patience)
+            try:
+                daemon.start()
+            except NoAnswerError as error:
+                self._give_up(place, daemon, error)
+            else:
+                self._daemons[place] = daemon
+
+    def environment(self, gpu: int, share: float) -> dict[str, str]:
+        """Return the variables of a client that has a share (up to 1) of a GPU.
+
+        Under MPS it gets that share of the GPU's threads and of its memory, rounded down. Whoever
+        has a GPU to itself needs no MPS, and is spared the faults of others.
+        """
+        alone = {VISIBLE: self._gpus[gpu].uuid}
+        daemon = self._daemons.get(gpu)
+        if daemon is None or share >= 1.0:
+            return alone
+        memory = math.floor(share * self._gpus[gpu].memory_mib)
+        limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory}MB"} if memory else {}
+        threads = max(1, math.floor(100 * share + 1e-9))
+        return {
+            **alone,
+            **daemon.directories,
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(threads),
+            **limit,
+        }
+
+    def check(self) -> list[int]:
+        """Restart each daemon that is gone, hangs or has a faulted server; return their GPUs.
+
+        The clients on those GPUs, and no others, have lost their work on the GPU: end them and
+        resume them. A daemon that doesn't come back leaves its GPU to time-slicing, with a notice.
+        """
+        restarted = []
+        for place, daemon in list(self._daemons.items()):
+            if daemon.is_well():
+                continue
+            restarted.append(place)
+            try:
+                daemon.stop()
+                daemon.start()
+            except NoAnswerError as error:
+                del self._daemons[place]
+                self._give_up(place, daemon, error)
+        return restarted
+
+    def is_faulted(self, gpu: int) -> bool:
+        """Return whether the clients on a GPU have lost their work to the fault of any client."""
+        daemon = self._daemons.get(gpu)
+        return daemon is not None and not daemon.is_well()
+
+    def release(self, pid: int) -> bool:
+        """Have a client's work taken off its GPU; return whether it was a client.
+
+        After that it may be killed without harm to its neighbours.
+        """
+        return any(daemon.release(pid) for daemon in self._daemons.values())
+
+    def end_client(self, pid: int, grace: float = GRACE_SECONDS) -> None:
+        """End a process as a client must be: off the GPU, then asked, then killed."""
+        self.release(pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.send_signal(signal.SIGTERM)
+            if not waited(lambda: not is_running(process), grace):
+                process.kill()
+            waited(lambda: not is_running(process), GRACE_SECONDS)
+
+    def stop(self) -> None:
+        """End every daemon and its servers; returns when they and their folder are gone."""
+        for daemon in self._daemons.values():
+            daemon.stop()
+        self._daemons.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _give_up(self, place: int, daemon: Daemon, error: NoAnswerError) -> None:
+        daemon.stop()
+        self.notice = f"MPS can't run on GPU {self._gpus[place].index} ({error}): {_SLICED}"

@@ -1,0 +1,82 @@
+"""The notice that EC2 gives before it takes a spot instance back, read on the instance itself.
+
+The notice stands in the instance metadata, as `spot/instance-action`, about two minutes ahead;
+until then that item doesn't exist. AWS advises to look every five seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from cloudtune.infra.node.boot import metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL_SECONDS = 3.0
+_NOT_FOUND = 404
+
+
+def interruption() -> float | None:
+    """Return when this instance is to be taken back (Unix time); None while nobody says so.
+
+    Raises:
+        OSError: the metadata service can't be asked.
+    """
+    try:
+        told = json.loads(metadata("spot/instance-action"))
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == _NOT_FOUND:
+                return None
+            raise
+    return datetime.fromisoformat(told["time"]).timestamp()
+
+
+class NoticeWatch:
+    """Looks for the notice from a thread of its own, and tells of it once.
+
+    `tell(due)` is called from that thread, with the Unix time at which the instance goes. On an
+    instance that isn't spot there is nothing to look for, and the thread ends at once. `trouble`
+    says why the metadata service couldn't be asked the last time; it is asked again.
+    """
+
+    def __init__(self, tell: Callable[[float], None], seconds: float = POLL_SECONDS) -> None:
+        self.trouble = ""
+        self._tell = tell
+        self._seconds = seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="notices", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self, patience: float = 2.0) -> None:
+        """Look no longer."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+
+    @property
+    def watching(self) -> bool:
+        """Whether the thread still looks."""
+        return self._thread.is_alive()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            try:
+                spot = metadata("instance-life-cycle") == "spot"
+                due = interruption() if spot else None
+            except (OSError, ValueError, KeyError) as error:
+                self.trouble = f"the instance metadata can't be read: {error}"
+                continue
+            self.trouble = ""
+            if due is not None:
+                self._tell(due)
+            if due is not None or not spot:
+                return

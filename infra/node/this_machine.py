@@ -1,0 +1,135 @@
+"""This machine as the one instance: what it has, what it costs, and what its trials see of it.
+
+This machine is rented like any other, from an EC2 of its own that runs here (`service`), so that a
+run on a workstation goes the same way as one in the cloud. Only its environment differs: it is the
+user's own, with their home, their caches and their GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.catalog import Catalog, InstanceType, Offer
+from cloudtune.errors import UsageError
+from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
+from cloudtune.infra.node.gpus import own_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cloudtune.infra.node.gpus import Gpu
+
+PREFIX = "local-"
+VARIABLE = "CLOUDTUNE_LOCAL"
+"""In the environment of this machine's processes as an instance."""
+_KEPT = "CLOUDTUNE_KEPT_"
+# Of the user's shell or of another cluster: they would lead bash, or Ray, elsewhere.
+_LEFT_OUT = ("BASH_ENV", "ENV", "CLOUDTUNE_EMULATOR_LOG")
+_CGROUP = Path("/sys/fs/cgroup/cpu.max")
+
+
+def is_local(instance_type: str) -> bool:
+    """Return whether an instance type is this machine."""
+    return instance_type.startswith(PREFIX)
+
+
+@cache
+def this_machine(slots: int | None = None) -> InstanceType:
+    """Return this machine as an instance type, named by what it has: local-2x-a10g, local-8x-cpu.
+
+    `slots` is how many of its GPUs may be used, or how many trials share its cores where it has
+    no GPU; None is all of them. A profile goes by the name, so one of other GPUs isn't taken.
+
+    Raises:
+        UsageError: it has fewer GPUs.
+    """
+    found = own_gpus()
+    if found and slots is not None and slots > len(found):
+        raise UsageError(
+            f"cloud.slots: this machine has {len(found)} GPUs that may be used, not {slots}; "
+            "write a smaller number, or leave it out"
+        )
+    taken = found[:slots]
+    count = len(taken) or slots or cores()
+    models = Counter(model(gpu) for gpu in taken) or Counter({"cpu": count})
+    return InstanceType(
+        name=PREFIX + "-".join(f"{number}x-{name}" for name, number in models.items()),
+        gpus=count,
+        gpu=next(iter(models)),
+        gpu_memory_mib=min((gpu.memory_mib for gpu in taken), default=0),
+        vcpus=cores(),
+        memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        gpu_maker="nvidia" if taken else "",
+    )
+
+
+def catalog(region: str, slots: int | None, usd_per_hour: float) -> Catalog:
+    """Return the one offer there is: this machine, by the second, with no minimum."""
+    machine = this_machine(slots)
+    offer = Offer(machine, "on-demand", region, usd_per_hour, minimum_seconds=0.0)
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    source = "this machine" if usd_per_hour else "this machine, which costs nothing"
+    return Catalog((offer,), source, today)
+
+
+def model(gpu: Gpu) -> str:
+    """Return a GPU's model as our price table writes it: "a10g" for "NVIDIA A10G"."""
+    words = re.sub(r"\b(nvidia|tesla|geforce)\b", " ", gpu.name.lower()).split()
+    name = "-".join(words) or "gpu"
+    name = re.sub(r"-(sxm\d*|pcie?|nvl|\d+gb|hbm\d*e?)\b.*", "", name)
+    return re.sub(r"[^a-z0-9-]+", "-", name).strip("-") or "gpu"
+
+
+def cores() -> int:
+    """Return the cores that this process may use: of its affinity, and of its container's quota."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = _CGROUP.read_text().split()
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such quota, or "max"
+        return allowed
+
+
+# ---- the environment -----------------------------------------------------------------------
+
+
+def kept(names: Iterable[str]) -> dict[str, str]:
+    """Return variables of the caller under other names, past who mustn't have them."""
+    return {_KEPT + name: os.environ[name] for name in names if name in os.environ}
+
+
+def environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
+    """Return the environment of this machine as an instance: the user's, and where its cloud is.
+
+    AWS is left as the user has it, for checkpoints and data; only our own metadata are here.
+    """
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _LEFT_OUT and not name.startswith(("RAY_", _KEPT))
+    }
+    own |= {name.removeprefix(_KEPT): os.environ[name] for name in os.environ if _KEPT in name}
+    return {
+        # gloo binds to the address of the host name by default, which may be none of this machine's
+        "GLOO_SOCKET_IFNAME": "lo",
+        **own,
+        # Its own `shutdown` first: when this instance ends, the machine stays.
+        "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}",
+        **_past_proxies(own),
+        VARIABLE: "1",
+        LOGS_VARIABLE: str(folder / "logs"),
+        METADATA_VARIABLE: f"{endpoint}/_imds/{machine}",
+    }
+
+
+def _past_proxies(own: Mapping[str, str]) -> dict[str, str]:
+    known = own.get("no_proxy") or own.get("NO_PROXY") or ""
+    past = ",".join(filter(None, (known, "127.0.0.1", "localhost")))
+    return {"no_proxy": past, "NO_PROXY": past}

@@ -1,0 +1,236 @@
+"""The worker of a trial: a process that runs the user's function on one GPU, or a share of one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.reduction import recv_handle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.infra.node.messages import (
+    Acknowledge,
+    Begin,
+    Body,
+    Done,
+    Epoch,
+    Failure,
+    Grant,
+    Leave,
+    Order,
+    Ready,
+    Stop,
+)
+from cloudtune.train.checkpoint import CheckpointStore
+from cloudtune.train.session import Session
+from cloudtune.train.user_script import load_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+
+    from cloudtune.train.user_script import TrainFunction
+
+
+STOP_SECONDS = 6.0
+"""What a stopped worker has to bring its last checkpoint into the storage."""
+_JOIN = dt.timedelta(seconds=120)
+_NO_MEMORY = ("out of memory", "OUT_OF_MEMORY", "STATUS_ALLOC_FAILED")
+_NO_PEER = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "remote process exited",
+    "Socket closed",
+)
+
+
+_preloaded: dict[str, TrainFunction] = {}
+
+
+def preload(train: str) -> None:
+    """Load the user's function, so that the workers forked from this process have it."""
+    _preloaded[train] = load_function(Path.cwd(), train)
+
+
+def warm_up() -> None:
+    """Make the GPU of this process ready: seconds that a resize then needn't wait for."""
+    import torch  # noqa: PLC0415
+
+    torch.zeros(1, device="cuda:0")
+    torch.cuda.synchronize()
+
+
+class Worker:
+    """Trains one session in this process, as the agent at the other end of the connection says.
+
+    The worker ends the process when it is told to stop, or the agent is gone.
+    """
+
+    def __init__(self, connection: Connection[Body, Order]) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._opening = threading.Lock()
+        self._session: Session | None = None
+        self._granted = 0
+
+    def run(self) -> None:
+        """Wait for what to train, and train it to its end."""
+        begin = self._connection.recv()
+        if not isinstance(begin, Begin):
+            return
+        listener = recv_handle(self._connection) if begin.listens else None
+        _write_to(begin.log)
+        threading.Thread(target=self._obey, name="orders", daemon=True).start()
+        try:
+            self._train(begin, listener)
+        except BaseException as error:  # noqa: BLE001  the user's code may raise anything
+            traceback.print_exc()
+            self._say(failure_of(error, begin.slot.world_size))
+        else:
+            self._say(Done())
+
+    def _say(self, body: Body) -> None:
+        with self._sending:
+            self._connection.send(body)
+
+    def _obey(self) -> None:
+        try:
+            while True:
+                match self._connection.recv():
+                    case Grant(until_epoch):
+                        self._grant(until_epoch)
+                    case Acknowledge(epoch):
+                        if self._session is not None:
+                            self._session.acknowledge(epoch)
+                    case Leave():
+                        if self._session is not None:
+                            self._session.leaving = True
+                    case Stop():
+                        self._stop()
+        except (EOFError, OSError):
+            os._exit(1)  # the agent is gone, and nobody would ever hear of what is trained here
+
+    def _grant(self, until_epoch: int) -> None:
+        with self._opening:
+            self._granted = max(self._granted, until_epoch)
+            if self._session is not None:
+                self._session.grant(self._granted)
+
+    def _stop(self) -> None:
+        """End this process; a script that waits for a grant is unwound in order."""
+        give_up = time.monotonic() + STOP_SECONDS
+        with self._opening:
+            session = self._session
+        if session is not None:
+            if session.stop():
+                threading.Event().wait(STOP_SECONDS)  # the script's thread ends the process
+            session.flush(max(0.0, give_up - time.monotonic()))
+        leave()
+
+    def _train(self, begin: Begin, listener: int | None) -> None:
+        import torch  # noqa: PLC0415  seconds, and the agent that imports this file needs none of it
+
+        visible = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        device = "cuda:0" if visible and torch.cuda.is_available() else "cpu"
+        if device == "cpu":
+            torch.set_num_threads(1)
+        train = begin.training.train
+        function = _preloaded.get(train) or load_function(Path.cwd(), train)
+        if begin.slot.world_size > 1:
+            _meet(begin, listener, device)
+        session = self._open(begin, device)
+        with self._opening:
+            self._session = session
+            session.grant(max(self._granted, begin.assignment.until_epoch))
+        self._say(Ready())
+        session.run(function, begin.assignment.config)
+
+    def _open(self, begin: Begin, device: str) -> Session:
+        training, slot, assignment = begin.training, begin.slot, begin.assignment
+        return Session(
+            trial_id=assignment.trial,
+            report_hook=lambda report: self._say(Epoch(vars(report))),
+            metric_name=training.metric_name,
+            metric_mode=training.metric_mode,
+            max_epoch=training.max_epoch,
+            rank=slot.rank,
+            local_rank=slot.local_rank,
+            world_size=slot.world_size,
+            nodes=slot.nodes,
+            device=device,
+            start_epoch=assignment.start_epoch,
+            store=CheckpointStore(training.storage),
+            restore=assignment.checkpoint,
+            seed=training.seed,
+            born=time.monotonic() - (time.time() - begin.asked_at),
+            share=slot.share,
+            known=assignment.known,
+        )
+
+
+def _meet(begin: Begin, listener: int | None, device: str) -> None:
+    """Join the other workers, at a socket that has been listening since before there were any."""
+    import torch  # noqa: PLC0415
+
+    slot = begin.slot
+    host, _, port = begin.rendezvous.rpartition(":")
+    store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        host,
+        int(port),
+        slot.world_size,
+        is_master=listener is not None,
+        timeout=_JOIN,
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )
+    cuda = device.startswith("cuda")
+    torch.distributed.init_process_group(
+        "nccl" if cuda else "gloo",
+        store=store,
+        rank=slot.rank,
+        world_size=slot.world_size,
+        device_id=torch.device(device) if cuda else None,
+    )
+
+
+def failure_of(error: BaseException, world_size: int) -> Failure:
+    """Return what is told of an error that ended the user's function."""
+    line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    texts = [f"{type(each).__name__}: {each}" for each in _chain(error)]
+    memory = any(word in text for text in texts for word in ("OutOfMemoryError", *_NO_MEMORY))
+    names = {base.__name__ for each in _chain(error) for base in type(each).__mro__}
+    broken = "DistError" in names or any(word in text for text in texts for word in _NO_PEER)
+    told = "".join(traceback.format_exception(error))
+    return Failure(line, told, memory, peer=world_size > 1 and broken and not memory)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Give an error, what it came from, and so on."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _write_to(log: str) -> None:
+    """Send this process's output to a file, a line at a time."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def leave() -> None:
+    """End this process now, without the interpreter's own slow farewell."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the disk is full, or the script has closed it
+            continue
+    os._exit(0)

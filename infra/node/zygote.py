@@ -1,0 +1,235 @@
+"""The process from which all workers of a node are forked: what they import is imported once.
+
+The zygote has one thread, runs no torch operation and touches no GPU, so that a fork of it is as
+good as a fresh process: a few milliseconds instead of seconds, and the imported pages are shared.
+The user's module is imported too, where that leaves it so; else the process starts itself anew
+without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import selectors
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.infra.node import worker
+from cloudtune.infra.node.messages import Exited, Forked, Warm
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from cloudtune.infra.node.messages import Fork
+
+MESSAGE_BYTES = 1 << 17
+_PROBE_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Zygote:
+    """Forks what it is asked to, and tells of ends, until the agent at the other end is gone."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: dict[int, str] = {}
+        self._wake, self._waker = socket.socketpair()
+
+    def serve(self, without: str) -> None:
+        """Fork until the agent is gone; all workers are ended then."""
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._tell(Warm(without))
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
+            try:
+                while self._turn({key.fileobj for key, _ in selector.select()}):
+                    pass
+            except BrokenPipeError:
+                pass
+        for pid in self._children:
+            _kill_group(pid)
+
+    def _turn(self, readable: set[Any]) -> bool:
+        if self._wake in readable:
+            self._wake.recv(4096)
+            self._reap()
+        if self._control in readable:
+            data, fds, *_ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
+            if not data:
+                return False
+            self._fork(pickle.loads(data), fds[0])  # noqa: S301  the agent is our parent
+        return True
+
+    def _tell(self, message: Warm | Forked | Exited) -> None:
+        self._control.sendall(pickle.dumps(message))
+
+    def _fork(self, order: Fork, fd: int) -> None:
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(order, fd, parent)
+        os.close(fd)
+        self._children[pid] = order.name
+        self._tell(Forked(order.name, pid))
+
+    def _become_worker(self, order: Fork, fd: int, parent: int) -> NoReturn:
+        try:
+            _die_with_parent(parent)
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for inherited in (self._control, self._wake, self._waker):
+                inherited.close()
+            os.environ.update(order.environment)
+            os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+            if order.warm:
+                worker.warm_up()
+            worker.Worker(Connection(fd)).run()
+        except BaseException:  # noqa: BLE001  told by the exit status, and by the log
+            faulthandler.dump_traceback(all_threads=False)
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        worker.leave()
+        raise AssertionError
+
+    def _reap(self) -> None:
+        for pid in list(self._children):
+            # Not reaped yet, its number is nobody else's: what it has left in its group is its own.
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                _kill_group(pid)
+                _, status = os.waitpid(pid, 0)
+                name = self._children.pop(pid)
+                self._tell(Exited(name, os.waitstatus_to_exitcode(status)))
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, however that comes about."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+# ---- imports -----------------------------------------------------------------------------
+
+
+def import_all() -> None:
+    """Import what every worker needs, and what torch itself would import at the first step."""
+    import pyarrow.fs  # noqa: F401, PLC0415
+    import torch._dynamo  # noqa: PLC0415  a second, at the first step of an optimizer
+    import torch.distributed  # noqa: PLC0415
+    import torch.nn.parallel  # noqa: F401, PLC0415
+
+
+def import_users(train: str) -> str:
+    """Import the user's module; return why this process can't fork workers now, or nothing."""
+    threads = _threads()
+    try:
+        worker.preload(train)
+    except BaseException as error:  # noqa: BLE001  each worker meets it again, and tells of it
+        return f"its import raised {type(error).__name__}"
+    if _threads() > threads:
+        return "its import starts threads"
+    if _has_cuda():
+        return "its import initialises CUDA"
+    return "" if _fork_can_train() else "after its import, forked processes can't train"
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def _has_cuda() -> bool:
+    """Whether this process has a CUDA context or has asked the driver for anything."""
+    import torch  # noqa: PLC0415
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if "nvidia-uvm" in str(link.readlink()):
+                return True
+    return False
+
+
+def _fork_can_train() -> bool:
+    """Whether a forked process can take a step: autograd's and OpenMP's threads don't survive."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _take_a_step()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    give_up = time.monotonic() + _PROBE_SECONDS
+    while time.monotonic() < give_up:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status == 0
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+def _take_a_step() -> None:
+    import torch  # noqa: PLC0415
+
+    weights = torch.ones(256, 256, requires_grad=True)
+    (weights @ weights).exp().sum().backward()  # type: ignore[no-untyped-call]
+
+
+def main() -> None:
+    """Import, and serve the agent whose socket is given."""
+    parser = argparse.ArgumentParser(prog="cloudtune.infra.node.zygote")
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--without", default="", help="why the user's module is not imported")
+    given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    environment, folder = dict(os.environ), Path.cwd()
+    # Without this, to ask whether there is a GPU would spoil CUDA for every forked process.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    import_all()
+    without = given.without or import_users(given.train)
+    if without and not given.without:
+        os.chdir(folder)
+        os.execve(  # noqa: S606  the same process once more: the agent's requests wait
+            sys.executable,
+            [*_command(given.control, given.train), "--without", without],
+            environment,
+        )
+    gc.collect()
+    gc.freeze()  # pages of what is imported stay shared: no collection writes to them
+    control = socket.socket(fileno=given.control)
+    Zygote(control).serve(without)
+
+
+def _command(control: int, train: str) -> list[str]:
+    program = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
+    return [*program, "--control", str(control), "--train", train]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""What a cloud must give: prices, a place to rent in, and what it asks of an experiment.
+
+Everything that differs from cloud to cloud is asked here; nobody else looks at a provider's name.
+`tests/contracts/provider.py` says whether an implementation is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.providers import PROVIDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.catalog import Catalog, InstanceType, Market
+    from cloudtune.commands import Launch
+    from cloudtune.events import RefusalKind
+    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.schema import Experiment
+
+RUN_TAG = "cloudtune:run"
+INTENT_TAG = "cloudtune:intent"
+LEASE_TAG = "cloudtune:lease"
+PRICE_TAG = "cloudtune:usd-per-hour"
+"""What an instance costs that no price table knows, on the instance itself."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a cloud is asked: a region, and an address for anything that isn't AWS.
+
+    `key` is used as access key and as its secret where there is no account to speak of; otherwise
+    credentials are found as usual. `provider` is whose calls are understood there: what runs on
+    this machine understands those of AWS.
+    """
+
+    region: str
+    url: str | None = None
+    key: str | None = None
+    provider: str = "aws"
+
+
+BILLING_STATES = ("pending", "running", "stopping", "stopped")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An instance of ours as its cloud describes it; times are Unix seconds.
+
+    `ended_at` is when it began to shut down: from then on it doesn't bill.
+    """
+
+    id: str
+    run: str
+    intent: str
+    lease: str
+    instance_type: str
+    state: str
+    launched_at: float
+    ended_at: float | None
+    reason: str
+    tags: Mapping[str, str]
+
+    @property
+    def billing(self) -> bool:
+        """Whether the instance still costs money (a stopped one costs its disk)."""
+        return self.state in BILLING_STATES
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A cloud that is open: where instances are rented, and how they are asked for.
+
+    `request` goes into each request as it is (image, subnet, …), `tags` onto each instance.
+    `close` ends what was started on this machine for it, if nobody has an instance there any more.
+    """
+
+    endpoint: Endpoint
+    request: Mapping[str, Any]
+    tags: Mapping[str, str]
+    close: Callable[[], object] = lambda: None
+
+
+def launch_token(run: str, intent: str, instance_type: str, market: str, zone: str) -> str:
+    """Return the token of a launch intent: the same intent never buys twice."""
+    key = f"{run}\n{intent}\n{instance_type}\n{market}\n{zone}"
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def ids(instances: Iterable[Instance]) -> list[str]:
+    """Return the ids of instances."""
+    return [instance.id for instance in instances]
+
+
+class Calls(Protocol):
+    """The few calls that cloudtune makes of a cloud, in one region, and what their errors mean.
+
+    Instances are found by their tags, `cloudtune:run` and `cloudtune:intent`: by them they can be
+    given back without any local state.
+    """
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What a call raises when it fails."""
+        ...
+
+    def code(self, error: BaseException, /) -> str:
+        """Return the cloud's own word for an error, for people."""
+        ...
+
+    def is_denied(self, error: BaseException, /) -> bool:
+        """Whether the cloud will not talk to us at all."""
+        ...
+
+    def is_definite(self, error: BaseException, /) -> bool:
+        """Whether an error of a launch says for certain that nothing was launched."""
+        ...
+
+    def refusal_kind(self, code: str, /) -> RefusalKind:
+        """Return what a word of `code` means for us."""
+        ...
+
+    def is_permanent(self, code: str, /) -> bool:
+        """Whether asking again is pointless."""
+        ...
+
+    def run_instance(
+        self, token: str, tags: Mapping[str, str], request: Mapping[str, Any], /
+    ) -> str:
+        """Launch one instance and return its id; asked again with the same token, the same id."""
+        ...
+
+    def ours(self, run: str | None = None, /, *, ended: bool = True) -> list[Instance]:
+        """Return the instances of a run, or of every run; `ended` includes terminated ones."""
+        ...
+
+    def terminate(self, ids: Sequence[str], /) -> None:
+        """Give instances back. Repeating it for one that is gone is harmless."""
+        ...
+
+
+class Provider(Protocol):
+    """A cloud: one instance of this for each line of `cloudtune.providers.PROVIDERS`.
+
+    What it needs of its cloud's libraries is imported within its methods: a plan doesn't wait for
+    them. `home` is the folder in which cloudtune keeps things on this machine.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that stands in experiments."""
+        ...
+
+    @property
+    def asks_first(self) -> str:
+        """Whose money is spent, as a person is asked before renting; "" if nobody is asked."""
+        ...
+
+    @property
+    def paced(self) -> bool:
+        """Whether training takes there what a table says, for want of real GPUs."""
+        ...
+
+    def known_types(self) -> Mapping[str, InstanceType]:
+        """Return the instance types that an experiment may name or be derived from, by name."""
+        ...
+
+    def instance_types(self, settings: Settings) -> list[InstanceType]:
+        """Return the instance types that an experiment names, patterns resolved."""
+        ...
+
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
+        """Return what is offered in the region, the markets and the zones of an experiment.
+
+        Raises:
+            UsageError: a budget could not be kept, as nobody knows the prices.
+        """
+        ...
+
+    def check(self, experiment: Experiment) -> None:
+        """Pass if the experiment has all that is needed to rent.
+
+        Raises:
+            UsageError: something is missing; the message says what to write.
+        """
+        ...
+
+    def open(self, experiment: Experiment, home: Path, *, pace: bool, adopt: bool = False) -> Cloud:
+        """Return the cloud ready to rent from.
+
+        `pace` lets training take what the table says, where the provider is paced. `adopt` is for
+        a run that goes on with instances that it has already.
+
+        Raises:
+            UsageError: it can't be rented from now.
+        """
+        ...
+
+    def found(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
+        """Return the clouds in which instances of ours may be, without starting any.
+
+        `regions` are those that runs of this machine used; `asked` is one that a person named.
+        """
+        ...
+
+    def zones(self, cloud: Cloud) -> tuple[str, ...]:
+        """Return where else to ask if a zone has no capacity; () where nobody knows."""
+        ...
+
+    def calls(self, endpoint: Endpoint) -> Calls:
+        """Return what asks the cloud."""
+        ...
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        """Return what `calls`, or a call, raises when it fails."""
+        ...
+
+    def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, Any]:
+        """Return what `Calls.run_instance` is given for a launch besides `Cloud.request`.
+
+        `user_data` is the script that the instance runs at boot; with it, it joins the cluster.
+        """
+        ...
+
+    def own_address(self) -> str:
+        """Return the address at which instances reach this machine.
+
+        Raises:
+            UsageError: they can't.
+        """
+        ...
+
+
+def calls_to(endpoint: Endpoint) -> Calls:
+    """Return what asks the cloud that is at an endpoint."""
+    return provider_named(endpoint.provider).calls(endpoint)
+
+
+def errors_at(endpoint: Endpoint) -> tuple[type[Exception], ...]:
+    """Return what asking the cloud that is at an endpoint raises when it fails."""
+    return provider_named(endpoint.provider).errors()
+
+
+def provider_named(name: str) -> Provider:
+    """Return a cloud by its name, loaded when it is first asked for.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    line = PROVIDERS.get(name)
+    if line is None:
+        raise UsageError(f"provider {shown(name)} is not known; {allowed_names(name, PROVIDERS)}")
+    module, _, attribute = line.implementation.partition(":")
+    return cast("Provider", getattr(importlib.import_module(module), attribute))

@@ -1,0 +1,78 @@
+"""Making sure that nothing of a run is left in its cloud."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CleanupError
+from cloudtune.infra.provider import ids
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.infra.cluster.node_provider import Journal
+    from cloudtune.infra.provider import Calls, Instance
+
+_SWEEP_SECONDS = 90.0
+_LISTED_SECONDS = 20.0
+
+
+def keep_records(ec2: Calls, run: str, path: Path) -> None:
+    """Write down what EC2 says there was of a run, if it can say: in an hour it has forgotten."""
+    with contextlib.suppress(*ec2.errors, OSError):
+        records = [vars(instance) for instance in ec2.ours(run)]
+        path.write_text(json.dumps(records, indent=1), encoding="utf-8")
+
+
+def sweep(
+    ec2: Calls, run: str, journal: Journal, *, patience: float = _SWEEP_SECONDS
+) -> list[Instance]:
+    """Give back whatever a run has left, and return what still bills when patience ends.
+
+    Asks EC2 by tag, so it finds what no record knows of. EC2 may not list an instance in its first
+    seconds: what the journal says was launched, or asked for without an answer, is waited for.
+
+    Raises:
+        CleanupError: EC2 couldn't be asked until patience ended.
+    """
+    give_up = time.monotonic() + patience
+    listed_by = time.time() + _LISTED_SECONDS
+    while True:
+        try:
+            found = ec2.ours(run)
+            left = [instance for instance in found if instance.billing]
+            ec2.terminate(ids(left))
+        except ec2.errors as error:
+            if ec2.is_denied(error) or time.monotonic() > give_up:
+                raise CleanupError(_unasked(run, journal, error), _launched(journal)) from error
+        else:
+            if not left and not (time.time() < listed_by and _may_appear(journal, found)):
+                return []
+            if time.monotonic() > give_up:
+                return left
+        time.sleep(0.5)
+
+
+def _launched(journal: Journal) -> list[str]:
+    return [note.instance for note in journal.read() if note.what == "launched"]
+
+
+def _may_appear(journal: Journal, found: list[Instance]) -> bool:
+    """Whether an instance may exist that EC2 doesn't list yet."""
+    notes = list(journal.read())
+    answered = {note.intent for note in notes if note.what in {"launched", "refused"}}
+    asked = {note.intent for note in notes if note.what == "asking"}
+    unanswered = asked - answered - {instance.intent for instance in found}
+    unseen = set(_launched(journal)) - {instance.id for instance in found}
+    return bool(unanswered or unseen)
+
+
+def _unasked(run: str, journal: Journal, error: Exception) -> str:
+    launched = ", ".join(_launched(journal)) or "none"
+    return (
+        f"EC2 can't be asked what is left of run {run}: {error}. It launched: {launched}. "
+        "Run `cloudtune gc` when EC2 answers again, or look into the EC2 console."
+    )

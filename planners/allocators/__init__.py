@@ -1,0 +1,1 @@
+"""How wide each trial is while a run decides as it goes."""

@@ -1,0 +1,103 @@
+"""What a planner is asked, what it answers, and the error when no plan meets the limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.plan import Charges, admits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Limits, Plan, Rentable, Stage
+    from cloudtune.trial import Width
+
+
+class InfeasibleError(CloudtuneError):
+    """No plan meets the limits.
+
+    `fastest` and `cheapest` are the two ends of what can be had, or None where nothing can;
+    `nearest` is the plan that comes closest to both limits, where somebody looked for it.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        fastest: Plan | None,
+        cheapest: Plan | None,
+        nearest: Plan | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.fastest = fastest
+        self.cheapest = cheapest
+        self.nearest = nearest
+
+
+Objective: TypeAlias = Literal["cost", "time"]
+"""What a plan is the least of, within the limits."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """Instances of one offer that are rented already when a plan begins, by their ages (seconds).
+
+    `width` is the width at which the surviving trials train there now, None before the start.
+    """
+
+    offer: Offer
+    ages: tuple[float, ...]
+    width: Width | None = None
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a planner is asked: the work, on what it may run, and within which limits.
+
+    `max_instances` is for all offers together, `vcpu_quotas` bounds vCPUs by `Offer.quota`; both
+    hold for all that is alive at a time. `mix` is how many offers one stage may use.
+    """
+
+    work: tuple[Stage, ...]
+    rentables: tuple[Rentable, ...]
+    limits: Limits
+    max_instances: int
+    fleet: tuple[Live, ...] = ()
+    charges: Charges = field(default_factory=Charges)
+    objective: Objective = "cost"
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
+    mix: int = 1
+
+    def admits(self, alive: Mapping[Offer, int]) -> bool:
+        """Whether so many instances may be alive at once."""
+        return admits(self.max_instances, self.vcpu_quotas, alive)
+
+    def rentable(self, offer: Offer) -> Rentable:
+        """Return what is known of an offer of this request."""
+        return self._by_offer[offer]
+
+    @cached_property
+    def _by_offer(self) -> Mapping[Offer, Rentable]:
+        return {each.offer: each for each in reversed(self.rentables)}
+
+
+class Planner(Protocol):
+    """Decides, before a run and at its barriers, how the rest of a job is to run."""
+
+    @property
+    def name(self) -> str:
+        """The name of the planner on the command line."""
+        ...
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """Return the best plan of its kind that stays within the limits, by the objective.
+
+        Raises:
+            InfeasibleError: none does; carries the fastest and the cheapest plan there is.
+        """
+        ...

@@ -1,0 +1,189 @@
+"""What a plan takes: the one place that says how stages, hand-overs and bills add up.
+
+Every planner's plan is priced here, by following every instance; the simulator with no
+spread takes exactly these seconds and dollars (tests/parity). The rules, stage by stage:
+
+- Of each offer the youngest instances stay, the others go, and what is missing is launched, all of
+  it at once. Where `max_instances` or a vCPU quota has no room for what is missing beside what is
+  still going, the launch waits until that is gone.
+- A group that gets fresh instances begins when they have booted. A trial then starts from scratch
+  in its profile's `start`, from a checkpoint in its `resize`, in every wave.
+- Nothing of that is needed where every survivor trains on where it is: one offer before and now,
+  one wave before and now, the same width, and either nothing goes, or so much stays that each
+  survivor may have sat on instances of its own (the policy keeps those with most survivors).
+  A run may be behind this by one `resize`, where a fleet that grew lets it: while fresh instances
+  boot, the policy lets waiting trials take turns on those that are there, which is quicker now.
+- The stage is over when its last group is, and all instances are held until then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cloudtune.plan import Estimate, Group, Plan, StagePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Stage
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.trial import Width
+
+
+@dataclass
+class Holdings:
+    """The instances that are rented at some point of a plan; ages in seconds, ascending.
+
+    `widths` holds the width at which trials train on each offer; `settled` says whether every one
+    of them is on its GPUs (it is not after a stage of several waves).
+    """
+
+    ages: dict[Offer, list[float]] = field(default_factory=dict)
+    widths: dict[Offer, Width | None] = field(default_factory=dict)
+    settled: bool = True
+
+
+def price(
+    request: PlanRequest,
+    choices: Sequence[tuple[Group, ...]],
+    planner: str,
+    *,
+    gap: float | None = None,
+    status: str = "heuristic",
+) -> Plan:
+    """Return the plan that makes these choices, stage by stage, with what it takes."""
+    holdings = Holdings(
+        {live.offer: sorted(live.ages) for live in request.fleet if live.ages},
+        {live.offer: live.width for live in request.fleet if live.ages},
+    )
+    stages: list[StagePlan] = []
+    now, last = 0.0, len(request.work) - 1
+    for number, (stage, groups) in enumerate(zip(request.work, choices, strict=True)):
+        planned = _Step(request, stage, groups, holdings).take(now, last=number == last)
+        stages.append(planned)
+        now += planned.seconds
+    ending = max(_release_seconds(request, group.offer) for group in choices[-1])
+    estimate = Estimate(now + ending, sum(stage.dollars for stage in stages))
+    return Plan(
+        planner=planner,
+        stages=tuple(stages),
+        estimate=estimate,
+        max_instances=request.max_instances,
+        gap=gap,
+        status=status,
+        charges=request.charges,
+        vcpu_quotas=request.vcpu_quotas,
+    )
+
+
+def stays(holdings: Holdings, stage: Stage, groups: Sequence[Group], group: Group) -> bool:
+    """Whether every survivor trains on where it is, whichever trials survive."""
+    held = holdings.ages.get(group.offer, [])
+    if len(groups) > 1 or len(holdings.ages) != 1 or not held or not holdings.settled:
+        return False
+    if group.waves > 1 or holdings.widths.get(group.offer) != group.width:
+        return False
+    spread = stage.trials * math.ceil(group.width / group.offer.gpus)
+    return group.instances == len(held) or spread <= group.instances < len(held)
+
+
+def _release_seconds(request: PlanRequest, offer: Offer) -> float:
+    return request.rentable(offer).profile.release.mean
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One stage, from the instances held at its beginning; `take` brings those up to date."""
+
+    request: PlanRequest
+    stage: Stage
+    groups: tuple[Group, ...]
+    holdings: Holdings
+
+    def take(self, now: float, *, last: bool) -> StagePlan:
+        overheads = [self._overhead(group) for group in self.groups]
+        trainings = [self._training(group) for group in self.groups]
+        seconds, overhead = max(
+            (before + after, before) for before, after in zip(overheads, trainings, strict=True)
+        )
+        dollars, billed = self._settle(seconds)
+        if last:
+            dollars += self._end()
+        busy = sum(
+            group.trials * min(group.width, group.offer.gpus * group.instances) * training
+            for group, training in zip(self.groups, map(self._trained, self.groups), strict=True)
+        )
+        share = busy / billed if billed > 0 else 0.0
+        return StagePlan(self.stage, self.groups, now, seconds, overhead, dollars, share)
+
+    def _trained(self, group: Group) -> float:
+        """Return the seconds that each trial of a group trains."""
+        return self.stage.epochs * self.request.rentable(group.offer).epoch_seconds(group.width)
+
+    def _training(self, group: Group) -> float:
+        return group.waves * self._trained(group)
+
+    def _overhead(self, group: Group) -> float:
+        profile = self.request.rentable(group.offer).profile
+        begin = profile.start.mean if self.stage.start_epoch == 0 else profile.resize.mean
+        if self._fresh(group) > 0:
+            arrival = self._wait() + profile.launch.mean + profile.boot.mean
+            return arrival + group.waves * begin
+        if stays(self.holdings, self.stage, self.groups, group):
+            return 0.0
+        return group.waves * begin
+
+    def _fresh(self, group: Group) -> int:
+        return max(0, group.instances - len(self.holdings.ages.get(group.offer, ())))
+
+    def _going(self) -> dict[Offer, int]:
+        wanted = {group.offer: group.instances for group in self.groups}
+        going = {o: len(ages) - wanted.get(o, 0) for o, ages in self.holdings.ages.items()}
+        return {offer: count for offer, count in going.items() if count > 0}
+
+    def _wait(self) -> float:
+        """Return how long fresh instances have to wait for others to be gone."""
+        going = self._going()
+        alive = {offer: len(ages) for offer, ages in self.holdings.ages.items()}
+        for group in self.groups:
+            alive[group.offer] = alive.get(group.offer, 0) + self._fresh(group)
+        if not going or self.request.admits(alive):
+            return 0.0
+        return max(_release_seconds(self.request, offer) for offer in going)
+
+    def _settle(self, seconds: float) -> tuple[float, float]:
+        """Bring the holdings to the stage's end; return its dollars and the GPU-seconds billed."""
+        dollars = seconds * self.request.charges.usd_per_second
+        wait, billed = self._wait(), 0.0
+        for offer, count in self._going().items():
+            ages = self.holdings.ages[offer]
+            dollars += self._return(offer, ages[len(ages) - count :])
+            self.holdings.ages[offer] = ages[: len(ages) - count]
+        fresh = {group.offer: self._fresh(group) for group in self.groups}
+        for group in self.groups:
+            offer, new = group.offer, fresh[group.offer]
+            launch = self.request.rentable(offer).profile.launch.mean
+            kept = self.holdings.ages.get(offer, [])
+            lived = len(kept) * seconds + new * (seconds - wait - launch)
+            dollars += lived * offer.usd_per_second + new * self.request.charges.usd_per_launch
+            billed += lived * offer.gpus
+            ages = [age + seconds for age in kept] + [seconds - wait - launch] * new
+            self.holdings.ages[offer] = sorted(ages)
+        self.holdings.ages = {offer: ages for offer, ages in self.holdings.ages.items() if ages}
+        self.holdings.widths = {group.offer: group.width for group in self.groups}
+        self.holdings.settled = all(group.waves == 1 for group in self.groups)
+        return dollars, billed
+
+    def _end(self) -> float:
+        """Return what giving everything back costs, beyond the seconds lived so far."""
+        longest = max(_release_seconds(self.request, offer) for offer in self.holdings.ages)
+        bills = [self._return(offer, ages) for offer, ages in self.holdings.ages.items()]
+        return sum(bills) + longest * self.request.charges.usd_per_second
+
+    def _return(self, offer: Offer, ages: Sequence[float]) -> float:
+        """Return what instances of these ages still cost when they are given back."""
+        release = _release_seconds(self.request, offer)
+        return sum(offer.charge(age + release) - age * offer.usd_per_second for age in ages)

@@ -1,0 +1,1 @@
+"""The exact search: Pareto dynamic programming and its bounds."""

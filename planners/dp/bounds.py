@@ -1,0 +1,150 @@
+"""Lower bounds: what no plan can beat. Bounds prune the exact search, and give every plan its gap.
+
+A `Staircase` is the least cost within a time, as corners (seconds ascending, dollars descending).
+Two kinds of it are made here: `least`, by the options of a menu, for plans made of them; and
+`fluid`, for any plan at all, in which trials could be cut into GPU-seconds and hand-overs are free.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloudtune.placement import slots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from cloudtune.plan import Estimate, Rentable
+    from cloudtune.planners.base import PlanRequest
+
+_CORNERS = 300
+_SLACK = 1e-9  # what sums of floats in another order may differ by, relatively
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """The least dollars within a time; the corners are undominated, the fastest first."""
+
+    seconds: NDArray[np.float64]
+    dollars: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, seconds: ArrayLike, dollars: ArrayLike) -> Staircase:
+        """Return the staircase under which none of the points lies."""
+        time, cost = np.asarray(seconds, float), np.asarray(dollars, float)
+        order = np.lexsort((cost, time))
+        time, cost = time[order], cost[order]
+        before = np.concatenate([[np.inf], np.minimum.accumulate(cost)[:-1]])
+        corner = cost < before
+        return cls(time[corner], cost[corner])
+
+    def dollars_within(self, seconds: ArrayLike) -> NDArray[np.float64]:
+        """Return the least dollars within these seconds, infinite where nothing is so fast."""
+        index = np.searchsorted(self.seconds, np.asarray(seconds) * (1 + _SLACK), side="right")
+        return np.concatenate([[np.inf], self.dollars])[index]
+
+    def seconds_within(self, dollars: ArrayLike) -> NDArray[np.float64]:
+        """Return the least seconds for these dollars, infinite where nothing is so cheap."""
+        falling = self.dollars[::-1]
+        index = np.searchsorted(falling, np.asarray(dollars) * (1 + _SLACK), side="right")
+        return np.concatenate([[np.inf], self.seconds[::-1]])[index]
+
+    def then(self, other: Staircase) -> Staircase:
+        """Return the staircase of doing both, one after the other."""
+        both = Staircase.of(
+            np.add.outer(self.seconds, other.seconds).ravel(),
+            np.add.outer(self.dollars, other.dollars).ravel(),
+        )
+        return both.thinned()
+
+    def thinned(self, corners: int = _CORNERS) -> Staircase:
+        """Return a staircase of fewer corners that lies nowhere above this one."""
+        size = len(self.seconds)
+        if size <= corners:
+            return self
+        cuts = np.linspace(0, size, corners + 1).astype(int)
+        return Staircase(self.seconds[cuts[:-1]], self.dollars[cuts[1:] - 1])
+
+
+NOTHING = Staircase(np.zeros(1), np.zeros(1))
+IMPOSSIBLE = Staircase(np.zeros(0), np.zeros(0))
+
+
+def lowest(stairs: Sequence[Staircase]) -> Staircase:
+    """Return the staircase that at every time is the least of some staircases."""
+    if not stairs:
+        return IMPOSSIBLE
+    seconds = np.concatenate([each.seconds for each in stairs])
+    return Staircase.of(seconds, np.concatenate([each.dollars for each in stairs])).thinned()
+
+
+def chain(stairs: Iterable[Staircase]) -> Staircase:
+    """Return the staircase of doing the work of several staircases in turn."""
+    return reduce(Staircase.then, stairs, NOTHING)
+
+
+def fluid(request: PlanRequest) -> Staircase:
+    """Return what no plan for the request can beat, whatever it mixes and hands over.
+
+    A stage takes at least one trial's training at some width, and at least the instances' price
+    for the GPU time of all trials at that width or a cheaper one that is as fast. To that come the
+    first boot, where nothing is rented yet, and the last release.
+    """
+    ways = [(each, width) for each in request.rentables for width in each.profile.widths]
+    epoch = np.array([each.epoch_seconds(width) for each, width in ways])
+    share = np.array([_share(each, width) for each, width in ways])
+    stairs = chain(
+        Staircase.of(stage.epochs * epoch, stage.trials * stage.epochs * epoch * share)
+        for stage in request.work
+    )
+    begin, end = _edges(request)
+    seconds = stairs.seconds + begin[0] + end[0]
+    steady = seconds * request.charges.usd_per_second
+    return Staircase.of(seconds, stairs.dollars + begin[1] + end[1] + steady)
+
+
+def least_of(stairs: Staircase, request: PlanRequest) -> float:
+    """Return the least of what the request minimises, within its limit on the other measure."""
+    limits = request.limits
+    if request.objective == "cost":
+        within = math.inf if limits.deadline is None else limits.deadline
+        return float(stairs.dollars_within(within))
+    return float(stairs.seconds_within(math.inf if limits.budget is None else limits.budget))
+
+
+def gap_to(bound: float, request: PlanRequest, estimate: Estimate) -> float:
+    """Return by how much an estimate exceeds a bound, as a share of it; 0 if the bound is 0."""
+    mine = estimate.dollars if request.objective == "cost" else estimate.seconds
+    return max(0.0, mine / bound - 1.0) if 0.0 < bound < math.inf else 0.0
+
+
+def _share(rentable: Rentable, width: float) -> float:
+    """Return the dollars of a second of one trial's part of the instances that it is on."""
+    whole = max(1, math.ceil(width / rentable.gpus - 1e-6))
+    at_once = slots(width, rentable.gpus, whole)
+    return rentable.offer.usd_per_second * whole / at_once if at_once else math.inf
+
+
+def _edges(request: PlanRequest) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the seconds and dollars of the first boot and of the last release, at the least."""
+    begin = (0.0, 0.0)
+    profiles = [(each.profile, each.offer.usd_per_second) for each in request.rentables]
+    fresh = bool(request.work) and request.work[0].start_epoch == 0
+    if not request.fleet and profiles:
+        starts = [(p.start if fresh else p.resize).mean for p, _ in profiles]
+        both = list(zip(profiles, starts, strict=True))
+        begin = (
+            min(p.launch.mean + p.boot.mean + start for (p, _), start in both),
+            min((p.boot.mean + start) * price for (p, price), start in both)
+            + request.charges.usd_per_launch,
+        )
+    release = min((p.release.mean for p, _ in profiles), default=0.0)
+    cost = min((p.release.mean * price for p, price in profiles), default=0.0)
+    return begin, (release, cost)

@@ -1,0 +1,385 @@
+"""Partial plans as columns of numbers: taking a stage, and dropping what can't be best.
+
+The rules are those of `planners.model`, written once more over arrays: a row is one way through
+the stages so far (a label), a column of a matrix one option of the next stage.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from cloudtune.plan import Stage
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.planners.dp.options import Options
+
+    Floats = NDArray[np.float64]
+    Whole = NDArray[np.int64]
+
+_TIE = 1e-12
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Ways through the stages so far.
+
+    `dollars` is what has been charged; `ages` (label, group, instance) ascend, stop at the minimum
+    charge and are infinite where there is no instance; None where no age can matter. `parent` and
+    `option` say where a label came from.
+    """
+
+    seconds: Floats
+    dollars: Floats
+    offer: Whole
+    count: Whole
+    width: Floats
+    settled: NDArray[np.bool_]
+    ages: Floats | None
+    parent: Whole
+    option: Whole
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Labels:
+        """Return some of the labels."""
+        ages = None if self.ages is None else self.ages[rows]
+        return Labels(
+            self.seconds[rows],
+            self.dollars[rows],
+            self.offer[rows],
+            self.count[rows],
+            self.width[rows],
+            self.settled[rows],
+            ages,
+            self.parent[rows],
+            self.option[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Delays:
+    """The figures of each rentable as columns; the last row is for no rentable at all (-1)."""
+
+    launch: Floats
+    boot: Floats
+    start: Floats
+    resize: Floats
+    release: Floats
+    price: Floats
+    minimum: Floats
+    gpus: Floats
+
+    @classmethod
+    def of(cls, request: PlanRequest) -> Delays:
+        """Return the columns of a request."""
+
+        def column(values: list[float]) -> Floats:
+            return np.array([*values, 0.0])
+
+        profiles = [each.profile for each in request.rentables]
+        offers = [each.offer for each in request.rentables]
+        return cls(
+            column([p.launch.mean for p in profiles]),
+            column([p.boot.mean for p in profiles]),
+            column([p.start.mean for p in profiles]),
+            column([p.resize.mean for p in profiles]),
+            column([p.release.mean for p in profiles]),
+            column([o.usd_per_second for o in offers]),
+            column([o.minimum_seconds for o in offers]),
+            column([float(o.gpus) for o in offers]),
+        )
+
+    @staticmethod
+    def vcpus(request: PlanRequest, quota: str) -> Whole:
+        """Return what an instance of each rentable counts against a quota."""
+        offers = [each.offer for each in request.rentables]
+        counted = [o.instance_type.vcpus if o.quota == quota else 0 for o in offers]
+        return np.array([*counted, 0])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage, for all labels and options at once."""
+
+    request: PlanRequest
+    stage: Stage
+    delays: Delays
+    last: bool
+
+    def begin(self, options: Options) -> Floats:
+        """Return the seconds that each group's trials take to begin, in all its waves."""
+        each = self.delays.start if self.stage.start_epoch == 0 else self.delays.resize
+        return np.asarray(options.waves * each[options.offer])
+
+    def least(self, options: Options, *, fresh: bool) -> tuple[Floats, Floats]:
+        """Return the least seconds and dollars of each option, whatever comes before it.
+
+        With `fresh`, all instances of an option are launched and boot: none is there before.
+        """
+        delays, offer = self.delays, options.offer
+        together = options.waves.max(axis=1) == 1
+        if offer.shape[1] > 1:
+            together &= offer[:, 1] < 0
+        begin = np.where(together[:, None] & (not fresh), 0.0, self.begin(options))
+        launch = delays.launch[offer] if fresh else np.zeros_like(begin)
+        arrival = launch + delays.boot[offer] if fresh else launch
+        seconds = np.where(offer >= 0, arrival + begin + options.train, 0.0).max(axis=1)
+        price, charges = delays.price[offer] * options.count, self.request.charges
+        # A group that was launched in this stage isn't billed from its begin.
+        absent = delays.launch[offer] + float(delays.release.max())
+        lived = np.maximum(begin + options.train, seconds[:, None] - absent)
+        if fresh and offer.shape[1] == 1:
+            lived = seconds[:, None] - launch
+        dollars = (price * lived).sum(axis=1)
+        dollars = dollars + (charges.usd_per_launch * options.count.sum(axis=1) if fresh else 0.0)
+        if self.last:
+            seconds = seconds + delays.release[offer].max(axis=1)
+            dollars = dollars + (price * delays.release[offer]).sum(axis=1)
+        return seconds, dollars + seconds * charges.usd_per_second
+
+    def take(self, labels: Labels, options: Options) -> Taken:
+        """Return what each option takes after each label."""
+        return Taken(self, labels, options)
+
+
+class Taken:
+    """What every option takes after every label: matrices (label, option)."""
+
+    def __init__(self, step: Step, labels: Labels, options: Options) -> None:
+        self._step, self._labels, self._options = step, labels, options
+        delays, request = step.delays, step.request
+        held, wanted = range(labels.offer.shape[1]), range(options.offer.shape[1])
+        same = {
+            (i, j): (labels.offer[:, i, None] == options.offer[None, :, j])
+            & (options.offer[None, :, j] >= 0)
+            for i in held
+            for j in wanted
+        }
+        self._kept_at = {
+            (i, j): np.where(
+                same[i, j], np.minimum(labels.count[:, i, None], options.count[None, :, j]), 0
+            )
+            for i in held
+            for j in wanted
+        }
+        kept = [_sum(self._kept_at[i, j] for i in held) for j in wanted]
+        self._fresh = [options.count[None, :, j] - kept[j] for j in wanted]
+        stays = [_sum(self._kept_at[i, j] for j in wanted) for i in held]
+        going = [labels.count[:, i, None] - stays[i] for i in held]
+        self._wait = self._waiting(going)
+        self.seconds = self._duration(same[0, 0], going[0])
+        dollars = _sum(self._release(i, stays[i], going[i]) for i in held)
+        for j in wanted:
+            price = delays.price[options.offer[None, :, j]]
+            launch = delays.launch[options.offer[None, :, j]]
+            lived = kept[j] * self.seconds + self._fresh[j] * (self.seconds - self._wait - launch)
+            dollars = dollars + lived * price + self._fresh[j] * request.charges.usd_per_launch
+        self.dollars = dollars + self.seconds * request.charges.usd_per_second
+
+    def _waiting(self, going: list[Whole]) -> Floats:
+        labels, release = self._labels, self._step.delays.release
+        full = self._crowded()
+        slowest = np.zeros(full.shape)
+        for i, leaving in enumerate(going):
+            ending = np.where(leaving > 0, release[labels.offer[:, i]][:, None], 0.0)
+            slowest = np.maximum(slowest, ending)
+        return np.where(full, slowest, 0.0)
+
+    def _crowded(self) -> NDArray[np.bool_]:
+        """Whether what is missing has no room beside all that is held."""
+        labels, options, request = self._labels, self._options, self._step.request
+        total = labels.count.sum(axis=1)[:, None] + _sum(self._fresh)
+        full = total > request.max_instances
+        for quota, most in request.vcpu_quotas.items():
+            vcpus = self._step.delays.vcpus(request, quota)
+            held = (labels.count * vcpus[labels.offer]).sum(axis=1)[:, None]
+            new = _sum(
+                fresh * vcpus[options.offer[None, :, j]] for j, fresh in enumerate(self._fresh)
+            )
+            full = full | (held + new > most)
+        return np.asarray(full)
+
+    def _duration(self, same: NDArray[np.bool_], going: Whole) -> Floats:
+        options, delays = self._options, self._step.delays
+        begin = self._step.begin(options)
+        staying = self._staying(same, going)
+        longest = np.zeros(same.shape)
+        for j, fresh in enumerate(self._fresh):
+            offer = options.offer[:, j]
+            arrival = self._wait + (delays.launch[offer] + delays.boot[offer])[None, :]
+            overhead = np.where(
+                fresh > 0,
+                arrival + begin[None, :, j],
+                np.where(staying, 0.0, begin[None, :, j]),
+            )
+            seconds = np.where(offer >= 0, overhead + options.train[None, :, j], 0.0)
+            longest = np.maximum(longest, seconds)
+        return longest
+
+    def _staying(self, same: NDArray[np.bool_], going: Whole) -> NDArray[np.bool_]:
+        """Whether every survivor trains on where it is (`planners.model.stays`)."""
+        labels, options = self._labels, self._options
+        alone_before, alone_now = labels.settled, options.waves[:, 0] == 1
+        if labels.offer.shape[1] > 1:
+            alone_before = alone_before & (labels.offer[:, 1] < 0)
+        if options.offer.shape[1] > 1:
+            alone_now = alone_now & (options.offer[:, 1] < 0)
+        gpus = self._step.delays.gpus[options.offer[:, 0]]
+        whole = np.ceil(options.width[:, 0] / gpus)
+        roomy = options.count[:, 0] >= self._step.stage.trials * whole
+        kept_width = labels.width[:, 0, None] == options.width[None, :, 0]
+        enough = (going == 0) | roomy[None, :]
+        return np.asarray(same & alone_before[:, None] & alone_now[None, :] & kept_width & enough)
+
+    def _release(self, group: int, stays: Whole, going: Whole) -> Floats:
+        """Return what the going instances of a group still cost: the oldest of them go."""
+        labels, delays = self._labels, self._step.delays
+        offer = labels.offer[:, group]
+        if labels.ages is None:
+            return np.asarray(going * (delays.release * delays.price)[offer][:, None])
+        costs = leaving_costs(labels, delays, group)
+        return np.asarray(np.take_along_axis(costs, stays, axis=1))
+
+    def labels(self, rows: Whole, columns: Whole) -> Labels:
+        """Return the labels after some pairs of label and option."""
+        options, before = self._options, self._labels
+        settled = options.waves[columns].max(axis=1) == 1
+        fresh = Labels(
+            before.seconds[rows] + self.seconds[rows, columns],
+            before.dollars[rows] + self.dollars[rows, columns],
+            options.offer[columns],
+            options.count[columns],
+            np.where(settled[:, None], options.width[columns], 0.0),
+            settled,
+            self._aged(rows, columns),
+            rows,
+            columns,
+        )
+        return self._ended(fresh) if self._step.last else fresh
+
+    def _aged(self, rows: Whole, columns: Whole) -> Floats | None:
+        """Return the ages of the instances after the stage."""
+        ages, options, delays = self._labels.ages, self._options, self._step.delays
+        if ages is None:
+            return None
+        most = max(ages.shape[2], int(options.count.max(initial=1)))
+        seconds = self.seconds[rows, columns][:, None]
+        wait = self._wait[rows, columns][:, None]
+        place = np.arange(most)[None, :]
+        found = np.full((len(rows), options.offer.shape[1], most), np.inf)
+        for j in range(options.offer.shape[1]):
+            offer = options.offer[columns, j]
+            count = options.count[columns, j][:, None]
+            fresh = self._fresh[j][rows, columns][:, None]
+            new = seconds - wait - delays.launch[offer][:, None]
+            old = np.full((len(rows), most), np.inf)
+            for i in range(ages.shape[1]):
+                kept = self._kept_at[i, j][rows, columns][:, None]
+                held = np.pad(
+                    ages[rows, i], ((0, 0), (0, most - ages.shape[2])), constant_values=np.inf
+                )
+                old = np.where(place < kept, held + seconds, old)
+            # The fresh are the youngest; the kept follow, in their order.
+            shifted = np.take_along_axis(old, np.maximum(place - fresh, 0), axis=1)
+            line = np.where(place < fresh, new, shifted)
+            minimum = delays.minimum[offer][:, None]
+            found[:, j] = np.where(place < count, np.minimum(line, minimum), np.inf)
+        return np.sort(found, axis=2)
+
+    def _ended(self, labels: Labels) -> Labels:
+        """Return the labels with everything given back."""
+        delays, charges = self._step.delays, self._step.request.charges
+        release = delays.release[labels.offer]
+        longest = np.where(labels.offer >= 0, release, 0.0).max(axis=1)
+        if labels.ages is None:
+            bills = (labels.count * release * delays.price[labels.offer]).sum(axis=1)
+        else:
+            groups = range(labels.offer.shape[1])
+            bills = np.sum([leaving_costs(labels, delays, g)[:, 0] for g in groups], axis=0)
+        nobody = np.full_like(labels.offer, -1)
+        return Labels(
+            labels.seconds + longest,
+            labels.dollars + bills + longest * charges.usd_per_second,
+            nobody,
+            np.zeros_like(labels.count),
+            np.zeros_like(labels.width),
+            np.ones_like(labels.settled),
+            None,
+            labels.parent,
+            labels.option,
+        )
+
+
+def _sum(matrices: Iterable[NDArray[Any]]) -> Any:
+    return reduce(np.add, matrices)
+
+
+def leaving_costs(labels: Labels, delays: Delays, group: int) -> Floats:
+    """Return what it costs that all but the youngest 0, 1, 2 … instances of a group go."""
+    assert labels.ages is not None
+    offer = labels.offer[:, group]
+    ages = labels.ages[:, group]
+    owed = np.maximum(delays.release[offer][:, None], delays.minimum[offer][:, None] - ages)
+    each = np.where(np.isfinite(ages), owed * delays.price[offer][:, None], 0.0)
+    upward = np.cumsum(each[:, ::-1], axis=1)[:, ::-1]
+    return np.concatenate([upward, np.zeros((len(labels), 1))], axis=1)
+
+
+def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
+    """Return the labels that no other of the same fleet beats in time and in money."""
+    state = _states(labels)
+    order = np.lexsort((labels.dollars, labels.seconds, state))
+    if len(labels) == 0:
+        return order
+    if labels.ages is not None:
+        return _undominated_with_ages(labels, delays, state, order)
+    state, dollars = state[order], labels.dollars[order]
+    # One running minimum for all states: each begins below whatever the one before reached.
+    span = 2.0 * (float(dollars.max(initial=0.0)) + 1.0)
+    running = np.minimum.accumulate(dollars - state * span)
+    before = np.concatenate([[np.inf], running[:-1]]) + state * span
+    return np.asarray(order[dollars < before - _TIE * span])
+
+
+def _states(labels: Labels) -> Whole:
+    """Return a number for each fleet: offers, instances, widths, and whether all is settled."""
+    key = labels.settled.astype(np.int64)
+    for column in (*labels.offer.T, *labels.count.T, *labels.width.T):
+        values, rank = np.unique(column, return_inverse=True)
+        # Ranked anew each time, the key stays small however many columns there are.
+        key = np.unique(key * len(values) + rank, return_inverse=True)[1]
+    return np.asarray(key.astype(np.int64))
+
+
+def _undominated_with_ages(
+    labels: Labels, delays: Delays, state: Whole, order: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Return the labels that stay where a younger instance may owe more of its minimum."""
+    assert labels.ages is not None
+    price, minimum = delays.price[labels.offer], delays.minimum[labels.offer]
+    ages = np.where(np.isfinite(labels.ages), labels.ages, minimum[:, :, None])
+    free = (np.maximum(minimum[:, :, None] - ages, 0.0) * price[:, :, None]).reshape(
+        len(labels), -1
+    )
+    kept: list[int] = []
+    bounds = np.flatnonzero(np.diff(state[order], prepend=-1, append=-1))
+    for begin, end in itertools.pairwise(bounds):
+        mine: list[int] = []
+        for row in order[begin:end]:
+            if mine:
+                younger = np.maximum(free[mine] - free[row], 0.0).sum(axis=1)
+                if (labels.dollars[mine] + younger <= labels.dollars[row] + _TIE).any():
+                    continue
+            mine.append(int(row))
+        kept += mine
+    return np.array(kept, dtype=np.intp)

@@ -1,0 +1,390 @@
+"""What can be done in one stage: every use of offers, instances and widths that may be best.
+
+An option is up to `request.mix` groups, each an offer with so many instances at one width. Columns
+are NumPy arrays, one row an option, one column a group; a group that isn't there has offer -1 and
+no instances.
+
+Which numbers of instances there are to choose from (`sizes`): with the durations of all stages
+fixed, the cheapest fleet is a minimum-cost flow through the stages, bounded below by what each
+stage needs for its waves and widths, so at a vertex every fleet size is one of those bounds. The
+argument holds for one offer a stage whose minimum charge is over before it is given back; elsewhere
+every size is tried, up to a number of instances (`complete`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloudtune.errors import UsageError
+from cloudtune.placement import slots
+from cloudtune.plan import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from cloudtune.plan import Rentable, Stage
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.trial import Width
+
+_EPSILON = 1e-6
+_FEW_OFFERS = 12
+_ALL_SIZES = 16
+"""Up to so many instances every size is tried in a mixed stage; beyond, those of `sizes`."""
+
+Part = tuple[int, int, "Width", int, int]
+"""One group of an option: rentable, instances, width, trials, waves."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one stage; `train` is the seconds that each group trains, in all its waves."""
+
+    offer: NDArray[np.int64]
+    count: NDArray[np.int64]
+    width: NDArray[np.float64]
+    trials: NDArray[np.int64]
+    waves: NDArray[np.int64]
+    train: NDArray[np.float64]
+    rate: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.rate)
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """The seconds of training until the last group is done: the least that a stage takes."""
+        return np.asarray(self.train.max(axis=1))
+
+    @property
+    def dollars(self) -> NDArray[np.float64]:
+        """The price of the instances for that long: the least that a stage costs."""
+        return self.rate * self.seconds
+
+    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Options:
+        """Return some of the options."""
+        return Options(*(getattr(self, name)[rows] for name in self.columns()))
+
+    @staticmethod
+    def columns() -> tuple[str, ...]:
+        """Return the names of the columns, in the order of the fields."""
+        return ("offer", "count", "width", "trials", "waves", "train", "rate")
+
+    def groups(self, request: PlanRequest, row: int) -> tuple[Group, ...]:
+        """Return an option as the groups of a stage plan."""
+        return tuple(
+            Group(
+                request.rentables[self.offer[row, g]].offer,
+                int(self.count[row, g]),
+                float(self.width[row, g]),
+                int(self.trials[row, g]),
+                int(self.waves[row, g]),
+            )
+            for g in range(self.offer.shape[1])
+            if self.offer[row, g] >= 0
+        )
+
+
+@dataclass(frozen=True)
+class Menu:
+    """Every option of every stage of a request; what doesn't depend on the stage is kept."""
+
+    request: PlanRequest
+    sizes: tuple[Sequence[int], ...]
+    offer: NDArray[np.int64]
+    count: NDArray[np.int64]
+    width: NDArray[np.float64]
+    at_once: NDArray[np.int64]
+    epoch: NDArray[np.float64]
+    rate: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, request: PlanRequest) -> Menu:
+        """Return the menu of a request.
+
+        Raises:
+            UsageError: more than two offers at once are to be mixed.
+        """
+        if request.mix > 2:
+            raise UsageError("a stage can mix two offers at most")
+        choices = tuple(sizes(request, index) for index in range(len(request.rentables)))
+        table = [
+            (index, width, slots(width, rentable.gpus, 1), rentable.epoch_seconds(width))
+            for index, rentable in enumerate(request.rentables)
+            for width in rentable.profile.widths
+        ]
+        rows = [(*row, size) for row in table for size in choices[row[0]]]
+        offer, width, each, epoch, count = np.array(rows, dtype=float).reshape(-1, 5).T
+        gpus = np.array([rentable.gpus for rentable in request.rentables] or [1])
+        whole = np.ceil(width / gpus[offer.astype(np.int64)] - _EPSILON).astype(np.int64)
+        at_once = np.where(each > 0, each * count, count // np.maximum(whole, 1))
+        rates = np.array([each.offer.usd_per_second for each in request.rentables] or [0.0])
+        able = at_once > 0
+        return cls(
+            request,
+            choices,
+            offer[able].astype(np.int64),
+            count[able].astype(np.int64),
+            width[able],
+            at_once[able].astype(np.int64),
+            epoch[able],
+            (count * rates[offer.astype(np.int64)])[able],
+        )
+
+    def stage(self, stage: Stage) -> Options:
+        """Return the options of a stage."""
+        pairs = list(_pairs(self.request, stage, self.sizes)) if self.request.mix > 1 else []
+        if pairs:
+            return _joined(self._alone(stage), _columns(self.request, stage, pairs))
+        return self._alone(stage)
+
+    def _alone(self, stage: Stage) -> Options:
+        waves = -(-stage.trials // self.at_once)
+        column = (slice(None), None)
+        return Options(
+            self.offer[column],
+            self.count[column],
+            self.width[column],
+            np.full_like(self.offer, stage.trials)[column],
+            waves[column],
+            (waves * stage.epochs * self.epoch)[column],
+            self.rate,
+        )
+
+
+def sizes(request: PlanRequest, index: int) -> list[int]:
+    """Return the numbers of instances of a rentable that a best plan may have."""
+    rentable = request.rentables[index]
+    most = min(rentable.most, request.max_instances, _quota(request, rentable))
+    trials = tuple(sorted({stage.trials for stage in request.work}))
+    if _any_size(request) and most <= _ALL_SIZES:
+        return list(range(1, most + 1))
+    found = set(_steps(trials, rentable.profile.widths, rentable.gpus))
+    found |= {len(live.ages) for live in request.fleet if live.offer == rentable.offer}
+    return sorted(size for size in found if 1 <= size <= most)
+
+
+def ages_matter(request: PlanRequest) -> bool:
+    """Whether an instance may be given back before it is as old as its minimum charge."""
+    if any(age < live.offer.minimum_seconds for live in request.fleet for age in live.ages):
+        return True
+    epochs = min((stage.epochs for stage in request.work), default=0)
+    return any(
+        each.profile.boot.mean
+        + each.profile.release.mean
+        + epochs * min(map(each.epoch_seconds, each.profile.widths))
+        < each.offer.minimum_seconds
+        for each in request.rentables
+        if each.profile.widths
+    )
+
+
+def _any_size(request: PlanRequest) -> bool:
+    """Whether a best plan may hold fleets of sizes that no stage by itself asks for.
+
+    Beside another offer, or while minimum charges run, what an instance costs isn't proportional
+    to its life, and the argument of this module doesn't hold.
+    """
+    return request.mix > 1 or ages_matter(request)
+
+
+def complete(request: PlanRequest) -> bool:
+    """Whether every fleet size that a best plan may have is among the options."""
+    return request.max_instances <= _ALL_SIZES or not _any_size(request)
+
+
+@lru_cache(maxsize=256)
+def _steps(trials: tuple[int, ...], widths: tuple[Width, ...], gpus: int) -> frozenset[int]:
+    """Return the fewest instances for each number of waves, at any width, of any of the stages."""
+    found: set[int] = set()
+    for each, width in itertools.product(trials, widths):
+        whole = max(1, math.ceil(width / gpus))
+        at_once = slots(width, gpus, whole)
+        if at_once > 0:
+            found |= {whole * math.ceil(need / at_once) for need in _needs(each)}
+            found.add(each * whole)  # room for each survivor on instances of its own
+    return frozenset(found)
+
+
+@lru_cache(maxsize=256)
+def _needs(trials: int) -> frozenset[int]:
+    """Return how many trials must run at once for one wave, two waves, and so on."""
+    return frozenset(math.ceil(trials / waves) for waves in range(1, trials + 1))
+
+
+def _quota(request: PlanRequest, rentable: Rentable) -> int:
+    """Return how many instances of an offer the vCPU quotas admit."""
+    vcpus = request.vcpu_quotas.get(rentable.offer.quota)
+    each = rentable.offer.instance_type.vcpus
+    return request.max_instances if vcpus is None or each == 0 else vcpus // each
+
+
+def _pairs(
+    request: PlanRequest, stage: Stage, sizes: Sequence[Sequence[int]]
+) -> Iterator[tuple[Part, Part]]:
+    """Yield two groups at a time; the first takes all that it can in its waves."""
+    wide = [_mixed_sizes(request, index, few) for index, few in enumerate(sizes)]
+    for one, other in itertools.combinations(range(len(request.rentables)), 2):
+        for first in _shares(request, one, wide[one], stage.trials - 1):
+            rest = stage.trials - first[3]
+            for second in _rests(request, other, wide[other], rest):
+                if _together(request, first, second):
+                    yield first, second
+
+
+def _mixed_sizes(request: PlanRequest, index: int, few: Sequence[int]) -> Sequence[int]:
+    most = min(
+        request.rentables[index].most,
+        request.max_instances - 1,
+        _quota(request, request.rentables[index]),
+    )
+    return range(1, most + 1) if most <= _ALL_SIZES else [size for size in few if size <= most]
+
+
+def _shares(request: PlanRequest, index: int, sizes: Iterable[int], most: int) -> Iterator[Part]:
+    """Yield the groups that leave some of the trials to another: full waves, or all but one."""
+    rentable = request.rentables[index]
+    for width, count in itertools.product(rentable.profile.widths, sizes):
+        at_once = slots(width, rentable.gpus, count)
+        for waves in range(1, math.ceil(most / at_once) + 1 if at_once else 1):
+            yield index, count, width, min(most, at_once * waves), waves
+
+
+def _rests(request: PlanRequest, index: int, sizes: Iterable[int], trials: int) -> Iterator[Part]:
+    rentable = request.rentables[index]
+    for width, count in itertools.product(rentable.profile.widths, sizes):
+        at_once = slots(width, rentable.gpus, count)
+        if at_once > 0:
+            yield index, count, width, trials, math.ceil(trials / at_once)
+
+
+def _together(request: PlanRequest, *parts: Part) -> bool:
+    """Whether the groups fit under the limits for all offers together."""
+    if sum(part[1] for part in parts) > request.max_instances:
+        return False
+    used: dict[str, int] = {}
+    for index, count, *_ in parts:
+        offer = request.rentables[index].offer
+        used[offer.quota] = used.get(offer.quota, 0) + count * offer.instance_type.vcpus
+    return all(used[quota] <= request.vcpu_quotas.get(quota, math.inf) for quota in used)
+
+
+def _joined(alone: Options, mixed: Options) -> Options:
+    """Return both as one, the missing second group of the first as offer -1."""
+
+    def wider(name: str, fill: float) -> Any:
+        column = getattr(alone, name)
+        return np.concatenate([column, np.full_like(column, fill)], axis=1)
+
+    filled = {name: wider(name, 0) for name in Options.columns()[1:-1]}
+    first = Options(offer=wider("offer", -1), rate=alone.rate, **filled)
+    return Options(
+        *(
+            np.concatenate([getattr(first, name), getattr(mixed, name)])
+            for name in Options.columns()
+        )
+    )
+
+
+def _columns(request: PlanRequest, stage: Stage, found: Sequence[tuple[Part, Part]]) -> Options:
+    table = np.array(found, dtype=float).reshape(len(found), 2, 5)
+    offer, count, waves = (table[:, :, column].astype(np.int64) for column in (0, 1, 4))
+    epoch = np.array(
+        [[request.rentables[part[0]].epoch_seconds(part[2]) for part in parts] for parts in found]
+    )
+    rates = np.array([each.offer.usd_per_second for each in request.rentables])
+    return Options(
+        offer=offer,
+        count=count,
+        width=table[:, :, 2],
+        trials=table[:, :, 3].astype(np.int64),
+        waves=waves,
+        train=waves * stage.epochs * epoch,
+        rate=(count * rates[offer]).sum(axis=1),
+    )
+
+
+def undominated(request: PlanRequest) -> PlanRequest:
+    """Return the request without offers that another one beats in every way.
+
+    Only where each stage uses one offer: two of them side by side may train at two widths.
+    """
+    if request.mix > 1:
+        return request
+    held = {live.offer for live in request.fleet}
+    figures = [_Figures.of(request, each) for each in request.rentables]
+    kept: dict[tuple[object, ...], list[_Figures]] = {}
+    for mine in sorted(figures, key=lambda each: each.price):
+        rivals = kept.setdefault(mine.kind, [])
+        beaten = sum(each.beats(mine) for each in rivals)
+        if mine.rentable.offer in held or beaten < mine.rivals_needed:
+            rivals.append(mine)
+    staying = {id(each.rentable) for rivals in kept.values() for each in rivals}
+    lean = tuple(each for each in request.rentables if id(each) in staying)
+    return replace(request, rentables=lean)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What an offer is compared by; only those of a kind are compared.
+
+    A vCPU quota that counts is part of the kind: another one may have room where this has not.
+    """
+
+    rentable: Rentable
+    kind: tuple[object, ...]
+    price: float
+    most: int
+    vcpus: int
+    epochs: dict[Width, float]
+    delays: tuple[float, ...]
+    rivals_needed: int
+
+    @classmethod
+    def of(cls, request: PlanRequest, rentable: Rentable) -> _Figures:
+        offer, profile = rentable.offer, rentable.profile
+        quota = offer.quota if offer.quota in request.vcpu_quotas else ""
+        delays = (profile.launch, profile.boot, profile.start, profile.resize, profile.release)
+        return cls(
+            rentable,
+            (rentable.gpus, offer.minimum_seconds, offer.granularity_seconds, quota),
+            offer.usd_per_hour,
+            min(rentable.most, _quota(request, rentable), request.max_instances),
+            offer.instance_type.vcpus if quota else 0,
+            {width: rentable.epoch_seconds(width) for width in profile.widths},
+            tuple(each.mean for each in delays),
+            _rivals_needed(request, rentable),
+        )
+
+    def beats(self, other: _Figures) -> bool:
+        """Whether whatever is done on `other` could be done here, no slower and no dearer."""
+        return (
+            self.price <= other.price
+            and self.most >= other.most
+            and self.vcpus <= other.vcpus
+            and all(self.epochs.get(w, math.inf) <= each for w, each in other.epochs.items())
+            and all(mine <= its for mine, its in zip(self.delays, other.delays, strict=True))
+        )
+
+
+def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
+    """Return how many offers must beat one before it can be left out.
+
+    A launch isn't billed, but the instances that stay meanwhile are. If they cost more than giving
+    them back, to change to a twin can be cheaper than to grow. With three rivals there is always
+    one that neither the stage before nor the stage after is on. Among many offers (twins in every
+    zone) that is too much to search: plans that save seconds by such a change aren't looked for
+    there.
+    """
+    if len(request.rentables) > _FEW_OFFERS:
+        return 1
+    profile, second = rentable.profile, rentable.offer.usd_per_second
+    launch = request.charges.usd_per_launch / second if second > 0 else math.inf
+    return 1 if profile.launch.mean <= profile.release.mean + launch else 3

@@ -1,0 +1,370 @@
+"""The exact search over stages: Pareto dynamic programming over labels, pruned by lower bounds.
+
+A label goes only if another one of the same fleet is nowhere worse, or if even the cheapest rest
+that its time (or money) leaves would not beat a plan that is known already. So what is found is
+the best there is in the model of `planners.model`; docs/decisions/0004-exact-planner.md.
+
+In rounds: narrow ones (few options, few labels) find a good plan quickly; the full one, pruned by
+that plan, finds the best, or that there is no better.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloudtune.plan import Limits
+from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
+from cloudtune.planners.dp.labels import Delays, Labels, Step, undominated
+from cloudtune.planners.dp.options import Menu, ages_matter
+from cloudtune.planners.dp.options import undominated as without_beaten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from cloudtune.plan import Group
+    from cloudtune.planners.base import Objective, PlanRequest
+    from cloudtune.planners.dp.options import Options
+
+    Allowed = Callable[[int, Options], NDArray[np.bool_]]
+
+_ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
+"""Options of each stage and labels after it, in each round; the last is the proof."""
+_SLACK = 1e-9
+_AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
+
+
+@dataclass(frozen=True)
+class Found:
+    """A way through all stages, as the option taken in each."""
+
+    seconds: float
+    dollars: float
+    choices: tuple[tuple[Group, ...], ...]
+
+
+class Search:
+    """The stages of a request, their options and what is least possible from each stage on.
+
+    `allowed(stage, options)` restricts the options of a stage.
+    """
+
+    def __init__(self, request: PlanRequest, allowed: Allowed | None = None) -> None:
+        self.request = request
+        self.delays = Delays.of(request)
+        menu, last = Menu.of(request), len(request.work) - 1
+        self.steps: list[Step] = []
+        self.options: list[Options] = []
+        self._least: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+        for number, stage in enumerate(request.work):
+            step, options = Step(request, stage, self.delays, number == last), menu.stage(stage)
+            if allowed is not None:
+                options = options.only(allowed(number, options))
+            self.steps.append(step)
+            self.options.append(options)
+            nothing_before = number == 0 and not request.fleet
+            self._least.append(step.least(options, fresh=nothing_before))
+
+    @property
+    def possible(self) -> bool:
+        """Whether every stage has an option at all."""
+        return all(len(options) > 0 for options in self.options)
+
+    @cached_property
+    def after(self) -> list[Rest]:
+        """What is least possible from each stage on, by the offer held; one more for nothing left.
+
+        Staying on an offer costs nothing more; another one has to be launched and to boot. Where
+        stages mix offers, everything may stay.
+        """
+        count = len(self.request.rentables)
+        rest = [Rest((NOTHING,) * count)]
+        for step, options, least in zip(
+            reversed(self.steps), reversed(self.options), reversed(self._least), strict=True
+        ):
+            if self.request.mix > 1 or count < 2:
+                same = Staircase.of(*least).then(rest[-1].stairs[0]) if count else NOTHING
+                rest.append(Rest((same,) * count))
+                continue
+            changed = step.least(options, fresh=True)
+            stay = [_of_offer(options, least, each, rest[-1]) for each in range(count)]
+            move = lowest([_of_offer(options, changed, each, rest[-1]) for each in range(count)])
+            rest.append(Rest(tuple(lowest([each, move]) for each in stay)))
+        return rest[::-1]
+
+    @cached_property
+    def before(self) -> list[Staircase]:
+        """The least cost of all stages before each one."""
+        done = [NOTHING]
+        for least in self._least[:-1]:
+            done.append(done[-1].then(Staircase.of(*least)))
+        return done
+
+    @cached_property
+    def around(self) -> list[Staircase]:
+        """What is least possible for all other stages than each one."""
+        rests = zip(self.before, self.after[1:], strict=True)
+        return [before.then(lowest(after.stairs)) for before, after in rests]
+
+    @property
+    def least(self) -> Staircase:
+        """What no plan made of these options can beat."""
+        return lowest(self.after[0].stairs)
+
+    def best(
+        self, limits: Limits, objective: Objective, known: Found | None = None
+    ) -> Found | None:
+        """Return the best way within the limits, None where there is none.
+
+        `known` is one that keeps the limits, from an earlier question.
+        """
+        if not self.possible:
+            return None
+        aim = _Aim.of(limits, objective)
+        aim = aim if known is None else aim.to_beat(known)
+        for options, labels in _ROUNDS:
+            found = self._run(aim, self._promising(aim, options), labels)
+            if found is not None:
+                known, aim = found, aim.to_beat(found)
+        return known
+
+    def front(self) -> list[Found]:
+        """Return every undominated way, the fastest first; limits are ignored."""
+        if not self.possible:
+            return []
+        every = [np.arange(len(options)) for options in self.options]
+        trail = self._trail(_Aim(math.inf, math.inf, "cost"), every, None)
+        ends = trail[-1]
+        order = np.lexsort((ends.dollars, ends.seconds))
+        return [self._found(trail, every, int(row)) for row in order]
+
+    def _promising(self, aim: _Aim, most: int | None) -> list[NDArray[np.intp]]:
+        """Return the options of each stage that may be part of a plan worth finding."""
+        chosen = []
+        for number, (seconds, dollars) in enumerate(self._least):
+            score = aim.bound(seconds, dollars, self.around[number])
+            rows = np.flatnonzero(aim.worth(score))
+            if most is not None and len(rows) > most:
+                rows = np.sort(rows[np.argsort(score[rows], kind="stable")[:most]])
+            chosen.append(rows)
+        return chosen
+
+    def _run(self, aim: _Aim, chosen: Sequence[NDArray[np.intp]], most: int | None) -> Found | None:
+        trail = self._trail(aim, chosen, most)
+        if len(trail) <= len(self.steps):
+            return None
+        ends = trail[-1]
+        within = np.flatnonzero(aim.within(ends.seconds, ends.dollars))
+        if len(within) == 0:
+            return None
+        keys = (ends.dollars[within], ends.seconds[within])
+        first, second = keys if aim.objective == "cost" else keys[::-1]
+        return self._found(trail, chosen, int(within[np.lexsort((second, first))[0]]))
+
+    def _trail(
+        self, aim: _Aim, chosen: Sequence[NDArray[np.intp]], most: int | None
+    ) -> list[Labels]:
+        """Return the labels after each stage, from the start on; shorter where none is left."""
+        trail = [self._start()]
+        for number, (step, rows) in enumerate(zip(self.steps, chosen, strict=True)):
+            if len(rows) == 0 or len(trail[-1]) == 0:
+                return trail
+            options, rest = self.options[number].only(rows), self.after[number + 1]
+            labels = _advance(step, trail[-1], options, aim, rest)
+            labels = labels.only(undominated(labels, self.delays))
+            if most is not None and len(labels) > most:
+                labels = labels.only(_nearest(labels, aim, rest, options, most))
+            trail.append(labels)
+        return trail
+
+    def _start(self) -> Labels:
+        """Return the one label before the first stage: what is rented already."""
+        index = {each.offer: row for row, each in enumerate(self.request.rentables)}
+        fleet = [live for live in self.request.fleet if live.ages]
+        groups = max(1, len(fleet))
+        offer = np.full((1, groups), -1)
+        count, width = np.zeros((1, groups), int), np.zeros((1, groups))
+        longest = max((len(live.ages) for live in fleet), default=1)
+        ages = np.full((1, groups, longest), np.inf)
+        for group, live in enumerate(fleet):
+            offer[0, group], count[0, group] = index[live.offer], len(live.ages)
+            width[0, group] = live.width or 0.0
+            capped = np.minimum(live.ages, live.offer.minimum_seconds)
+            ages[0, group, : len(live.ages)] = np.sort(capped)
+        nothing = np.zeros(1, int)
+        return Labels(
+            np.zeros(1),
+            np.zeros(1),
+            offer,
+            count,
+            width,
+            np.ones(1, bool),
+            ages if ages_matter(self.request) else None,
+            nothing,
+            nothing,
+        )
+
+    def _found(
+        self, trail: Sequence[Labels], chosen: Sequence[NDArray[np.intp]], row: int
+    ) -> Found:
+        end = trail[-1]
+        seconds, dollars = float(end.seconds[row]), float(end.dollars[row])
+        choices = []
+        for number in range(len(self.steps) - 1, -1, -1):
+            labels = trail[number + 1]
+            option = int(chosen[number][labels.option[row]])
+            choices.append(self.options[number].groups(self.request, option))
+            row = int(labels.parent[row])
+        return Found(seconds, dollars, tuple(reversed(choices)))
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """What is looked for: the least of one measure, within both limits; `known` is to be beaten."""
+
+    deadline: float
+    budget: float
+    objective: Objective
+    known: float = math.inf
+
+    @classmethod
+    def of(cls, limits: Limits, objective: Objective) -> _Aim:
+        deadline = math.inf if limits.deadline is None else limits.deadline
+        budget = math.inf if limits.budget is None else limits.budget
+        return cls(deadline, budget, objective)
+
+    def worth(self, bound: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return where something may still come of what can't be better than that."""
+        limit = self.budget if self.objective == "cost" else self.deadline
+        # What costs as much as the best known may still be better in the other measure.
+        return np.isfinite(bound) & (bound <= min(limit, self.known) * (1 + _SLACK))
+
+    def within(
+        self, seconds: NDArray[np.float64], dollars: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Return where both limits are kept."""
+        in_time = seconds <= self.deadline * (1 + _SLACK)
+        return in_time & (dollars <= self.budget * (1 + _SLACK))
+
+    def to_beat(self, found: Found) -> _Aim:
+        """Return the same aim, with a plan that is to be beaten."""
+        known = found.dollars if self.objective == "cost" else found.seconds
+        return _Aim(self.deadline, self.budget, self.objective, known)
+
+    def bound(
+        self, seconds: NDArray[np.float64], dollars: NDArray[np.float64], rest: Staircase
+    ) -> NDArray[np.float64]:
+        """Return the least that the measure can be in the end; infinite beyond the other limit."""
+        if self.objective == "cost":
+            return dollars + rest.dollars_within(self.deadline * (1 + _SLACK) - seconds)
+        return seconds + rest.seconds_within(self.budget * (1 + _SLACK) - dollars)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What is least possible from a stage on, by the offer that is held (by its first group's)."""
+
+    stairs: tuple[Staircase, ...]
+
+    def bound(
+        self,
+        aim: _Aim,
+        seconds: NDArray[np.float64],
+        dollars: NDArray[np.float64],
+        options: Options,
+    ) -> NDArray[np.float64]:
+        """Return the least that the measure can be in the end; the last axis is the options."""
+        if len({id(stair) for stair in self.stairs}) == 1:
+            return aim.bound(seconds, dollars, self.stairs[0])
+        held = options.offer[:, 0]
+        found = np.empty(seconds.shape)
+        # Options come offer by offer: slices are views, masks would be copies.
+        edges = [0, *(np.flatnonzero(np.diff(held)) + 1).tolist(), len(held)]
+        for begin, end in itertools.pairwise(edges):
+            mine = (..., slice(begin, end))
+            if end > begin:
+                stair = self.stairs[int(held[begin])]
+                found[mine] = aim.bound(seconds[mine], dollars[mine], stair)
+        return found
+
+
+def _of_offer(
+    options: Options,
+    least: tuple[NDArray[np.float64], NDArray[np.float64]],
+    offer: int,
+    rest: Rest,
+) -> Staircase:
+    """Return the least of a stage on one offer, and of what comes after."""
+    mine = options.offer[:, 0] == offer
+    if not mine.any():
+        return IMPOSSIBLE
+    return Staircase.of(least[0][mine], least[1][mine]).then(rest.stairs[offer])
+
+
+def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest) -> Labels:
+    """Return the labels after a stage that may still lead to a plan worth finding."""
+    chunk = max(1, _AT_ONCE // len(options))
+    parts = []
+    for begin in range(0, len(labels), chunk):
+        rows = np.arange(begin, min(begin + chunk, len(labels)))
+        taken = step.take(labels.only(rows), options)
+        seconds = labels.seconds[rows, None] + taken.seconds
+        dollars = labels.dollars[rows, None] + taken.dollars
+        here, option = np.nonzero(aim.worth(rest.bound(aim, seconds, dollars, options)))
+        part = taken.labels(here, option)
+        part = part.only(undominated(part, step.delays)) if len(part) else part
+        parts.append(_moved(part, begin))
+    return _together(parts)
+
+
+def _moved(labels: Labels, begin: int) -> Labels:
+    return Labels(**{**vars(labels), "parent": labels.parent + begin})
+
+
+def _together(parts: Sequence[Labels]) -> Labels:
+    if len(parts) == 1:
+        return parts[0]
+    ages = [part.ages for part in parts if part.ages is not None]
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in vars(parts[0])
+        if name != "ages"
+    }
+    return Labels(**columns, ages=np.concatenate(ages) if ages else None)
+
+
+def _nearest(
+    labels: Labels, aim: _Aim, rest: Rest, options: Options, most: int
+) -> NDArray[np.intp]:
+    """Return the labels with the best prospects, and the quickest among the others."""
+    bound = rest.bound(aim, labels.seconds, labels.dollars, options.only(labels.option))
+    ranked = np.argsort(bound, kind="stable")
+    left = ranked[most // 2 :]
+    quick = left[np.argsort(labels.seconds[left], kind="stable")[: most - most // 2]]
+    return np.concatenate([ranked[: most // 2], quick])
+
+
+_REMEMBERED = 4
+_recent: list[tuple[PlanRequest, Search]] = []
+
+
+def search_of(request: PlanRequest) -> Search:
+    """Return the search that answers a request, whatever its limits and its objective are.
+
+    The last few are remembered: the questions of one command differ in those alone.
+    """
+    question = replace(request, limits=Limits(), objective="cost")
+    for known, search in _recent:
+        if known == question:
+            return search
+    search = Search(without_beaten(question))
+    _recent.insert(0, (question, search))
+    del _recent[_REMEMBERED:]
+    return search

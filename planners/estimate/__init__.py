@@ -1,0 +1,1 @@
+"""A plan as distributions, by Monte Carlo."""

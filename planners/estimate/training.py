@@ -1,0 +1,226 @@
+"""The trials of one group in one stage, in every sample at once: when the last of them is done.
+
+A slot is room for one trial. Slots are free from when their instances have joined; a slot that is
+free takes the next trial, as in a run. Arrays are (samples, slots), in seconds
+of the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Group, Stage
+    from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
+    from cloudtune.scaling import ScalingProfile
+
+# After so many interruptions of one instance in one stage no more are drawn: a bound for rates at
+# which a stage would never end.
+_MAX_INTERRUPTIONS = 50
+
+
+@dataclass
+class Fleet:
+    """The instances of one offer: when each was launched and has joined, (samples, instances)."""
+
+    offer: Offer
+    launched: Floats
+    joined: Floats
+
+    @property
+    def count(self) -> int:
+        """How many there are, in every sample alike."""
+        return int(self.launched.shape[1])
+
+    def ordered(self, by: Floats) -> Fleet:
+        """Return them in ascending order of something, sample by sample."""
+        order = np.argsort(by, axis=1, kind="stable")
+        pick = np.take_along_axis
+        return Fleet(self.offer, pick(self.launched, order, 1), pick(self.joined, order, 1))
+
+    def split(self, count: int) -> tuple[Fleet, Fleet]:
+        """Return the first `count` and the rest."""
+        first = Fleet(self.offer, self.launched[:, :count], self.joined[:, :count])
+        return first, Fleet(self.offer, self.launched[:, count:], self.joined[:, count:])
+
+    def joined_by(self, other: Fleet) -> Fleet:
+        """Return these and others together."""
+        launched = np.concatenate([self.launched, other.launched], axis=1)
+        return Fleet(self.offer, launched, np.concatenate([self.joined, other.joined], axis=1))
+
+
+def charge(offer: Offer, seconds: Floats) -> Floats:
+    """Return what instances cost that live so long: `Offer.charge` for arrays."""
+    billed = np.maximum(seconds, offer.minimum_seconds)
+    if offer.granularity_seconds > 0:
+        grains = np.ceil(billed / offer.granularity_seconds - 1e-9)
+        billed = grains * offer.granularity_seconds
+    return billed * offer.usd_per_second
+
+
+def slots_per_instance(group: Group) -> int:
+    """Return how many of a group's trials one instance holds; 1 where a trial needs several."""
+    return max(1, math.floor(group.offer.gpus / group.width + 1e-6))
+
+
+def instances_per_trial(group: Group) -> int:
+    """Return how many instances one of a group's trials needs; 1 where it shares one."""
+    return max(1, math.ceil(group.width / group.offer.gpus - 1e-6))
+
+
+class Training:
+    """One group's trials on its fleet; `done` says when the last trial of each slot is done.
+
+    The stage `began` then; `opened` says from when each instance of the fleet takes trials;
+    `slowness` by how much epochs are longer than measured; `staying` how many trials go on where
+    they are, with no need to be started. Interruptions change the fleet as they come; what they
+    cost beyond what the fleet is billed is in `dollars`, and their GPU-seconds in `gpu_seconds`.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        group: Group,
+        profile: ScalingProfile,
+        dice: Dice,
+        *,
+        fleet: Fleet,
+        began: Floats,
+        opened: Floats,
+        slowness: Floats,
+        staying: Counts,
+        usd_per_launch: float,
+    ) -> None:
+        self.group, self.profile, self.dice = group, profile, dice
+        self.usd_per_launch = usd_per_launch
+        # Those that open first are filled first, so that what stays empty opens last.
+        self.fleet = fleet.ordered(opened)
+        self.epoch = profile.epoch[group.width].mean * slowness
+        self.dollars, self.gpu_seconds = np.zeros(dice.samples), np.zeros(dice.samples)
+        needed = instances_per_trial(group)
+        self.opened = np.sort(opened, axis=1)[:, needed - 1 :: needed]
+        spot = group.offer.interruptions_per_hour > 0
+        self._interruptions = _Interruptions(self, began) if spot else None
+        self._train(self._durations(stage, slowness, staying))
+
+    @property
+    def end(self) -> Floats:
+        """When the last trial of the group is done, by sample."""
+        return np.asarray(self.done.max(axis=1))
+
+    def hold(self, until: Floats) -> None:
+        """Keep the instances until the stage is over: they may be taken back all the same."""
+        self._interrupt(lambda: until)
+
+    def _durations(self, stage: Stage, slowness: Floats, staying: Counts) -> Floats:
+        """Return what each trial takes, its start included; those that stay come first."""
+        epoch = self.profile.epoch[self.group.width]
+        taken = self.dice.seconds(epoch, self.group.trials, times=stage.epochs)
+        taken *= slowness[:, None]
+        start = self.profile.start if stage.start_epoch == 0 else self.profile.resize
+        moved = np.arange(self.group.trials) >= staying[:, None]
+        if moved.any():
+            taken += moved * self.dice.seconds(start, self.group.trials)
+        return taken
+
+    def _train(self, taken: Floats) -> None:
+        """Give each slot a trial, and each of the other trials to whichever slot is free first."""
+        free = np.repeat(self.opened, slots_per_instance(self.group), axis=1)
+        first = min(free.shape[1], taken.shape[1])
+        self.done: Floats = np.full(
+            free.shape, -np.inf
+        )  # of a slot that no trial needs, nothing is heard
+        self.done[:, :first] = free[:, :first] + taken[:, :first]
+        if first < taken.shape[1]:
+            self._queue(np.ascontiguousarray(taken[:, first:].T))
+        self._interrupt(lambda: self.end)
+
+    def _queue(self, taken: Floats) -> None:
+        """Let each trial wait for the slot that is free first; (trials, samples)."""
+        done = self.done.reshape(-1)
+        rows = np.arange(len(self.done)) * self.done.shape[1]
+        for trial in taken:
+            self._interrupt(lambda: done[rows + self.done.argmin(axis=1)])
+            done[rows + self.done.argmin(axis=1)] += trial
+
+    def _interrupt(self, until: Callable[[], Floats]) -> None:
+        """Let all interruptions happen up to a time that they may put off."""
+        if self._interruptions is None:
+            return
+        while self._interruptions.before(until()):
+            continue
+
+
+class _Interruptions:
+    """When the cloud takes the instances of a group back, each at random times of its own.
+
+    An instance that is taken back is replaced at once. The trials on it lose what they have trained
+    since their last epoch, and go on from there, in their `resize`, when the new instance has
+    booted.
+    """
+
+    def __init__(self, training: Training, began: Floats) -> None:
+        self._training = training
+        self._rate = training.group.offer.interruptions_per_hour / 3600.0
+        self._needed = instances_per_trial(training.group)
+        launched = training.fleet.launched
+        alive = np.maximum(launched, began[:, None])
+        self._next = alive + training.dice.gaps(self._rate, *launched.shape)
+        self._soonest = self._next.min(axis=1)
+        self._drawn = np.ones(launched.shape, dtype=np.int64)
+
+    def before(self, time: Floats) -> bool:
+        """Let what is due before a time happen, one per instance; whether anything was."""
+        touched = np.flatnonzero(self._soonest < time)
+        if len(touched) == 0:
+            return False
+        due = self._next[touched] < time[touched, None]
+        if self._needed > 1:  # else two at once may hit the same trial
+            due &= self._next[touched] == self._soonest[touched, None]
+        found, places = np.nonzero(due)
+        samples = touched[found]
+        at = self._next[samples, places]
+        joined = self._replace(samples, places, at)
+        hosts = places // self._needed < self._training.opened.shape[1]
+        self._delay(samples[hosts], places[hosts] // self._needed, at[hosts], joined[hosts])
+        self._soonest[touched] = self._next[touched].min(axis=1)
+        return True
+
+    def _replace(self, samples: Places, places: Places, at: Floats) -> Floats:
+        """Bill what is taken back and launch another; return when that joins."""
+        training, fleet = self._training, self._training.fleet
+        dice, profile = training.dice, training.profile
+        lived = at - fleet.launched[samples, places]
+        np.add.at(training.dollars, samples, charge(fleet.offer, lived) + training.usd_per_launch)
+        np.add.at(training.gpu_seconds, samples, lived * fleet.offer.gpus)
+        launched = at + dice.few(profile.launch, len(at))
+        joined = launched + dice.few(profile.boot, len(at))
+        fleet.launched[samples, places], fleet.joined[samples, places] = launched, joined
+        self._drawn[samples, places] += 1
+        enough = self._drawn[samples, places] > _MAX_INTERRUPTIONS
+        gaps = dice.gaps(self._rate, len(at))
+        self._next[samples, places] = np.where(enough, np.inf, launched + gaps)
+        return joined
+
+    def _delay(self, samples: Places, hosts: Places, at: Floats, joined: Floats) -> None:
+        """Put off the trials that an instance held, or was to hold."""
+        training, per = self._training, slots_per_instance(self._training.group)
+        done = training.done.reshape(len(training.done), -1, per)
+        opened, held = training.opened[samples, hosts], done[samples, hosts]
+        trained = np.maximum(0.0, at - opened)[:, None]
+        part = training.dice.shares(len(at), per) * training.epoch[samples, None]
+        again = training.dice.few(training.profile.resize, len(at), per)
+        later = np.where(
+            at[:, None] < opened[:, None],
+            np.maximum(0.0, joined - opened)[:, None],
+            (joined - at)[:, None] + again + np.minimum(part, trained),
+        )
+        done[samples, hosts] = np.where(held > at[:, None], held + later, held)
+        training.opened[samples, hosts] = np.maximum(opened, joined)

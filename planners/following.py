@@ -1,0 +1,453 @@
+"""How a plan is carried out: a strategy, an allocator and a fleet rule that read it.
+
+The three share an `Itinerary`: the plan, and how far the run has come in it. Strategy, allocator
+and fleet rule can each be replaced by another: the stages of a plan on a constant fleet, another
+allocator's widths on the plan's instances.
+
+A stage ends when all its trials have reached the rung or failed. Then the schedule says who goes
+on, the instances that the next stage doesn't need are emptied, and whoever has another width there
+stops and starts anew. Where the cloud refuses an offer of the plan, or takes an instance back, the
+rest may be planned anew (`replanning.Replanner`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from cloudtune.placement import can_train, enough, open_groups
+from cloudtune.plan import Estimate
+from cloudtune.progress import OVER
+from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
+from cloudtune.strategies.rungs import capped
+from cloudtune.trial import EndReason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Group, Plan, StagePlan
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import Decision, View
+    from cloudtune.trial import Trial, TrialId, Width
+
+
+class Itinerary:
+    """A plan, and where a run is in it.
+
+    `trials` are those of the first stage, in the order in which they start. `plan` may change as
+    the run goes on; `stage` counts from 0, `members` are its trials.
+    """
+
+    def __init__(self, plan: Plan, trials: Sequence[Trial]) -> None:
+        self.first_plan = self.plan = plan
+        self.trials = {trial.id: trial for trial in trials}
+        self.stage = 0
+        self.stage_began: list[float] = []
+        self.members: tuple[TrialId, ...] = tuple(self.trials)
+        self.replanned = 0
+        self.leaving: frozenset[str] = frozenset()
+        self._disturbances = 0
+
+    @property
+    def stage_plan(self) -> StagePlan:
+        """The plan of the present stage."""
+        return self.plan.stages[self.stage]
+
+    def rung_of(self, trial: Trial) -> int:
+        """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
+        return capped(trial, self.stage_plan.stage.end_epoch)
+
+    def complete(self, trial: TrialProgress) -> bool:
+        """Whether a trial has trained to a last epoch of its own."""
+        last = trial.trial.epochs
+        return last is not None and trial.epoch >= last
+
+    def known(self, view: View) -> list[TrialProgress]:
+        """Return those trials of the stage that have ever started."""
+        return [view.trials[name] for name in self.members if name in view.trials]
+
+    def under_way(self, view: View) -> list[TrialId]:
+        """Return the trials that still have to train in the stage, in order."""
+        return [name for name in self.members if self._under_way(view.trials.get(name))]
+
+    def _under_way(self, trial: TrialProgress | None) -> bool:
+        if trial is None:
+            return True
+        over = trial.status in OVER or (trial.status == "stopping" and trial.after in OVER)
+        return not over and trial.epoch < self.rung_of(trial.trial)
+
+    def placed(self, view: View, names: Iterable[TrialId]) -> Counter[Offer]:
+        """Return how many of these trials have a place in this stage, by offer.
+
+        A trial that is done with the stage keeps its place; a trial that is to start anew has none.
+        """
+        known = [view.trials[name] for name in names if name in view.trials]
+        return Counter(t.offer for t in known if t.offer is not None and self._is_placed(t))
+
+    def _is_placed(self, trial: TrialProgress) -> bool:
+        if trial.status in OVER:
+            return False
+        settled = trial.status in {"starting", "training", "at rung"}
+        return settled or trial.epoch >= self.rung_of(trial.trial)
+
+    def disturbed(self, view: View) -> bool:
+        """Whether an instance was refused, lost or taken back in this stage."""
+        return view.disturbances > self._disturbances
+
+    def begin(self, view: View) -> None:
+        """Begin the first stage, if none has begun."""
+        if not self.stage_began:
+            self.stage_began.append(view.now)
+
+    def next_stage(self, view: View, chosen: tuple[TrialId, ...]) -> None:
+        """Begin the next stage with these trials."""
+        self.stage += 1
+        self.stage_began.append(view.now)
+        self.members = chosen
+        self._disturbances = view.disturbances
+
+    def splice(self, rest: Plan, kept: int, view: View) -> None:
+        """Put a plan that begins now behind the first `kept` stages of the present one."""
+        later = (replace(stage, begin=stage.begin + view.now) for stage in rest.stages)
+        estimate = Estimate(
+            view.now + rest.estimate.seconds, view.committed + rest.estimate.dollars
+        )
+        self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later), estimate=estimate)
+        self.replanned += 1
+
+    # ---- instances ---------------------------------------------------------------------------
+
+    def missing(self, view: View) -> Counter[Offer]:
+        """Return the instances of the stage that are neither held nor asked for, by offer."""
+        return self.needed(view) - Counter(view.held)
+
+    def needed(self, view: View) -> Counter[Offer]:
+        """Return the instances that the stage is to have, by offer.
+
+        As many as were planned; where trials have failed, or instances were refused or lost, only
+        as many as the trials need that still have to train.
+        """
+        plan = self.stage_plan
+        over = sum(trial.status in OVER for trial in self.known(view))
+        if not self.disturbed(view) and len(self.members) - over >= plan.stage.trials:
+            return Counter({group.offer: group.instances for group in plan.groups})
+        return self._needed_for(self.under_way(view), view)
+
+    def _needed_for(self, training: Sequence[TrialId], view: View) -> Counter[Offer]:
+        """Return the instances for these trials: where they sit, else where a group has room."""
+        placed = self.placed(view, training)
+        needed: Counter[Offer] = Counter()
+        waiting = len(training) - placed.total()
+        for group in self.stage_plan.groups:
+            joining = max(0, min(group.trials - placed[group.offer], waiting))
+            waiting -= joining
+            trials = placed[group.offer] + joining
+            needed[group.offer] = enough(group, trials, view.held.get(group.offer, 0))
+        return needed
+
+    def held_back(self, view: View) -> bool:
+        """Whether missing instances have to wait, under the cap, until others are gone."""
+        alive = Counter(rented.offer for rented in view.fleet.alive())
+        some_are_going = alive.total() > len(view.fleet.wanted())
+        return some_are_going and not view.admits(alive + self.missing(view))
+
+    def expected(self, view: View) -> Counter[Offer]:
+        """Return the instances that the stage has, or will have unless the cloud refuses."""
+        missing = self.missing(view)
+        if not self.held_back(view):
+            missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
+        return Counter(view.held) + missing
+
+    # ---- where trials sit ---------------------------------------------------------------------
+
+    def groups(self, view: View) -> list[Group]:
+        """Return the groups that a waiting trial may join, in order."""
+        placed = self.placed(view, self.members)
+        return open_groups(self.stage_plan.groups, placed, self.expected(view))
+
+    def fits(self, trial: TrialProgress) -> bool:
+        """Whether a trial has the width that its offer has in this stage."""
+        group = self.stage_plan.group(trial.offer) if trial.offer else None
+        return group is not None and max(group.width, trial.min_width) == trial.width
+
+
+class Schedule(Protocol):
+    """Says who goes on from a rung; it may change the rest of the plan for that."""
+
+    @property
+    def name(self) -> str:
+        """The name of the strategy in an experiment file."""
+        ...
+
+    def promote(
+        self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
+    ) -> tuple[TrialId, ...] | EndReason:
+        """Return the trials of the next stage, chosen from `results`; none ends the run.
+
+        `results` has the metric at the rung of each trial that can train on. Returns an `EndReason`
+        where nothing can go on within the limits.
+        """
+        ...
+
+
+class Reacting(Protocol):
+    """Plans the rest of a job anew where the world has changed."""
+
+    def react(self, view: View, itinerary: Itinerary) -> None:
+        """Change the plan if what has happened since the last call asks for it."""
+        ...
+
+
+class PlannedStages:
+    """The strategy of a planned run: stages with a barrier at each rung.
+
+    With `moves` a trial whose width in the new stage is another one stops at the rung and starts
+    anew; without, another allocator resizes it.
+    """
+
+    anytime = False
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        itinerary: Itinerary,
+        *,
+        reacting: Reacting | None = None,
+        planned_widths: bool = True,
+        planned_fleet: bool = True,
+    ) -> None:
+        self.name = schedule.name
+        self.itinerary = itinerary
+        self.reason: EndReason | None = None
+        self._schedule = schedule
+        self._reacting = reacting
+        self._planned_widths = planned_widths
+        self._planned_fleet = planned_fleet
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        """Return the trials of the stage that still have to train: first who does where it is."""
+        it = self.itinerary
+        ready = [name for name in it.members if self._may_begin(view.trials.get(name))]
+        here = [n for n in ready if n in view.trials and view.trials[n].status == "at rung"]
+        others = [name for name in ready if name not in here]
+        names = [*here, *others[: max(0, room - len(here))]]
+        tasks = tuple(Task(it.trials[name], it.rung_of(it.trials[name])) for name in names)
+        return (TrialGroup(f"stage {it.stage + 1}", tasks),) if tasks else ()
+
+    def _may_begin(self, trial: TrialProgress | None) -> bool:
+        if trial is None:
+            return True
+        rung = self.itinerary.rung_of(trial.trial)
+        return trial.status in {"parked", "at rung"} and trial.epoch < rung
+
+    def on_result(self, view: View, trial: TrialProgress) -> Decision:
+        """Let a trial train to the rung, and wait there for the others."""
+        rung = self.itinerary.rung_of(trial.trial)
+        if trial.epoch >= rung:
+            return Verdict.HOLD
+        return Verdict.PAUSE if self._goes_elsewhere(view, trial) else Go(rung)
+
+    def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
+        """Whether a trial's instance is to go, and only groups of another width have room for it.
+
+        Such a trial is paused, and starts anew; at its own width it would move at once
+        (`_resized`).
+        """
+        if trial.checkpoint_epoch < trial.epoch or not self._planned_widths:
+            return False
+        usable = {rented.instance for rented in view.fleet.usable()}
+        if all(piece.instance in usable for piece in trial.placement):
+            return False
+        widths = {
+            max(group.width, trial.min_width)
+            for group in self.itinerary.groups(view)
+            if view.fits(max(group.width, trial.min_width), group.offer)
+        }
+        return bool(widths) and trial.width not in widths
+
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
+        """Do nothing: the stage doesn't wait for a trial that is over."""
+
+    def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
+        """Close the stage, if all its trials have reached the rung; return who stops for it."""
+        it = self.itinerary
+        it.begin(view)
+        verdicts = self._closed(view)
+        if self.reason is None and verdicts is None and self._reacting is not None:
+            self._reacting.react(view, it)
+        return verdicts or {}
+
+    def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
+        """Return who stops at the rung; None where the stage goes on."""
+        it = self.itinerary
+        known = it.known(view)
+        left = [trial for trial in known if trial.status not in OVER]
+        # The barrier: every member has begun once, and all that didn't fail have reached the rung.
+        if len(known) < len(it.members) or not all(map(self._at_rung, left)):
+            return None
+        results = {t.id: t.history.get(it.rung_of(t.trial)) for t in left}
+        able = {t.id: results[t.id] for t in left if not it.complete(t)}
+        chosen = self._schedule.promote(view, it, able)
+        if isinstance(chosen, EndReason):
+            self.reason = chosen
+            return {}
+        if not chosen:
+            return self._finish(view, results)
+        it.next_stage(view, chosen)
+        # Before anybody is told to move: a plan that has just changed says where to.
+        if self._reacting is not None:
+            self._reacting.react(view, it)
+        out = {
+            t.id: Verdict.FINISH if it.complete(t) else Verdict.CUT
+            for t in left
+            if t.id not in chosen
+        }
+        if self._planned_fleet:
+            it.leaving = frozenset(self._too_many(view))
+        return {**out, **dict.fromkeys(self._movers(view), Verdict.PAUSE)}
+
+    def _at_rung(self, trial: TrialProgress) -> bool:
+        rung = self.itinerary.rung_of(trial.trial)
+        return trial.epoch >= rung and trial.status in {"at rung", "parked"}
+
+    def _finish(
+        self, view: View, results: Mapping[TrialId, float | None]
+    ) -> Mapping[TrialId, Verdict]:
+        """End the run; it has failed if no trial reached the last rung that there was."""
+        finished = any(trial.status == "finished" for trial in view.trials.values())
+        self.reason = EndReason.DONE if results or finished else EndReason.FAILED
+        return dict.fromkeys(results, Verdict.FINISH)
+
+    def _too_many(self, view: View) -> Iterator[str]:
+        """Yield instances that the new stage doesn't need, those with fewest survivors first."""
+        it = self.itinerary
+        staying = Counter(
+            piece.instance
+            for trial in it.known(view)
+            if trial.live and (it.fits(trial) or not self._planned_widths)
+            for piece in trial.placement
+        )
+        for offer, count in view.held.items():
+            group = it.stage_plan.group(offer)
+            extra = count - (group.instances if group else 0)
+            # Of equal worth the oldest go: they have paid their minimum charge.
+            held = [rented for rented in view.fleet.wanted() if rented.offer == offer]
+            held.sort(key=lambda rented: (rented.joined, staying[rented.instance or ""]))
+            yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
+
+    def _movers(self, view: View) -> Iterator[TrialId]:
+        """Yield trials that can't train on where they are; a group keeps no more than it takes."""
+        it = self.itinerary
+        usable = {r.instance for r in view.fleet.usable()} - it.leaving
+        room = Counter({group.offer: group.trials for group in it.stage_plan.groups})
+        for trial in it.known(view):
+            if not trial.live:
+                continue
+            stays = all(piece.instance in usable for piece in trial.placement)
+            if self._planned_widths:
+                stays = (
+                    stays and it.fits(trial) and trial.offer is not None and room[trial.offer] > 0
+                )
+            if not stays:
+                yield trial.id
+            elif trial.offer is not None:
+                room[trial.offer] -= 1
+
+    def wake_at(self, view: View) -> float | None:
+        """Return None: a planned strategy decides at results alone."""
+        return None
+
+    def done(self, view: View) -> bool:
+        """Whether the last stage is closed."""
+        return self.reason is not None
+
+
+class PlannedWidths:
+    """The allocator of a planned run: a trial is as wide as its group of the stage is planned.
+
+    On a fleet that isn't the plan's, a trial has its group's width wherever there is room for it.
+    """
+
+    name = "planned"
+
+    def __init__(self, itinerary: Itinerary, *, planned_fleet: bool = True) -> None:
+        self._itinerary = itinerary
+        self._planned_fleet = planned_fleet
+
+    def min_width(self, view: View) -> Width:
+        """Return the narrowest width of the stage."""
+        return min(group.width for group in self._itinerary.stage_plan.groups)
+
+    def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
+        """Yield for each task the groups that have room for one more when its turn comes."""
+        for _ in tasks:
+            if self._planned_fleet:
+                groups = self._itinerary.groups(view)
+                yield [Shape(group.width, group.offer) for group in groups]
+            else:
+                yield [Shape(group.width) for group in self._itinerary.stage_plan.groups]
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the width of the trial's group; its own width where it sits in no group."""
+        group = self._itinerary.stage_plan.group(trial.offer) if trial.offer else None
+        return trial.width if group is None else group.width
+
+
+class PlannedFleet:
+    """The instances of a plan, stage by stage."""
+
+    name = "planned"
+
+    def __init__(self, itinerary: Itinerary) -> None:
+        self._itinerary = itinerary
+
+    @property
+    def stage(self) -> int:
+        """The stage of the plan, from 0."""
+        return self._itinerary.stage
+
+    def max_gpus(self, view: View) -> int:
+        """Return the GPUs of the stage, of what else is held, and those about to be free.
+
+        Trials that stop for the new stage, or sit on instances that are to go, count besides the
+        stage's own GPUs: the next trials are asked for now, and take over as soon as those are
+        gone.
+        """
+        groups = self._itinerary.stage_plan.groups
+        planned = Counter({group.offer: group.instances for group in groups})
+        expected = planned | Counter(view.held)
+        usable = {rented.instance for rented in view.fleet.usable()}
+        going = sum(
+            trial.width
+            for trial in view.running
+            if (trial.status == "stopping" and trial.after != "waiting")
+            or any(piece.instance not in usable for piece in trial.placement)
+        )
+        return sum(offer.gpus * n for offer, n in expected.items()) + math.ceil(going)
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the stage's instances, or only those held, while the rest waits for room."""
+        it = self._itinerary
+        wanted = it.needed(view)
+        return wanted & Counter(view.held) if it.held_back(view) else wanted
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Whether a group of the stage could train a trial on so many instances."""
+        return any(can_train(group, instances) for group in self._itinerary.stage_plan.groups)
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return the instances that the stage doesn't need."""
+        found, self._itinerary.leaving = self._itinerary.leaving, frozenset()
+        return found
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        """Return what the rest of the plan costs."""
+        it = self._itinerary
+        if not it.stage_began:
+            return 0.0
+        now = it.stage_plan
+        left = max(0.0, 1 - (at - it.stage_began[-1]) / now.seconds)
+        return left * now.dollars + sum(stage.dollars for stage in it.plan.stages[it.stage + 1 :])

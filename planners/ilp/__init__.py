@@ -1,0 +1,1 @@
+"""The same plans by integer programming, and its solver."""

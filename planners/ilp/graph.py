@@ -1,0 +1,322 @@
+"""A job as a graph: a path from its begin to its end is a plan.
+
+Layer by layer: the fleet rented already, the ways to run the first stage, …, the last, nothing. An
+arc into a stage carries what that stage takes, and that depends on nothing but the way before and
+the way now: seconds, and the dollars of every instance second by second, and of every launch.
+
+One thing no arc can see: an instance given back young, or in the middle of a billing grain, costs
+more than its seconds. `owed` says what that is, by when the instance was launched (an arc), and
+when it goes (a later arc); it depends on the nodes in between and on nothing else.
+
+Written independently of planners/cost_model.py and planners/dp/options.py, which it has to agree
+with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+from cloudtune.placement import slots
+from cloudtune.plan import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Rentable, Stage
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.trial import Width
+
+Way: TypeAlias = tuple[Group, ...]
+Path: TypeAlias = tuple[int, ...]
+"""The node of each stage, as its place in the stage's layer."""
+
+
+@dataclass(frozen=True)
+class Arc:
+    """What moving from one node to a node of the next layer takes.
+
+    `dollars` are all that an arc can see, `lived` those of them for seconds of instances. `floor`
+    is the least that the instances launched here are billed, however soon they go. `delays`:
+    seconds from the begin of the stage until fresh instances are launched, by offer.
+    """
+
+    seconds: float
+    dollars: float
+    lived: float
+    floor: float = 0.0
+    delays: Mapping[Offer, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is rented when a stage begins, and how trials sit on it."""
+
+    counts: Mapping[Offer, int]
+    widths: Mapping[Offer, Width | None]
+    settled: bool
+
+    @classmethod
+    def after(cls, way: Way) -> Held:
+        """Return what a stage leaves behind."""
+        return cls(
+            {group.offer: group.instances for group in way},
+            {group.offer: group.width for group in way},
+            all(group.waves == 1 for group in way),
+        )
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The layers of a request, and the arcs between them."""
+
+    request: PlanRequest
+
+    @cached_property
+    def ways(self) -> list[list[Way]]:
+        """Every way to run each stage."""
+        return [list(_ways(self.request, stage)) for stage in self.request.work]
+
+    @property
+    def size(self) -> int:
+        """How many arcs there are."""
+        layers = [1, *(len(ways) for ways in self.ways), 1]
+        return sum(a * b for a, b in itertools.pairwise(layers))
+
+    @cached_property
+    def held(self) -> list[list[Held]]:
+        """What is rented at each node: the fleet first, then after each way of each stage."""
+        fleet = self.request.fleet
+        begin = Held(
+            {live.offer: len(live.ages) for live in fleet},
+            {live.offer: live.width for live in fleet},
+            settled=True,
+        )
+        return [[begin], *([Held.after(way) for way in ways] for ways in self.ways)]
+
+    @cached_property
+    def arcs(self) -> list[list[list[Arc]]]:
+        """The arcs by stage, node before and node now; after the last stage those to the end."""
+        layers = zip(self.request.work, self.ways, self.held[:-1], self.held[1:], strict=True)
+        stages = [
+            [_arcs(self.request, stage, before, ways, after) for before in befores]
+            for stage, ways, befores, after in layers
+        ]
+        return [*stages, [[_end(self.request, held)] for held in self.held[-1]]]
+
+    def choices(self, path: Path) -> list[Way]:
+        """Return a path as the choices of each stage."""
+        return [ways[node] for ways, node in zip(self.ways, path, strict=True)]
+
+    def node(self, path: Path, layer: int) -> int:
+        """Return the node of a path in a layer of `held`; the end is node 0 after them all."""
+        return path[layer - 1] if 0 < layer <= len(path) else 0
+
+    def owed(self, path: Path, launch: int, end: int, tail: int) -> tuple[float, ...]:
+        """Return what instances launched on one arc owe when they go on a later one.
+
+        For each head that the later arc may have, in the order of its layer: how much more than
+        their seconds those are billed that go there. `launch` -1 stands for the fleet there is at
+        the begin. The path says which nodes are in between; `tail` is the one before the launch.
+        """
+        arcs = [
+            self.arcs[stage][tail if stage == launch else self.node(path, stage)][path[stage]]
+            for stage in range(max(launch, 0), end)
+        ]
+        nodes = [self.held[stage + 1][path[stage]] for stage in range(max(launch, 0), end)]
+        before = self.held[max(launch, 0)][0 if launch <= 0 else tail]
+        lots = list(self._fleet_lots() if launch < 0 else _launched(before, nodes[0], arcs[0]))
+        counts = [before, *nodes] if launch < 0 else nodes
+        life = sum(arc.seconds for arc in arcs)
+        heads = self.held[end + 1] if end < len(self.request.work) else [Held({}, {}, True)]
+        bills: dict[tuple[int, ...], float] = {}
+        for head in heads:
+            if (key := _kept(lots, head)) not in bills:
+                bills[key] = self._bill(lots, counts, head, life)
+        return tuple(bills[_kept(lots, head)] for head in heads)
+
+    @property
+    def fleet_floor(self) -> float:
+        """The least that the fleet there is at the begin is billed from then on."""
+        return sum(
+            max(0.0, live.offer.charge(age) - age * live.offer.usd_per_second)
+            for live in self.request.fleet
+            for age in live.ages
+        )
+
+    def _fleet_lots(self) -> Iterator[Lot]:
+        for live in self.request.fleet:
+            for ahead, age in enumerate(sorted(live.ages, reverse=True)):
+                yield Lot(live.offer, ahead, 1, age)
+
+    def _bill(self, lots: list[Lot], nodes: Sequence[Held], head: Held, life: float) -> float:
+        return sum(
+            lot.leaving(nodes, head)
+            * _surcharge(lot.offer, lot.age + life + _release(self.request, lot.offer))
+            for lot in lots
+        )
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Instances launched together: how many, behind how many older ones of their offer.
+
+    `age` is theirs at the begin of the stage that they were launched in.
+    """
+
+    offer: Offer
+    ahead: int
+    count: int
+    age: float
+
+    def leaving(self, nodes: Sequence[Held], head: Held) -> int:
+        """Return how many instances go between the last nodes and the head: oldest first."""
+        ahead, left = self.ahead, self.count
+        gone = 0
+        for now, then in itertools.pairwise([*nodes, head]):
+            going = max(0, now.counts.get(self.offer, 0) - then.counts.get(self.offer, 0))
+            first = min(ahead, going)
+            gone = min(left, going - first)
+            ahead, left = ahead - first, left - gone
+        return gone
+
+
+def _kept(lots: Sequence[Lot], head: Held) -> tuple[int, ...]:
+    return tuple(head.counts.get(lot.offer, 0) for lot in lots)
+
+
+def _launched(before: Held, now: Held, arc: Arc) -> Iterator[Lot]:
+    for offer, count in now.counts.items():
+        kept = min(count, before.counts.get(offer, 0))
+        if count > kept:
+            yield Lot(offer, kept, count - kept, -arc.delays[offer])
+
+
+def _surcharge(offer: Offer, life: float) -> float:
+    return max(0.0, offer.charge(life) - life * offer.usd_per_second)
+
+
+def _release(request: PlanRequest, offer: Offer) -> float:
+    return request.rentable(offer).profile.release.mean
+
+
+# ---- ways --------------------------------------------------------------------------------------
+
+
+def _ways(request: PlanRequest, stage: Stage) -> Iterator[Way]:
+    """Yield each way to run a stage: up to `mix` offers, any size and width, any split."""
+    for used in range(1, request.mix + 1):
+        for rentables in itertools.combinations(request.rentables, used):
+            for parts in itertools.product(*map(_parts, rentables)):
+                if _allowed(request, parts):
+                    yield from _split(parts, stage.trials)
+
+
+Part: TypeAlias = "tuple[Offer, int, Width]"
+"""An offer, instances, width."""
+
+
+def _parts(rentable: Rentable) -> list[Part]:
+    sizes, widths = range(1, rentable.most + 1), rentable.profile.widths
+    pairs = itertools.product(sizes, widths)
+    return [(rentable.offer, n, w) for n, w in pairs if slots(w, rentable.gpus, n) > 0]
+
+
+def _allowed(request: PlanRequest, parts: Sequence[Part]) -> bool:
+    quotas = {offer.quota for offer, *_ in parts} & request.vcpu_quotas.keys()
+    return sum(count for _, count, _ in parts) <= request.max_instances and all(
+        sum(n * offer.instance_type.vcpus for offer, n, _ in parts if offer.quota == quota)
+        <= request.vcpu_quotas[quota]
+        for quota in quotas
+    )
+
+
+def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
+    (offer, count, width), *others = parts
+    shares = range(1, trials - len(others) + 1) if others else (trials,)
+    for share in shares:
+        waves = math.ceil(share / slots(width, offer.gpus, count))
+        first = Group(offer, count, width, share, waves)
+        rests = _split(others, trials - share) if others else ((),)
+        yield from ((first, *rest) for rest in rests)
+
+
+# ---- arcs --------------------------------------------------------------------------------------
+
+
+def _arcs(
+    request: PlanRequest, stage: Stage, before: Held, ways: Sequence[Way], after: Sequence[Held]
+) -> list[Arc]:
+    return [_arc(request, stage, before, way, now) for way, now in zip(ways, after, strict=True)]
+
+
+def _arc(request: PlanRequest, stage: Stage, held: Held, way: Way, now: Held) -> Arc:
+    fresh = {o: n - held.counts.get(o, 0) for o, n in now.counts.items()}
+    going = {o: n - now.counts.get(o, 0) for o, n in held.counts.items()}
+    offers = dict.fromkeys([*held.counts, *now.counts])
+    alive = {each: max(held.counts.get(each, 0), now.counts.get(each, 0)) for each in offers}
+    leaving = [_release(request, offer) for offer, count in going.items() if count > 0]
+    wait = 0.0 if request.admits(alive) else max(leaving, default=0.0)
+    delays = {
+        offer: wait + request.rentable(offer).profile.launch.mean
+        for offer, count in fresh.items()
+        if count > 0
+    }
+    quiet = now.widths == held.widths and _quiet(stage, held, way)
+    seconds = max(_takes(request, stage, group, delays, quiet=quiet) for group in way)
+    lived = _given_back(request, going) + sum(
+        group.offer.usd_per_second
+        * (group.instances * seconds - max(0, fresh[group.offer]) * delays.get(group.offer, 0.0))
+        for group in way
+    )
+    launches = sum(fresh[offer] for offer in delays)
+    other = seconds * request.charges.usd_per_second + launches * request.charges.usd_per_launch
+    floor = sum(fresh[offer] * _least(request, offer) for offer in delays)
+    return Arc(seconds, lived + other, lived, floor, delays)
+
+
+def _least(request: PlanRequest, offer: Offer) -> float:
+    """Return the least that an instance is billed: it boots, and it takes a while to go."""
+    profile = request.rentable(offer).profile
+    return offer.charge(profile.boot.mean + profile.release.mean)
+
+
+def _given_back(request: PlanRequest, going: Mapping[Offer, int]) -> float:
+    """Return the dollars of the seconds that instances take to go."""
+    return sum(
+        max(0, count) * _release(request, offer) * offer.usd_per_second
+        for offer, count in going.items()
+    )
+
+
+def _end(request: PlanRequest, held: Held) -> Arc:
+    seconds = max(_release(request, offer) for offer in held.counts)
+    lived = _given_back(request, held.counts)
+    return Arc(seconds, lived + seconds * request.charges.usd_per_second, lived)
+
+
+def _takes(
+    request: PlanRequest, stage: Stage, group: Group, delays: Mapping[Offer, float], *, quiet: bool
+) -> float:
+    """Return the seconds until a group is done."""
+    rentable = request.rentable(group.offer)
+    profile, arrival, begin = rentable.profile, 0.0, 0.0
+    if group.offer in delays:
+        arrival = delays[group.offer] + profile.boot.mean
+    if not quiet:
+        begin = profile.resize.mean if stage.start_epoch > 0 else profile.start.mean
+    return arrival + group.waves * (begin + stage.epochs * rentable.epoch_seconds(group.width))
+
+
+def _quiet(stage: Stage, held: Held, way: Way) -> bool:
+    """Whether every survivor trains on where it is, at a width that it has already."""
+    group = way[0]
+    if len(way) > 1 or not held.settled or group.waves > 1:
+        return False
+    homes = stage.trials * math.ceil(group.width / group.offer.gpus)
+    there = held.counts[group.offer]
+    return there == group.instances or there > group.instances >= homes

@@ -1,0 +1,180 @@
+"""The integer program of `planner`: paths, rows for limits, and the debts known so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pulp
+
+from cloudtune.planners.ilp.solver import Solved, solve, total
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.planners.ilp.graph import Arc, Graph, Path
+
+Measure: TypeAlias = Literal["cost", "time", "rank"]
+"""What can be minimised or limited; the rank decides between plans that are alike."""
+
+_SCALE = 1e3
+"""About what rows and objectives come to: the solver's tolerances are far below what matters."""
+_DUE = 1e-8
+_SAME = 1e-8
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def loose(value: float) -> float:
+    """Return a little more than a value: its last bits differ by the order of a sum."""
+    return value + _SAME * max(abs(value), _SAME)
+
+
+class Master:
+    """The integer program: paths, rows for limits, and the debts that are known of so far."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._problem: Any = pulp.LpProblem("plan", pulp.LpMinimize)
+        self._nodes = [
+            [self._problem.add_variable(f"n{s}_{n}", 0, 1, pulp.LpInteger) for n in range(len(it))]
+            for s, it in enumerate(graph.ways)
+        ]
+        self._flows = [
+            [
+                [self._problem.add_variable(f"a{s}_{a}_{b}", 0, 1) for b in range(len(heads))]
+                for a, heads in enumerate(tails)
+            ]
+            for s, tails in enumerate(graph.arcs)
+        ]
+        self._debts = {
+            (launch, end): self._problem.add_variable(f"d{launch + 1}_{end}", 0)
+            for end in range(len(graph.arcs))
+            for launch in range(-1 if graph.request.fleet else 0, end)
+        }
+        self._scales = {"cost": self._scale("cost"), "time": self._scale("time"), "rank": 1.0}
+        self._goals = {what: self._goal(what) for what in ("cost", "time", "rank")}
+        self._connect()
+        self._bills_the_least = False
+
+    def minimise(self, measure: Measure, nodes: int | None) -> Solved:
+        """Solve, and return the outcome, the bound in the measure's own unit."""
+        self._problem.setObjective(self._goals[measure])
+        solved = solve(self._problem, nodes)
+        bound = None if solved.bound is None else solved.bound / self._scales[measure]
+        return replace(solved, bound=bound)
+
+    def path(self) -> Path:
+        """Return the path that was found."""
+        return tuple(
+            max(range(len(layer)), key=lambda node: layer[node].varValue) for layer in self._nodes
+        )
+
+    def limit(self, measure: Measure, most: float) -> None:
+        """Let a measure be so much at most; a last bit more, for sums of floats differ there."""
+        self._problem.addConstraint(self._goals[measure] <= loose(most) * self._scales[measure])
+
+    def forbid(self, path: Path) -> None:
+        """Exclude one path."""
+        nodes = [(layer[node], 1.0) for layer, node in zip(self._nodes, path, strict=True)]
+        self._problem.addConstraint(total(nodes) <= len(path) - 1)
+
+    def rank(self, path: Path) -> float:
+        """Return the rank of a path among its equals."""
+        return sum(self._rank(stage, node) for stage, node in enumerate(path))
+
+    def cut(self, path: Path) -> bool:
+        """Add what a path owes and isn't charged for yet; return whether there is something."""
+        missing = False
+        for (launch, end), debt in self._debts.items():
+            tail = self._graph.node(path, max(launch, 0))
+            owed = self._graph.owed(path, launch, end, tail)
+            due = owed[self._graph.node(path, end + 1)]
+            if due * self._scales["cost"] > (debt.varValue or 0.0) + _DUE:
+                self._charge(path, launch, end, owed)
+                missing = True
+        if missing and not self._bills_the_least:
+            self._bill_the_least()
+        return missing
+
+    def _charge(self, path: Path, launch: int, end: int, owed: Sequence[float]) -> None:
+        """Let paths with this history owe this, whatever they go on to at the end.
+
+        The history: launched by the same arc, or by one from another node that leads to no less,
+        and the same nodes from there to the end.
+        """
+        graph, most = self._graph, max(owed) * self._scales["cost"]
+        history: list[tuple[Any, float]] = []
+        for stage in range(max(launch, 0), end):
+            tails: Sequence[int] = [graph.node(path, stage)]
+            if stage == launch > 0:
+                others = range(len(graph.held[launch]))
+                tails = [a for a in others if self._no_less(path, launch, end, a, owed)]
+            history += [(self._flows[stage][a][path[stage]], most) for a in tails]
+        last = self._flows[end][graph.node(path, end)]
+        dues = [(flow, due * self._scales["cost"]) for flow, due in zip(last, owed, strict=True)]
+        free = most * (end - max(launch, 0))
+        self._problem.addConstraint(
+            total([(self._debts[launch, end], 1.0), *((v, -c) for v, c in dues + history)]) >= -free
+        )
+
+    def _no_less(self, path: Path, launch: int, end: int, tail: int, owed: Sequence[float]) -> bool:
+        other = self._graph.owed(path, launch, end, tail)
+        return all(theirs >= ours for theirs, ours in zip(other, owed, strict=True))
+
+    def _connect(self) -> None:
+        """Make the nodes and flows a path."""
+        for layer in self._nodes:
+            self._problem.addConstraint(total((node, 1.0) for node in layer) == 1)
+        for stage, layer in enumerate(self._nodes):
+            for number, node in enumerate(layer):
+                arriving = [(flows[number], 1.0) for flows in self._flows[stage]]
+                leaving = [(flow, 1.0) for flow in self._flows[stage + 1][number]]
+                self._problem.addConstraint(total([*arriving, (node, -1.0)]) == 0)
+                self._problem.addConstraint(total([*leaving, (node, -1.0)]) == 0)
+
+    def _bill_the_least(self) -> None:
+        """Let all debts together cover what instances are billed at least.
+
+        Not needed, for the cuts say it all in the end; where no instance outlives its minimum
+        charge, this row says it at once. The row is long, so it is added only when a debt is found.
+        """
+        self._bills_the_least = True
+        scale = self._scales["cost"]
+        gaps = [(flow, (arc.floor - arc.lived) * -scale) for arc, flow in self._arcs()]
+        debts = [(debt, 1.0) for debt in self._debts.values()]
+        least = self._graph.fleet_floor * scale
+        self._problem.addConstraint(total([*debts, *gaps]) >= least - _DUE)
+
+    def _arcs(self) -> Iterator[tuple[Arc, Any]]:
+        for arcs, flows in zip(self._graph.arcs, self._flows, strict=True):
+            for some, others in zip(arcs, flows, strict=True):
+                yield from zip(some, others, strict=True)
+
+    def _scale(self, measure: Measure) -> float:
+        least = sum(
+            min(_carried(arc, measure) for tails in stage for arc in tails)
+            for stage in self._graph.arcs
+        )
+        return _SCALE / least if least > 0 else 1.0
+
+    def _goal(self, measure: Measure) -> Any:
+        if measure == "rank":
+            return total(
+                (node, self._rank(stage, number))
+                for stage, layer in enumerate(self._nodes)
+                for number, node in enumerate(layer)
+            )
+        scale = self._scales[measure]
+        flows = [(flow, _carried(arc, measure) * scale) for arc, flow in self._arcs()]
+        debts = [(debt, 1.0) for debt in self._debts.values()] if measure == "cost" else []
+        return total([*flows, *debts])
+
+    def _rank(self, stage: int, node: int) -> float:
+        """Return a node's rank: its place, and a fraction that makes sums of them differ."""
+        number = sum(map(len, self._nodes[:stage])) + node + 1
+        return node + number * _GOLDEN % 1.0
+
+
+def _carried(arc: Arc, measure: Measure) -> float:
+    return arc.dollars if measure == "cost" else arc.seconds

@@ -1,0 +1,49 @@
+"""What a plan leaves of the limits, so that a run which goes by it is not stopped by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.plan import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.plan import Rentable
+
+MARGIN = 0.05
+"""The share of what is left of deadline and budget that a plan leaves for what it can't foresee."""
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """What a plan leaves of the limits.
+
+    `seconds` before its deadline a run begins to give back, and it ends while its budget pays for
+    so long a return of everything; `share` of what is left is for surprises besides.
+    """
+
+    seconds: float
+    share: float = MARGIN
+
+    def limits(self, limits: Limits) -> Limits:
+        """Return the limits of a plan."""
+        deadline, budget = limits.deadline, limits.budget
+        return Limits(
+            None if deadline is None else max(0.0, deadline) * (1 - self.share),
+            None if budget is None else max(0.0, budget) * (1 - self.share),
+        )
+
+    def rentables(self, rentables: Iterable[Rentable]) -> tuple[Rentable, ...]:
+        """Return them with returns that take as long as the run reckons with.
+
+        Every instance is returned some day, so a plan's price is then, at each moment of it, no
+        less than the bill if everything were given back that late.
+        """
+        return tuple(self._returned_late(each) for each in rentables)
+
+    def _returned_late(self, rentable: Rentable) -> Rentable:
+        profile = rentable.profile
+        release = replace(profile.release, mean=max(profile.release.mean, self.seconds))
+        return replace(rentable, profile=replace(profile, release=release))

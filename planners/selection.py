@@ -1,0 +1,124 @@
+"""From what a planner found to a plan, or to a clear account of why there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudtune.plan import Limits
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.dp.bounds import fluid, gap_to, least_of
+from cloudtune.planners.dp.search import search_of
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.plan import Plan
+    from cloudtune.planners.base import Objective, PlanRequest
+
+
+def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
+    """Return the best of some plans that the limits admit, by the request's objective.
+
+    Raises:
+        InfeasibleError: they admit none; carries the fastest and the cheapest of them.
+    """
+    admitted = [plan for plan in plans if request.limits.admit(plan.estimate)]
+    if admitted:
+        return min(admitted, key=lambda plan: measures(plan, request.objective))
+    fastest = min(plans, key=lambda plan: measures(plan, "time"), default=None)
+    cheapest = min(plans, key=lambda plan: measures(plan, "cost"), default=None)
+    raise refuse(request, fastest, cheapest)
+
+
+def measures(plan: Plan, objective: Objective) -> tuple[float, float]:
+    """Return what is minimised, and what decides between equals."""
+    both = (plan.estimate.dollars, plan.estimate.seconds)
+    return both if objective == "cost" else both[::-1]
+
+
+def admitted_or_refused(
+    request: PlanRequest, statics: Sequence[Plan], improve: Callable[[Plan], Plan]
+) -> Plan:
+    """Return what improving the best static plan leads to.
+
+    Raises:
+        InfeasibleError: that is beyond the limits; carries the fastest and the cheapest plan that
+            the static plans lead to.
+    """
+    within = [plan for plan in statics if start_limits(request).limits.admit(plan.estimate)]
+    if within:
+        start = min(within, key=lambda plan: measures(plan, request.objective))
+        found = improve(start)
+        if request.limits.admit(found.estimate):
+            return found
+    ends = [improve(plan) for plan in statics]
+    fastest = min(ends, key=lambda plan: measures(plan, "time"), default=None)
+    cheapest = min(ends, key=lambda plan: measures(plan, "cost"), default=None)
+    raise refuse(request, fastest, cheapest)
+
+
+def start_limits(request: PlanRequest) -> PlanRequest:
+    """Return the request without the limit on what is minimised.
+
+    A heuristic that lowers it step by step may begin beyond that limit, and end within.
+    """
+    deadline, budget = request.limits.deadline, request.limits.budget
+    kept = Limits(deadline, None) if request.objective == "cost" else Limits(None, budget)
+    return replace(request, limits=kept)
+
+
+def refuse(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> InfeasibleError:
+    """Return the error for limits that no plan meets; it names the nearest plans there are."""
+    return InfeasibleError(_why(request.limits, fastest, cheapest), fastest, cheapest)
+
+
+def _why(limits: Limits, fastest: Plan | None, cheapest: Plan | None) -> str:
+    if fastest is None or cheapest is None:
+        return (
+            "no measured width fits on the instances allowed; raise cloud.max_instances, or the "
+            "vCPU quota that it is bounded by"
+        )
+    wanted = [
+        *([f"within {format_seconds(limits.deadline)}"] if limits.deadline is not None else []),
+        *([f"for {format_dollars(limits.budget)}"] if limits.budget is not None else []),
+    ]
+    late = fastest.estimate.seconds > (limits.deadline or math.inf)
+    dear = cheapest.estimate.dollars > (limits.budget or math.inf)
+    if late and not dear:
+        ends = f"The fastest takes {described(fastest)}"
+    elif dear and not late:
+        ends = f"The cheapest takes {described(cheapest)}"
+    else:
+        ends = f"The fastest takes {described(fastest)}; the cheapest takes {described(cheapest)}"
+    return (
+        f"no plan finishes {' '.join(wanted)}. {ends}. "
+        "Raise --deadline or --budget, try fewer trials, or let the run stop at its limits "
+        "with `cloudtune run --force`."
+    )
+
+
+def described(plan: Plan) -> str:
+    """Return a plan in a few words: time, price and the largest fleet of each offer."""
+    most: dict[str, int] = {}
+    for stage in plan.stages:
+        for group in stage.groups:
+            name = group.offer.instance_type.name
+            name += " spot" if group.offer.market == "spot" else ""
+            most[name] = max(most.get(name, 0), group.instances)
+    fleet = ", ".join(f"{count} x {name}" for name, count in most.items())
+    estimate = plan.estimate
+    return f"{format_seconds(estimate.seconds)} and {format_dollars(estimate.dollars)} ({fleet})"
+
+
+def with_gap(request: PlanRequest, plan: Plan) -> Plan:
+    """Return the plan with its distance to what no plan can beat, as a share of that.
+
+    By the better of two bounds: the general one, and that of the exact search, which knows of the
+    first boot after every change of offers.
+    """
+    bounds = [least_of(stairs, request) for stairs in (fluid(request), search_of(request).least)]
+    bound = max((each for each in bounds if math.isfinite(each)), default=0.0)
+    return replace(plan, gap=gap_to(bound, request, plan.estimate))

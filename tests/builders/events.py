@@ -1,0 +1,54 @@
+"""Events in a few words, and what a policy says to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.commands import Launch, StartTrial
+from cloudtune.events import EpochDone, InstanceLaunched, NodeJoined, RunStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.commands import Command
+    from cloudtune.policy.base import Policy
+    from cloudtune.trial import Slice
+
+
+def instance(intent: str) -> str:
+    """Return the instance id that `join` gives to an intent."""
+    return intent.replace("i", "i-")
+
+
+def join(policy: Policy, at: float, *intents: str) -> tuple[Command, ...]:
+    """Let instances be launched and join; returns what the policy says to the joins."""
+    said: list[Command] = []
+    for intent in intents:
+        policy.handle(InstanceLaunched(at, intent, instance(intent), at))
+    for intent in intents:
+        said += policy.handle(NodeJoined(at, intent))
+    return tuple(said)
+
+
+def begun(policy: Policy, *intents: str, at: float = 10.0) -> tuple[Command, ...]:
+    """Start a run and let its instances join; returns what the policy says to the joins."""
+    policy.handle(RunStarted(0.0))
+    return join(policy, at, *intents)
+
+
+def epoch(
+    at: float, session: str, number: int, score: float = 0.5, *, saved: bool = True
+) -> EpochDone:
+    """Return an epoch that took a second; its checkpoint is named trial/number."""
+    checkpoint = f"{session.partition('.')[0]}/{number}" if saved else None
+    return EpochDone(at, session, number, {"score": score}, checkpoint, 1.0)
+
+
+def starts(commands: Iterable[Command]) -> dict[str, tuple[Slice, ...]]:
+    """Return the sessions that are started, and where."""
+    return {c.session: c.placement for c in commands if isinstance(c, StartTrial)}
+
+
+def launches_of(said: Iterable[Command]) -> list[Command]:
+    """Return the instances that are asked for."""
+    return [command for command in said if isinstance(command, Launch)]

@@ -1,0 +1,63 @@
+"""Small jobs that decide as they go: made as `run` makes them, played in virtual time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.experiment import Experiment
+from cloudtune.infra.aws import pricing
+from cloudtune.jobs.plan_file import job_of
+from cloudtune.jobs.planning import make_plan
+from cloudtune.jobs.report import build
+from cloudtune.jobs.stages import Problem
+from cloudtune.plan import Limits, Rentable
+from tests.builders import SUBLINEAR, offer, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.events import Event
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.report import Report
+
+DEADLINE, BUDGET = 400.0, 8.0
+LIMITS = Limits(DEADLINE, BUDGET)
+RENTABLE = Rentable(offer(4), profile(SUBLINEAR, spread=0.02), 3)
+
+
+def problem(strategy: object = "asha", **changes: Any) -> Problem:
+    """Return a problem on at most 3 instances of 4 GPUs; `changes` are of the experiment."""
+    fields: dict[str, Any] = {
+        "name": "made-up",
+        "train": "train.py:train",
+        "metric": {"name": "score", "mode": "max"},
+        "search": {"x": {"uniform": [0, 1]}, "y": {"choice": [1, 2]}},
+        "trials": 12,
+        "epochs": {"min": 1, "max": 9},
+        "cloud": {"max_instances": 3},
+        "strategy": strategy,
+        **changes,
+    }
+    catalog = pricing.catalog("us-east-1", ("on-demand",))
+    return Problem(Experiment(**fields), catalog, (RENTABLE,))
+
+
+def elastic_job(strategy: object = "asha", limits: Limits = LIMITS, **changes: Any) -> Job:
+    """Return the job of such a problem, with its forecast."""
+    return job_of(make_plan(problem(strategy, **changes), limits), 0.0, paced=False)
+
+
+def report_of(job: Job, trouble: Sequence[Event] = (), watch: Any = None) -> Report:
+    """Return the report of a job played in virtual time."""
+    world = SimWorld(job.rentables, "score", synthetic_metric("max", 7), 7)
+    for event in trouble:
+        world.schedule(event)
+    policy, ledger = job.policy(), MemoryLedger()
+    if watch is None:
+        run(policy, world, ledger)
+    else:
+        run(policy, world, ledger, watch(policy))
+    return build(job, tuple(ledger.entries))

@@ -1,0 +1,433 @@
+"""One description of a job to be simulated, one way to play it, and what has been played."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from cloudtune.commands import Launch, StartTrial, StopTrial
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld
+from cloudtune.events import (
+    EpochDone,
+    InstanceGone,
+    InstanceLaunched,
+    LaunchFailed,
+    TrialFailed,
+    TrialLost,
+    TrialStopped,
+)
+from cloudtune.experiment import Experiment
+from cloudtune.jobs.job import Job
+from cloudtune.plan import Plan, Rentable
+from cloudtune.planners.allocators.same import SameWidth
+from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
+from cloudtune.policy.base import Brakes, Metric, drain_seconds
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned import plan_stages
+from cloudtune.policy.registry import STRATEGIES, chosen, components, run_policy
+from cloudtune.policy.run import RunPolicy
+from cloudtune.strategies.successive_halving import SuccessiveHalving
+from tests.builders.machines import LINEAR, NO_CHARGES, NO_LIMITS, offer, profile
+from tests.builders.plans import run_plan
+from tests.builders.policies import by_plan, plan_of, policy_with
+from tests.builders.trials import Given, Watched, level, trials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.commands import Command
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.events import Event
+    from cloudtune.plan import Charges, Limits
+    from cloudtune.planners.base import Planner
+    from cloudtune.scaling import ScalingProfile
+    from cloudtune.strategies.base import Allocator, Sampler, Strategy, TrialGroup
+    from cloudtune.trial import Mode, Trial, TrialId
+
+Build: TypeAlias = "Callable[[Sampler, Setting], Strategy]"
+Decider: TypeAlias = "Plan | str | Build"
+Mishap: TypeAlias = "Callable[[str, int, int], Literal['', 'failed', 'lost']]"
+"""What becomes of a trial, in its session, after an epoch."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a simulated job is made from, and the world that it meets.
+
+    `by` says who decides: a plan (the exact planner's, where nothing is said); the strategy of a
+    name, with the allocator and the fleet that suit it; or a way to build a strategy, which then
+    has a fleet of `max_instances` and the `allocator` (the same `width` for all, if none is given).
+
+    `others` may be rented besides `offer`. Of `pace`, of what is `real`, of `trouble` and of
+    `mishap` nobody who decides knows beforehand. `metric` is of a trial's number and an epoch.
+    """
+
+    trials: int = 4
+    min_epochs: int = 1
+    max_epochs: int = 4
+    eta: int = 2
+    offer: Offer = field(default_factory=offer)
+    profile: ScalingProfile = field(default_factory=lambda: profile(LINEAR))
+    max_instances: int = 2
+    limits: Limits = NO_LIMITS
+    seed: int = 0
+    others: tuple[Rentable, ...] = ()
+    charges: Charges = NO_CHARGES
+    mix: int = 1
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict)
+    caps: Mapping[int, int] = field(default_factory=dict)
+    # who decides
+    by: Decider | None = None
+    naive: bool = False
+    width: float = 1.0
+    allocator: Callable[[], Allocator] | None = None
+    mode: Mode = "max"
+    max_concurrent: int | None = None
+    target: float | None = None
+    brakes: Brakes | None = None
+    heartbeat: bool | None = None  # only where a plan is carried out, if nothing is said
+    checked: bool = True
+    # the world
+    metric: Callable[[int, int], float] | None = None  # as `level`, of the seed
+    pace: Callable[[Mapping[str, object], int], float] | None = None
+    real: tuple[Rentable, ...] | None = None
+    trouble: Sequence[Event] = ()
+    mishap: Mishap = lambda _trial, _session, _epoch: ""
+    saves_every: int = 1
+
+    def but(self, **changes: object) -> Setting:
+        """Return the setting with some fields changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def mirrored(self) -> Setting:
+        """Return the setting in which less is better, and all else is the same."""
+        mode: Mode = "min" if self.mode == "max" else "max"
+        target = None if self.target is None else -self.target
+        return self.but(metric=lambda n, e: -self.reaches(n, e), mode=mode, target=target)
+
+    def reaches(self, number: int, epoch: int) -> float:
+        """Return the metric of a trial after an epoch."""
+        return self.metric(number, epoch) if self.metric else level(number, epoch, self.seed)
+
+    @property
+    def rentables(self) -> tuple[Rentable, ...]:
+        """All that may be rented."""
+        return (Rentable(self.offer, self.profile, self.max_instances), *self.others)
+
+    @property
+    def given(self) -> tuple[Trial, ...]:
+        """The trials."""
+        return trials(self.trials, self.caps)
+
+    # ---- who decides ---------------------------------------------------------------------
+
+    @property
+    def strategy(self) -> SuccessiveHalving:
+        """The strategy that plans are for."""
+        return SuccessiveHalving(
+            self.trials, self.min_epochs, self.max_epochs, self.eta, mode=self.mode
+        )
+
+    def request(self, limits: Limits = NO_LIMITS) -> PlanRequest:
+        """Return what a planner is asked."""
+        return PlanRequest(
+            self.strategy.stages(),
+            self.rentables,
+            limits,
+            self.max_instances,
+            charges=self.charges,
+            mix=self.mix,
+            vcpu_quotas=self.vcpu_quotas,
+        )
+
+    def plan(self, planner: Planner | None = None, limits: Limits = NO_LIMITS) -> Plan:
+        """Return a plan for the job."""
+        return (planner or ExactPlanner()).plan(self.request(limits))
+
+    def policy(self, by: Decider | None = None, sampler: Sampler | None = None) -> RunPolicy:
+        """Return a fresh policy for the job."""
+        by = by or self.by or self.plan()
+        if isinstance(by, Plan):
+            return self._by_plan(by)
+        sampler = sampler or Given(self.given)
+        return self._named(by, sampler) if isinstance(by, str) else self._built(by, sampler)
+
+    @property
+    def _brakes(self) -> Brakes:
+        drain = drain_seconds(*(each.profile for each in self.rentables))
+        return self.brakes or Brakes(drain=drain)
+
+    def _by_plan(self, plan: Plan) -> RunPolicy:
+        return by_plan(
+            plan,
+            self.strategy,
+            self.rentables,
+            limits=self.limits,
+            brakes=self._brakes,
+            given=trials(plan.stages[0].stage.trials, self.caps),
+            heartbeat=self.heartbeat is not False,
+        )
+
+    def _named(self, name: str, sampler: Sampler) -> RunPolicy:
+        """Return a policy as the command line makes it, but for the checks."""
+        context, choice = self.context(), chosen(name)
+        plan = None
+        if choice.planned:
+            plan = plan_stages(
+                name, context, self._brakes, trials=self.trials, charges=self.charges
+            )
+        made = components(context, sampler, choice, self._brakes, plan)
+        if not choice.planned:
+            made = replace(made, strategy=Watched(made.strategy))
+        return run_policy(
+            context,
+            made,
+            Metric("score", self.mode),
+            self._brakes,
+            charges=self.charges,
+            max_concurrent=self.max_concurrent,
+            target=self.target,
+            heartbeat=bool(self.heartbeat),
+            checked=self.checked,
+        )
+
+    def _built(self, build: Build, sampler: Sampler) -> RunPolicy:
+        rule = NaiveFleet if self.naive else ConstantFleet
+        return policy_with(
+            Watched(build(sampler, self)),
+            self.allocator() if self.allocator else SameWidth(self.width),
+            rule(self.offer, self.max_instances),
+            rentables=self.rentables,
+            max_instances=self.max_instances + 1,
+            metric=Metric("score", self.mode),
+            limits=self.limits,
+            brakes=self._brakes,
+            charges=self.charges,
+            max_concurrent=self.max_concurrent,
+            target=self.target,
+            heartbeat=bool(self.heartbeat),
+            checked=self.checked,
+        )
+
+    def context(self, **changes: object) -> BuildContext:
+        """Return what strategies are made from."""
+        made = BuildContext(
+            self.rentables,
+            self.max_instances,
+            self.limits,
+            self.mode,
+            self.min_epochs,
+            self.max_epochs,
+            self.eta,
+            seed=self.seed,
+        )
+        return replace(made, **changes)  # type: ignore[arg-type]
+
+    # ---- the world -----------------------------------------------------------------------
+
+    def world(self) -> SimWorld:
+        """Return a fresh world, with its trouble."""
+
+        def metric_of(config: Mapping[str, object], epoch: int) -> float:
+            number = config["x"]
+            assert isinstance(number, int)
+            return self.reaches(number, epoch)
+
+        world = SimWorld(self.real or self.rentables, "score", metric_of, self.seed, self.pace)
+        for event in self.trouble:
+            world.schedule(event)
+        return world
+
+    def job(self, plan: Plan | None = None) -> Job:
+        """Return the job as the header of a ledger has it."""
+        experiment = Experiment(
+            name="made-up",
+            train="train.py:train",
+            metric={"name": "score", "mode": "max"},
+            search={"x": {"uniform": [0, 1]}},
+            trials=self.trials,
+            epochs={"min": self.min_epochs, "max": self.max_epochs},
+            eta=self.eta,
+            seed=self.seed,
+            cloud={"max_instances": self.max_instances, "vcpu_quotas": dict(self.vcpu_quotas)},
+            charges={
+                "per_launch": self.charges.usd_per_launch or None,
+                "per_hour": self.charges.usd_per_second * 3600 or None,
+            },
+        )
+        planned = run_plan(plan or self.plan())
+        return Job("r1", experiment, planned, self.rentables, self.limits, 0.0, False, "made up")
+
+
+def by_name(
+    name: str, *, min_epochs: int = 1, max_epochs: int = 9, eta: int = 3, trials: int | None = None
+) -> Build:
+    """Return a way to build a strategy as the command line would; `trials` as in `BuildContext`."""
+
+    def build(sampler: Sampler, setting: Setting) -> Strategy:
+        context = setting.context(
+            min_epochs=min_epochs, max_epochs=max_epochs, eta=eta, trials=trials
+        )
+        return STRATEGIES[name](context, sampler)
+
+    return build
+
+
+def gone(intents: Mapping[str, float]) -> list[Event]:
+    """Return that the instances of some intents are taken back at some time."""
+    return [InstanceGone(at, intent, at, "taken back") for intent, at in intents.items()]
+
+
+def refused(intents: Mapping[str, float]) -> list[Event]:
+    """Return that some intents are refused at some time, for good."""
+    return [
+        LaunchFailed(at, intent, "NoMore", "none left", permanent=True)
+        for intent, at in intents.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A simulated run that has ended; `sampler` was told of it where a strategy was asked."""
+
+    setting: Setting
+    policy: RunPolicy
+    world: SimWorld
+    sampler: Given
+    entries: tuple[Entry, ...]
+
+    @property
+    def seconds(self) -> float:
+        """When the last instance was gone, as the policy has it."""
+        return max((r.gone_at for r in self.policy.fleet if r.gone_at is not None), default=0.0)
+
+    @property
+    def dollars(self) -> float:
+        """The bill, as the policy has it."""
+        return self.policy.spent(self.policy.now)
+
+    @property
+    def commands(self) -> list[tuple[Command, ...]]:
+        """What was asked for at each event."""
+        return [entry.commands for entry in self.entries]
+
+    @property
+    def starts(self) -> list[StartTrial]:
+        """The sessions that were started, in order."""
+        return [c for commands in self.commands for c in commands if isinstance(c, StartTrial)]
+
+    @property
+    def widths(self) -> list[float]:
+        """The width of each session that was started, in order."""
+        return [start.width for start in self.starts]
+
+    @property
+    def epochs(self) -> dict[TrialId, int]:
+        """How far each trial came."""
+        return {name: max(t.history, default=0) for name, t in self.policy.trials.items()}
+
+    @property
+    def furthest(self) -> int:
+        """How far the trial that came furthest was trained."""
+        return max(self.epochs.values())
+
+    @property
+    def members(self) -> list[int]:
+        """How many trials each stage had, by the plan that was followed in the end."""
+        return [stage.stage.trials for stage in plan_of(self.policy).stages]
+
+    def groups(self) -> list[TrialGroup]:
+        """Return all that the strategy asked for."""
+        watched = self.policy.strategy
+        assert isinstance(watched, Watched)
+        return watched.groups
+
+    def parts(self, prefix: str) -> dict[str, int]:
+        """Return how many tasks each group of such a name asked for, each trial once."""
+        found: dict[str, set[TrialId]] = {}
+        for group in self.groups():
+            if group.name.startswith(prefix):
+                found.setdefault(group.name, set()).update(t.trial.id for t in group.tasks)
+        return {name: len(trials) for name, trials in found.items()}
+
+    def max_at_once(self) -> int:
+        """Return how many sessions were alive at once, at most."""
+        alive: set[str] = set()
+        most = 0
+        for entry in self.entries:
+            if isinstance(entry.event, TrialStopped | TrialFailed | TrialLost):
+                alive.discard(entry.event.session)
+            elif isinstance(entry.event, InstanceGone):  # what sat there is gone at once
+                alive -= {c.session for c in entry.commands if isinstance(c, StopTrial)}
+            alive |= {c.session for c in entry.commands if isinstance(c, StartTrial)}
+            most = max(most, len(alive))
+        return most
+
+    def bill(self) -> tuple[float, float]:
+        """Return when the last instance was gone and what all cost, by the cloud's word alone."""
+        offers, charges = self._offers(), self.setting.charges
+        begins: dict[str, float] = {}
+        seconds = dollars = 0.0
+        for event in (entry.event for entry in self.entries):
+            if isinstance(event, InstanceLaunched):
+                begins[event.intent] = event.launched_at
+                dollars += charges.usd_per_launch
+            elif isinstance(event, InstanceGone) and event.intent in begins:
+                seconds = max(seconds, event.gone_at)
+                lived = event.gone_at - begins.pop(event.intent)
+                dollars += offers[event.intent].charge(lived)
+        assert not begins, f"never given back: {begins}"
+        return seconds, dollars + seconds * charges.usd_per_second
+
+    def _offers(self) -> dict[str, Offer]:
+        """Return what was asked for, by intent."""
+        offers = [each.offer for each in self.setting.rentables]
+        known = {(each.instance_type.name, str(each.market)): each for each in offers}
+        asked = [c for said in self.commands for c in said if isinstance(c, Launch)]
+        return {c.intent: known[c.instance_type, c.market] for c in asked}
+
+
+def play(setting: Setting, by: Decider | RunPolicy | None = None) -> Played:
+    """Simulate a job to its end, with its trouble on the way."""
+    sampler, ledger = Given(setting.given), MemoryLedger()
+    if not isinstance(by, RunPolicy):
+        setting = setting if by is None else setting.but(by=by)
+        by = setting.policy(sampler=sampler)
+    world = setting.world()
+    run(by, _Troubled(setting, world), ledger)
+    assert by.ended, f"the run stands still at {by.now:.0f} s: {_still(by)}"
+    return Played(setting, by, world, sampler, tuple(ledger.entries))
+
+
+class _Troubled:
+    """A world with mishaps, that forgets some checkpoints and gives up on a run without end."""
+
+    def __init__(self, setting: Setting, world: SimWorld) -> None:
+        self._setting, self._world = setting, world
+        self._left = max(20_000, 100 * setting.trials)
+        self.apply = world.apply
+
+    def next_event(self) -> Event | None:
+        self._left -= 1
+        assert self._left, f"the run doesn't end: it is at {self._world.now:.0f} s"
+        event = self._world.next_event()
+        return self._troubled(event) if isinstance(event, EpochDone) else event
+
+    def _troubled(self, event: EpochDone) -> Event:
+        trial, _, session = event.session.rpartition(".")
+        kind = self._setting.mishap(trial, int(session), event.epoch)
+        if kind == "lost":
+            self._world.schedule(TrialLost(event.at, event.session, "gone"))
+        elif kind == "failed":
+            self._world.schedule(TrialFailed(event.at, event.session, "boom", ""))
+        return replace(event, checkpoint=None) if event.epoch % self._setting.saves_every else event
+
+
+def _still(policy: RunPolicy) -> Counter[str]:
+    return Counter(trial.status for trial in policy.trials.values())

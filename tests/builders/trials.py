@@ -1,0 +1,83 @@
+"""Trials, the sampler that gives them, the curves they have and the strategy that is watched."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cloudtune.strategies.base import Strategy, TrialGroup, View
+    from cloudtune.trial import TrialId
+
+
+def trials(count: int, caps: Mapping[int, int] | None = None) -> tuple[Trial, ...]:
+    """Return trials t00, t01 …, some with a last epoch of their own."""
+    caps = caps or {}
+    return tuple(Trial(f"t{n:02d}", {"x": n}, caps.get(n)) for n in range(count))
+
+
+class Given:
+    """A sampler of given trials; it notes what it is told, and refuses to be told it twice."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self._left = iter(trials)
+        self.told: dict[tuple[TrialId, int], float | None] = {}
+        self.failed: list[TrialId] = []
+
+    def ask(self) -> Trial | None:
+        return next(self._left, None)
+
+    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
+        if value is None:
+            assert trial.id not in self.failed
+            self.failed.append(trial.id)
+            return
+        assert (trial.id, epoch) not in self.told, f"told of {trial.id} at {epoch} twice"
+        self.told[trial.id, epoch] = value
+
+
+class Watched:
+    """A strategy whose every answer is checked against what the interface promises."""
+
+    def __init__(self, inner: Strategy) -> None:
+        self.inner = inner
+        self.name, self.anytime, self.reason = inner.name, inner.anytime, inner.reason
+        self.on_result, self.on_failure = inner.on_result, inner.on_failure
+        self.preempt, self.wake_at, self.done = inner.preempt, inner.wake_at, inner.done
+        self.groups: list[TrialGroup] = []
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        groups = self.inner.requests(view, room)
+        tasks = [task for group in groups for task in group.tasks]
+        assert all(group.tasks for group in groups)
+        assert len(tasks) <= room, f"{len(tasks)} tasks for {room} places"
+        assert len({task.trial.id for task in tasks}) == len(tasks)
+        for task in tasks:
+            known = view.trials.get(task.trial.id)
+            assert known is None or known.status in {"parked", "at rung"}, known
+            assert known is None or task.until > known.epoch
+            assert task.trial.epochs is None or task.until <= task.trial.epochs
+        self.groups += groups
+        return groups
+
+
+def level(number: int, epoch: int, seed: int = 0) -> float:
+    """Return a made-up metric, more is better: curves that rise and cross, no two alike."""
+    bits = hashlib.sha256(f"{seed}:{number}".encode()).digest()
+    top, pace = 0.3 + bits[0] / 400 + bits[1] / 1e5, 0.05 + bits[2] / 300
+    return top * (1 - math.exp(-pace * epoch))
+
+
+def table(rows: Mapping[int, Sequence[float]]) -> Callable[[int, int], float]:
+    """Return a metric by hand: of each trial, epoch by epoch; the last one for all that follow."""
+    return lambda number, epoch: rows[number][min(epoch, len(rows[number])) - 1]
+
+
+def final(values: Sequence[float]) -> Callable[[int, int], float]:
+    """Return a metric by hand that is the same at every epoch."""
+    return lambda number, _epoch: values[number]

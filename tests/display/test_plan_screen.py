@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from cloudtune.display.plan_screen import show_nearest, show_plan, show_saved
+from cloudtune.display.plan_tables import difference, gap_text
+from cloudtune.plan import Limits
+from tests.builders.proposals import (
+    CHEAP,
+    COMPARED,
+    MIXED,
+    SETTING,
+    STATIC,
+    proposal,
+    run_of,
+    shrinking,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.jobs.proposal import Proposal
+
+
+def printed(show: Callable[[Console], None], *, soft_wrap: bool = False) -> list[str]:
+    file = io.StringIO()
+    show(Console(file=file, width=100, highlight=False, soft_wrap=soft_wrap))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def told(given: Proposal) -> list[str]:
+    return printed(lambda out: show_plan(out, given))
+
+
+def line(lines: list[str], begin: str) -> str:
+    """Return the one line that begins with these words, with single spaces."""
+    words = (" ".join(each.split()) for each in lines)
+    [found] = [each for each in words if each.startswith(begin)]
+    return found
+
+
+def test_a_plan_takes_no_more_than_100_columns_in_a_pipe_either() -> None:
+    given = proposal(comparison=COMPARED)
+    piped = printed(lambda out: show_plan(out, given), soft_wrap=True)
+    assert piped == told(given)
+    assert max(map(len, piped)) <= 100
+
+
+def test_the_header_says_what_was_asked_and_what_it_rests_on() -> None:
+    lines = told(proposal())
+    assert lines[0] == "Plan of digits"
+    assert line(lines, "job") == "job 16 trials (random sampler), epochs 1 to 16, eta 4"
+    assert line(lines, "strategy") == "strategy sha: 3 stages, up to epoch 16"
+    assert line(lines, "GPUs each") == "GPUs each and instances as planned below"
+    assert "least cost within the limits; exact planner, 282 offers" in line(lines, "asked")
+    assert line(lines, "limits").endswith(
+        "deadline 30m, budget $5.00; to be kept with a probability of 95 %"
+    )
+    assert "p9.big: resnet50, published, 2026-01-02 (7 months old)" in line(lines, "speed")
+    assert "derived, not measured: speed uncertain by 20 %" in " ".join(" ".join(lines).split())
+
+
+def test_old_prices_are_told_as_old() -> None:
+    assert "2026-03-31 (4 months old: they may have changed)" in line(told(proposal()), "prices")
+    fresh = replace(proposal().prices, age_days=1, warnings=("p9.big: refused a price of $0",))
+    lines = told(proposal(prices=fresh))
+    assert line(lines, "prices").endswith("2026-03-31 (1 day old)")
+    assert "p9.big: refused a price of $0" in "\n".join(lines)
+
+
+def test_each_group_of_a_stage_has_a_line() -> None:
+    lines = told(proposal())
+    begin = next(n for n, each in enumerate(lines) if each.startswith(" stage "))
+    rows = [each.split() for each in lines[begin + 2 : begin + 8]]
+    first, *_ = MIXED.stages
+    assert rows[0][:5] == ["1", "12", "1-1", "1/2", "1"]
+    assert " ".join(rows[0][5:9]) == "x p9.big spot us-east-1a"
+    assert rows[0][-2:] == [f"{100 * first.busy:.0f}", "%"]
+    assert rows[1] == ["4", "1", "4", "x", "g9.small", "on-demand"]
+    assert rows[2][:5] == ["2", "4", "2-4", "2", "1"]
+    assert rows[5] == ["total", "15m", "53s", "$2.81"]
+
+
+def test_waves_are_told() -> None:
+    assert "16 in 4 waves" in line(told(proposal(plan=run_of(shrinking(CHEAP, 4)))), "1 16")
+
+
+def test_totals_stand_against_the_limits() -> None:
+    lines = told(proposal())
+    assert line(lines, "time 14m") == "time 14m 17s 16m 2s 20m 38s 30m 9m 22s 97.3 %"
+    assert line(lines, "cost $2.53") == "cost $2.53 $2.84 $3.65 $5.00 $1.35 >99.9 %"
+    assert line(lines, "chance") == "chance both limits are kept in 97.3 % of them (asked: 95 %)"
+    assert line(lines, "quality") == "quality proven cheapest (gap 0)"
+
+
+def test_without_limits_there_is_nothing_to_keep() -> None:
+    free = run_of(MIXED, in_time=None, in_money=None, within=None)
+    lines = told(proposal(limits=Limits(), confidence=None, plan=free))
+    assert line(lines, "limits") == "limits none"
+    assert line(lines, "time 14m") == "time 14m 17s 16m 2s 20m 38s"
+    assert not [each for each in lines if "chance" in each or "kept in 9" in each]
+
+
+@pytest.mark.parametrize(
+    ("gap", "status", "objective", "text"),
+    [
+        (0.0, "optimal", "time", "proven fastest (gap 0)"),
+        (0.031, "heuristic", "cost", "at most 3.1 % above the best possible"),
+        (0.2, "feasible", "cost", "search cut short: at most 20 % above the best possible"),
+        (None, "heuristic", "cost", "heuristic: not proven to be the cheapest"),
+    ],
+)
+def test_the_gap_in_words(gap: float | None, status: str, objective: str, text: str) -> None:
+    assert gap_text(replace(MIXED, gap=gap, status=status), objective) == text
+
+
+def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
+    lines = told(proposal())
+    assert line(lines, "best static") == (
+        "best static 2 x p9.big 11m 13s $11.21 $14.58 +$8.40, 4m 40s sooner over budget"
+    )
+    assert line(lines, "fewest GPUs").endswith("over deadline")
+    assert line(lines, "all spot").endswith(" -$0.64, 4m 40s sooner kept")
+    assert difference(MIXED.estimate, MIXED.estimate) == "the same"
+
+
+def test_the_chart_has_its_title_its_axes_and_the_choice() -> None:
+    lines = told(proposal())
+    begin = lines.index("Cost against time (time on a log scale)")
+    end = lines.index("  @ this plan  o others on the front")
+    assert end + 1 - begin <= 14
+    assert sum(each.count("@") for each in lines[begin:end]) == 1
+    assert lines[end + 1] == "  : deadline 30m  - budget $5.00  . over a limit"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_terminal_of_any_width_loses_no_digit_and_shows_the_whole_chart(columns: int) -> None:
+    file = io.StringIO()
+    show_plan(Console(file=file, width=columns, highlight=False), proposal())
+    lines = [each.rstrip() for each in file.getvalue().splitlines()]
+    assert max(map(len, lines)) <= columns
+    axis = next(each for each in lines if len(each) > 30 and set(each) == set(" +-"))
+    assert "3h" in lines[lines.index(axis) + 1]
+    assert "over a limit" in "\n".join(lines)
+    assert "".join(lines).count("%") == "".join(told(proposal())).count("%")
+
+
+def test_it_says_what_will_be_created_and_the_worst_bill() -> None:
+    lines = told(proposal())
+    assert line(lines, "launches") == "launches 1 x p9.big spot us-east-1a at $9.00/h"
+    assert line(lines, "4 x g9") == "4 x g9.small on-demand at $0.60/h"
+    assert "at most 5 instances at once" in "\n".join(lines)
+    assert line(lines, "head") == "head one process on this machine"
+    assert line(lines, "checkpoints") == "checkpoints s3://bucket/digits"
+    assert "$0.01 per launch and $0.36 per hour" in line(lines, "cost includes")
+    assert line(lines, "worst case") == "worst case $6.50: every spot instance is taken back once"
+    assert line(lines, "assumes") == "assumes an instance joins within 35s of its request"
+
+
+def test_names_are_no_markup() -> None:
+    lines = told(proposal(name="[red]x[/red]", storage="/tmp/[bold]", worst_why="[/]"))
+    assert lines[0] == "Plan of [red]x[/red]"
+    assert "checkpoints /tmp/[bold]" in line(lines, "checkpoints")
+    assert line(lines, "worst case").endswith("$6.50: [/]")
+
+
+def test_planners_side_by_side() -> None:
+    lines = told(proposal(comparison=COMPARED))
+    lines = lines[lines.index("Planners") :]
+    assert line(lines, "exact") == "exact 15m 53s $2.81 1.00 16 16 proven optimal 12 ms"
+    assert line(lines, "greedy") == "greedy 11m 13s $11.21 3.99 16 16 heuristic, not proven 3 ms"
+    assert line(lines, "ilp") == "ilp - - - - - no solution within 1,000 nodes 1,500 ms"
+    by_time = told(proposal(comparison=COMPARED, objective="time"))
+    by_time = by_time[by_time.index("Planners") :]
+    assert "x fastest" in "\n".join(by_time)
+    assert " 1.42 " in line(by_time, "exact")
+
+
+def test_a_run_that_decides_as_it_goes_says_what_is_forecast() -> None:
+    plan = replace(
+        run_of(MIXED, source="policy", results=0.8),
+        strategy="hypersched",
+        allocator="hypersched:SOFTMAX",
+        fleet_rule="naive:4",
+        staged=None,
+    )
+    lines = told(proposal(plan=plan, alternatives=(), front=(), objective=None, target=0.9))
+    assert line(lines, "strategy").startswith("strategy hypersched: decides as results come in")
+    assert line(lines, "GPUs each by the hypersched:SOFTMAX allocator").endswith(
+        "instances by the naive:4 fleet rule"
+    )
+    assert line(lines, "ends as soon") == "ends as soon as score is 0.9"
+    assert line(lines, "chance") == (
+        "chance both limits are kept in 97.3 % of them, a trial finishes an epoch in 80 % "
+        "(asked: 95 %)"
+    )
+    assert line(lines, "quality").startswith("quality forecast, not proven")
+    assert line(lines, "costs") == "costs at most $5.00: the budget"
+    assert "Stages" not in lines
+    saved = printed(lambda out: show_saved(out, plan))
+    assert line(saved, "strategy").startswith("strategy hypersched")
+
+
+def test_nothing_keeps_the_limits() -> None:
+    lines = printed(lambda out: show_nearest(out, STATIC, MIXED))
+    assert line(lines, "fastest") == "fastest 2 x p9.big 11m 13s $11.21"
+    assert line(lines, "cheapest").endswith("up to 4 x g9.small 15m 53s $2.81")
+    assert not [each for each in lines if "nearest to both" in each]
+    assert printed(lambda out: show_nearest(out, None, None)) == []
+
+
+def test_the_proposals_of_these_tests_are_of_their_setting() -> None:
+    assert [stage.stage for stage in MIXED.stages] == list(SETTING.strategy.stages())

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cloudtune.commands import Launch, StartTrial
+from cloudtune.display.report_screen import show_profile, show_report
+from cloudtune.display.run_screen import RunScreen, measuring
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.events import (
+    InstanceLaunched,
+    InterruptionNotice,
+    NodeJoined,
+    NodeLost,
+    RunResumed,
+    RunStarted,
+    TrialFailed,
+)
+from cloudtune.jobs.report import build
+from tests.builders import scripted, staged
+from tests.builders.proposals import CHEAP, MIXED, SETTING, speed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def printed(show: Callable[[Console], object]) -> list[str]:
+    file = io.StringIO()
+    show(Console(file=file, width=100, highlight=False, soft_wrap=True))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def told_run() -> list[str]:
+    def show(out: Console) -> None:
+        policy = SETTING.policy(MIXED)
+        run(policy, SETTING.world(), MemoryLedger(), RunScreen(out, policy).watch)
+
+    return [line[7:] for line in printed(show)]
+
+
+def test_launches_are_told_by_type_market_and_zone() -> None:
+    assert told_run()[0] == "asks for 1 x p9.big spot us-east-1a, 4 x g9.small on-demand"
+
+
+def test_starts_are_told_by_width() -> None:
+    started = Counter[str]()
+    for line in told_run():
+        if found := re.fullmatch("starts (.*) on (.*) each", line):
+            started[found[2]] += len(found[1].split(", "))
+    assert started == {"1/2 GPU": 12, "1 GPU": 4}
+
+
+def test_a_stage_is_told_with_its_groups_and_who_was_cut() -> None:
+    lines = told_run()
+    second = next(line for line in lines if line.startswith("stage 2"))
+    assert second == "stage 2: 4 trials to epoch 4, 2 GPUs each, on 1 x p9.big spot us-east-1a"
+    after = lines[lines.index(second) :]
+    cut = next(line for line in after if line.startswith("cut: "))
+    assert len(cut.split(", ")) == 12
+    assert re.match(r"cut: t\d\d at epoch 1 \(score 0\.\d+\)", cut)
+    assert any(" grows from 1/2 to 2 GPUs, from epoch 1" in line for line in lines)
+
+
+def test_trouble_is_told() -> None:
+    def show(out: Console) -> None:
+        policy = scripted(staged((4, 0, 2, 1, 0.25)))
+        screen = RunScreen(out, policy)
+        full = TrialFailed(11.0, "t01.1", "CUDA out of memory", "…", out_of_memory=True)
+        for event in (
+            RunStarted(0.0),
+            InstanceLaunched(1.0, "i000", "i-000", 1.0),
+            NodeJoined(10.0, "i000"),
+            full,
+            InterruptionNotice(12.0, "i000", 132.0),
+            NodeLost(13.0, "i000", "its heartbeats have stopped"),
+            RunResumed(20.0),
+        ):
+            screen.watch(event, policy.handle(event))
+
+    lines = [line[7:] for line in printed(show)]
+    assert "t01 ran out of memory; goes on with 1/2 GPU or more" in lines
+    assert "the cloud takes i-000 back in 2m" in lines
+    assert "i-000 left the cluster: its heartbeats have stopped" in lines
+    assert "taken over; 1 instance rented, 1 asked for" in lines
+
+
+def test_a_report_has_a_line_for_each_group() -> None:
+    policy, ledger = SETTING.policy(MIXED), MemoryLedger()
+    run(policy, SETTING.world(), ledger)
+    report = build(SETTING.job(MIXED), tuple(ledger.entries))
+    lines = printed(lambda out: show_report(out, report))
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    first, second, third, fourth, total = cells
+    assert first[:4] == ["1", "12", "1/2", "1 x p9.big spot us-east-1a"]
+    assert first[5] == "$1.49 / $1.49"
+    assert second == ["", "4", "1", "4 x g9.small on-demand", "", ""]
+    assert third[:4] == ["2", "4", "2", "1 x p9.big spot us-east-1a"]
+    assert fourth[:3] == ["3", "1", "8"]
+    assert total == ["total", "", "", "", "15m 53s / 15m 53s", "$2.81 / $2.81"]
+    assert any(line.startswith("Best: score") for line in lines)
+    assert any(" went from 1/2 to 2 GPUs: epoch 1, then epoch 2" in line for line in lines)
+
+
+def test_a_derived_profile_is_marked() -> None:
+    derived = replace(speed("[g9]", 400.0), error=0.2)
+    lines = printed(lambda out: show_profile(out, derived))
+    assert lines[0] == "Profile: [g9] (derived, uncertain by 20 %)"
+    assert any("epoch on 1/2 GPU (x1.00)" in line for line in lines)
+    assert any("epoch on 8 GPUs" in line for line in lines)
+
+
+def test_a_measurement_tells_what_it_trains() -> None:
+    start = StartTrial("t00.0", "t00", {}, 0.5, (), None, 0, 2)
+    launch = Launch("i000", CHEAP.instance_type.name, "on-demand")
+    lines = printed(lambda out: measuring(out)(NodeJoined(65.0, "i000"), (launch, start)))
+    assert lines == [" 1:05  joined the cluster", " 1:05  trains 1 trial, 1/2 GPU each"]

@@ -1,0 +1,98 @@
+"""A ledger of another version, through the command line: one message, and `gc` does its work.
+
+`tests/engine/ledger-0.1.0.jsonl` was written by cloudtune 0.1.0: a run whose controller died after
+two epochs. (Its ticks were left out, to keep it short.)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.emulator.provider import emulated
+from cloudtune.infra.processes import ProcessGroup
+from cloudtune.infra.provider import INTENT_TAG, RUN_TAG
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Bench, Done
+
+OLD = Path(__file__).parents[1] / "engine" / "ledger-0.1.0.jsonl"
+REFUSED = (
+    "written by cloudtune 0.1.0 (ledger version 2; this program reads 3). To report the run or to "
+    "go on with it, install cloudtune 0.1.0; what it may have left running is given back by "
+    "`cloudtune gc`"
+)
+
+
+@pytest.fixture
+def run(bench: Bench) -> Path:
+    """The folder of a run that cloudtune 0.1.0 began, and whose controller died."""
+    folder = bench.home / "runs" / "r1"
+    folder.mkdir(parents=True)
+    shutil.copy(OLD, folder / "ledger.jsonl")
+    dead = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    where = {"provider": "emulated", "region": "us-east-1"}
+    ProcessGroup.of(dead.pid).record(folder / "controller.json", where)
+    dead.communicate()
+    return folder
+
+
+def check_refused(done: Done, *, code: int, start: str) -> None:
+    assert (done.code, done.out) == (code, ""), done.err
+    assert done.err.startswith(f"error: {start}")
+    assert len(done.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", ["report", "report r1 -o json", "resume r1"])
+def test_a_ledger_of_cloudtune_0_1_0_is_refused_with_what_to_do(
+    bench: Bench, run: Path, arguments: str
+) -> None:
+    before = (run / "ledger.jsonl").read_bytes()
+    done = bench(*arguments.split())
+    check_refused(done, code=1, start=f"{run / 'ledger.jsonl'}: {REFUSED}\n")
+    assert (run / "ledger.jsonl").read_bytes() == before
+
+
+def test_what_such_a_run_has_left_is_shown_and_given_back(bench: Bench, run: Path) -> None:
+    cloud = emulated(bench.emulator, "us-east-1", pace=None)
+    tags = {RUN_TAG: "r1", INTENT_TAG: "i000"}
+    request = {**cloud.request, "InstanceType": "g5.xlarge", "UserData": "#!/bin/sh\nsleep 600\n"}
+    instance = Ec2(cloud.endpoint).run_instance("a token", tags, request)
+    shown = bench("status", "-o", "json")
+    assert shown.code == 0, shown.err
+    assert [(row["id"], row["run"], row["orphan"]) for row in json.loads(shown.out)] == [
+        (instance, "r1", True)
+    ]
+    done = bench("gc")
+    assert done.code == 0, done.err
+    assert f"returning {instance} (g5.xlarge, run r1)" in done.out
+    assert "nothing left to return" in done.out
+    assert bench.alive() == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([], "not a ledger: its first line is no header"),
+        (
+            ['{"cloudtune_ledger": 3, "run": "r1"}'],
+            ":1: a damaged header, of no job ('experiment')",
+        ),
+        (['{"cloudtune_ledger": 4}'], "written by a later cloudtune (ledger version 4; this"),
+        (['{"cloudtune_ledger": "x"}'], "written by another cloudtune (ledger version x; this"),
+    ],
+)
+def test_a_ledger_that_is_none_is_refused(
+    bench: Bench, run: Path, lines: list[str], told: str
+) -> None:
+    (run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    done = bench("report", "r1")
+    check_refused(done, code=1, start=str(run / "ledger.jsonl"))
+    assert told in done.err

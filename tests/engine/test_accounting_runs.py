@@ -1,0 +1,152 @@
+"""Whatever the run: where its money went adds up to its bill."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.fault_world import survive
+from benchmarks.faults import case
+from cloudtune.commands import StartTrial
+from cloudtune.engine.accounting import USES, Accounting, account
+from cloudtune.engine.audit import audit
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    LaunchFailed,
+    NodeLost,
+    TrialFailed,
+    TrialLost,
+)
+from cloudtune.plan import Limits
+from cloudtune.planners.base import InfeasibleError
+from tests.builders import Setting, jobs, play
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.catalog import Offer
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.policy.run import RunPolicy
+
+
+def adds_up(found: Accounting, policy: RunPolicy) -> None:
+    """The categories, the instances and the trials come to what the books of the policy say."""
+    now = policy.now
+    rented = [each for each in policy.fleet if each.launched]
+    lived = [(now if r.gone_at is None else r.gone_at) - r.began_at for r in rented]
+    seconds = math.fsum(
+        r.offer.gpus * max(0.0, life) for r, life in zip(rented, lived, strict=True)
+    )
+    whole, hourly = found.whole, found.amounts["hourly"].dollars
+    assert whole.dollars == pytest.approx(policy.spent(policy.over_at), rel=1e-9, abs=1e-12)
+    assert whole.gpu_seconds == pytest.approx(seconds, rel=1e-9, abs=1e-9)
+    by_instance = math.fsum(each.whole.dollars for each in found.instances)
+    assert by_instance + hourly == pytest.approx(whole.dollars, rel=1e-9, abs=1e-12)
+    amounts = [a for each in found.instances for a in each.amounts.values()]
+    amounts += [a for each in found.trials.values() for a in each.values()]
+    assert all(amount.gpu_seconds >= 0 and amount.dollars >= 0 for amount in amounts)
+    for name in USES:
+        held = math.fsum(amounts[name].gpu_seconds for amounts in found.trials.values())
+        booted = found.boot.gpu_seconds if name == "start-up" else 0.0
+        assert held + booted == pytest.approx(found.amounts[name].gpu_seconds, abs=1e-6)
+
+
+def fills(found: Accounting) -> None:
+    """F17: never more GPUs train than there are, and the series comes to the average."""
+    for each in found.instances:
+        assert all(0 <= gpus <= each.offer.gpus + 1e-6 for _, gpus in each.busy)
+        assert [gpus for _, gpus in each.busy[-1:]] in ([], [0.0])
+        steps = zip(each.busy, each.busy[1:], strict=False)
+        area = math.fsum(gpus * (until - since) for (since, gpus), (until, _) in steps)
+        assert area == pytest.approx(each.amounts["training"].gpu_seconds, rel=1e-6, abs=1e-6)
+
+
+JOBS = jobs(
+    max_epochs=6,
+    epoch=st.floats(0.5, 20.0),
+    release=st.floats(0.0, 5.0),
+    spread=st.sampled_from([0.0, 0.3]),
+)
+seconds = st.floats(0.0, 120.0)
+intents = st.integers(0, 3).map("i{:03d}".format)
+sessions = st.builds("t{:02d}.{}".format, st.integers(0, 5), st.integers(1, 2))
+TROUBLE = st.lists(
+    st.one_of(
+        st.builds(InstanceGone, seconds, intents, seconds, st.just("reclaimed")).map(
+            lambda gone: replace(gone, gone_at=gone.at)
+        ),
+        st.builds(NodeLost, seconds, intents, st.just("dead")),
+        st.builds(LaunchFailed, st.floats(0.0, 2.0), intents, st.just("dry"), st.just("")),
+        st.builds(TrialLost, seconds, sessions, st.just("vanished")),
+        st.builds(TrialFailed, seconds, sessions, st.just("boom"), st.just("")),
+    ),
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    setting=JOBS,
+    trouble=TROUBLE,
+    saves_every=st.sampled_from([1, 1, 2]),
+    limits=st.sampled_from([Limits(), Limits(90.0, None), Limits(None, 2.0)]),
+    cut=st.floats(0.1, 1.0),
+)
+def test_a_run_by_a_plan_adds_up_to_its_bill(
+    setting: Setting, trouble: list[Event], saves_every: int, limits: Limits, cut: float
+) -> None:
+    try:
+        plan = setting.plan()
+    except InfeasibleError:
+        assume(False)
+    charged = setting.but(limits=limits, trouble=trouble, saves_every=saves_every)
+    played = play(charged, plan)
+    offers = [each.offer for each in setting.rentables]
+    found = account(played.entries, offers, setting.charges)
+    adds_up(found, played.policy)
+    fills(found)
+    if not trouble:
+        assert held(found) == pytest.approx(audit(played.entries, offers, "score", "max").held)
+        taught = math.fsum(epoch_gpu_seconds(played.entries))
+        assert found.amounts["training"].gpu_seconds <= taught + 1e-6
+        if saves_every == 1 and limits == Limits():
+            assert found.amounts["training"].gpu_seconds == pytest.approx(taught, abs=1e-6)
+            assert found.amounts["lost"].gpu_seconds == 0.0
+    part = played.entries[: math.ceil(cut * len(played.entries))]
+    policy = charged.policy(plan)
+    for each in part:
+        policy.handle(each.event)
+    adds_up(account(part, offers, setting.charges), policy)
+
+
+def held(found: Accounting) -> float:
+    return math.fsum(a.gpu_seconds for each in found.trials.values() for a in each.values())
+
+
+def epoch_gpu_seconds(entries: Iterable[Entry]) -> Iterable[float]:
+    widths: dict[str, float] = {}
+    for each in entries:
+        if isinstance(each.event, EpochDone):
+            yield each.event.seconds * widths[each.event.session]
+        for command in each.commands:
+            if isinstance(command, StartTrial):
+                widths[command.session] = command.width
+
+
+@pytest.mark.parametrize("first", range(0, 160, 20))
+def test_runs_that_outlive_their_controllers_add_up_to_their_bill(first: int) -> None:
+    """Both policies; losses, refusals, notices, interruptions and up to three deaths each."""
+    for seed in range(first, first + 20):
+        drawn = case(seed)
+        found = survive(drawn.policy, drawn.world(), drawn.kills)
+        offers: list[Offer] = [each.offer for each in drawn.rentables]
+        told = account(found.entries, offers, found.policy.state.charges)
+        adds_up(told, found.policy)
+        fills(told)

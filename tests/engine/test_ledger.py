@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.engine.ledger import FileLedger, read_entries, read_header
+from cloudtune.errors import CloudtuneError
+from tests.builders import Setting, play
+
+if TYPE_CHECKING:
+    from cloudtune.engine.ledger import Entry
+
+ENTRIES = play(Setting()).entries
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger of a whole run."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = FileLedger(path, {"run": "r1"})
+    for entry in ENTRIES:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    return path
+
+
+def entries(path: Path) -> list[Entry]:
+    return list(read_entries(path))
+
+
+def test_a_run_reads_back_as_it_was(path: Path) -> None:
+    assert read_header(path) == {"cloudtune_ledger": 3, "run": "r1"}
+    assert tuple(entries(path)) == ENTRIES
+
+
+def test_every_entry_is_in_the_file_before_the_next_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = FileLedger(path, {})
+    for count, entry in enumerate(ENTRIES[:5]):
+        assert len(entries(path)) == count
+        ledger.append(entry.event, entry.commands)
+        assert entries(path)[-1] == entry
+    ledger.close()
+
+
+def test_a_ledger_is_never_written_over(path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        FileLedger(path, {})
+    assert tuple(entries(path)) == ENTRIES
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_last_line_cut_short_by_a_crash_is_left_out(path: Path, cut: int) -> None:
+    text = path.read_text().rstrip("\n")
+    path.write_text(text[:-cut])
+    assert tuple(entries(path)) == ENTRIES[:-1]
+
+
+def test_a_damaged_line_in_the_middle_is_refused_with_its_number(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    lines[3] = lines[3][:-10]
+    path.write_text("\n".join(lines))
+    with pytest.raises(CloudtuneError, match=r"ledger.jsonl:4: not a ledger entry"):
+        entries(path)
+
+
+@pytest.mark.parametrize(
+    ("first_line", "complaint"),
+    [
+        ("", "not a ledger"),
+        ('{"cloudtune_led', "not a ledger"),
+        ("[1]", "not a ledger"),
+        ('{"run": "r1"}', "not a ledger"),
+        (
+            json.dumps({"cloudtune_ledger": 4}),
+            r"a later cloudtune \(ledger version 4; .* reads 3\)",
+        ),
+        (json.dumps({"cloudtune_ledger": None}), r"another cloudtune \(ledger version None; "),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, first_line: str, complaint: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(first_line)
+    with pytest.raises(CloudtuneError, match=complaint):
+        read_header(path)
+    with pytest.raises(CloudtuneError, match=complaint):
+        entries(path)
+    with pytest.raises(CloudtuneError, match=complaint):
+        FileLedger(path, None)
+    assert path.read_text() == first_line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        '{"event": {"type": "RunStarted", "at": 0.0}}',
+        '{"event": {"type": "RunPaused", "at": 0.0}, "commands": []}',
+        '{"event": {"type": "RunStarted", "at": 0.0, "why": "x"}, "commands": []}',
+        '{"event": {"type": "RunStarted"}, "commands": []}',
+        '{"event": {"type": "RunStarted", "at": 0.0}, "commands": [{"type": "Wait"}]}',
+    ],
+)
+def test_an_entry_of_a_kind_or_with_a_field_that_nobody_knows_is_refused(
+    path: Path, line: str
+) -> None:
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
+    with pytest.raises(CloudtuneError, match=r"ledger.jsonl:3: not a ledger entry"):
+        entries(path)
+
+
+def test_a_ledger_of_cloudtune_0_1_0_is_refused_whole() -> None:
+    """What that version wrote would be decided upon otherwise; its words mean other things."""
+    old = Path(__file__).with_name("ledger-0.1.0.jsonl")
+    for read in (read_header, entries):
+        with pytest.raises(
+            CloudtuneError, match=r"0\.jsonl: written by cloudtune 0\.1\.0 .*`cloudtu"
+        ):
+            read(old)
+
+
+def test_what_people_write_stays_in_one_line(tmp_path: Path) -> None:
+    """A traceback may hold any character, also those that end a line somewhere."""
+    from cloudtune.events import TrialFailed
+
+    odd = TrialFailed(1.0, "t00.1", "boom\u2028\x85é\n", "line 1\r\nline 2\x0b\x1c\ud800")
+    ledger = FileLedger(tmp_path / "ledger.jsonl", {})
+    ledger.append(odd, ())
+    ledger.append(odd, ())
+    ledger.close()
+    assert [entry.event for entry in entries(tmp_path / "ledger.jsonl")] == [odd, odd]

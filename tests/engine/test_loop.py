@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from cloudtune.commands import Command, EndRun, SetTimer
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.events import Event, RunStarted, TimerFired
+from cloudtune.trial import EndReason
+
+EVENTS: list[Event] = [RunStarted(0.0), TimerFired(1.0, "tick")]
+ANSWERS: dict[Event, tuple[Command, ...]] = {
+    EVENTS[0]: (SetTimer("tick", 1.0), SetTimer("other", 2.0)),
+    EVENTS[1]: (EndRun(EndReason.DONE),),
+}
+
+
+@dataclass
+class Story:
+    """A world, a policy and a ledger in one, that writes down who is asked what."""
+
+    told: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=lambda: list(EVENTS))
+    fails_at: str = ""
+
+    def next_event(self) -> Event | None:
+        return self.events.pop(0) if self.events else None
+
+    def handle(self, event: Event) -> tuple[Command, ...]:
+        self.told.append(f"handle {type(event).__name__}")
+        return ANSWERS[event]
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        self.told.append(f"record {len(commands)}")
+
+    def apply(self, command: Command) -> None:
+        self.told.append(f"apply {type(command).__name__}")
+        if self.fails_at == type(command).__name__:
+            raise OSError("the world broke")
+
+
+def test_every_decision_is_on_record_before_it_is_carried_out() -> None:
+    story = Story()
+    run(story, story, story, lambda event, _: story.told.append(f"watch {event.at:g}"))
+    assert story.told == [
+        "handle RunStarted",
+        "record 2",
+        "apply SetTimer",
+        "apply SetTimer",
+        "watch 0",
+        "handle TimerFired",
+        "record 1",
+        "apply EndRun",
+        "watch 1",
+    ]
+
+
+def test_what_could_not_be_carried_out_is_on_record() -> None:
+    story, ledger = Story(fails_at="SetTimer"), MemoryLedger()
+    with pytest.raises(OSError, match="the world broke"):
+        run(story, story, ledger)
+    assert [entry.commands for entry in ledger.entries] == [ANSWERS[EVENTS[0]]]

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, TypeGuard
+
+import pytest
+
+from cloudtune.commands import (
+    Command,
+    EndRun,
+    ExtendTrial,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.plan import Rentable
+from cloudtune.trial import EndReason, Slice
+from tests.builders import LINEAR, Setting, offer, play, profile
+from tests.contracts.world import SETTING, WorldContract
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LAUNCH = Launch("i000", "g.4x", "on-demand")
+START = StartTrial("t00.1", "t00", {}, 4.0, (Slice("sim-i000", 4.0),), None, 0, 2)
+
+
+def by_epoch(_: Mapping[str, object], epoch: int) -> float:
+    return epoch / 10
+
+
+def world(spread: float = 0.0, seed: int = 0) -> SimWorld:
+    """Return a world past its start: launch 1 s, boot 20, start 4, resize 6, release 2."""
+    made = SimWorld((rentable(spread=spread),), "score", by_epoch, seed)
+    assert made.next_event() == RunStarted(0.0)
+    return made
+
+
+def rentable(*, launch: float = 1.0, boot: float = 20.0, spread: float = 0.0) -> Rentable:
+    return Rentable(offer(), profile(LINEAR, launch=launch, boot=boot, spread=spread), 1)
+
+
+def running() -> SimWorld:
+    """Return a world that an instance has joined already, at 0 s."""
+    made = SimWorld((rentable(launch=0.0, boot=0.0),), "score", by_epoch)
+    made.apply(LAUNCH)
+    kinds = [type(made.next_event()) for _ in range(3)]
+    assert kinds == [RunStarted, InstanceLaunched, NodeJoined]
+    return made
+
+
+def after(made: SimWorld, *commands: Command, count: int | None = None) -> list[Event]:
+    """Apply commands and return what comes of them: all, or the next few events."""
+    for command in commands:
+        made.apply(command)
+    events: list[Event] = []
+    while count is None or len(events) < count:
+        event = made.next_event()
+        if event is None:
+            break
+        events.append(event)
+    return events
+
+
+class TestSimWorld(WorldContract):
+    def world(self) -> SimWorld:
+        return SETTING.world()
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+class TestCommands:
+    """What comes of each command; applying it twice changes nothing."""
+
+    def test_launch(self, times: int) -> None:
+        assert after(world(), *[LAUNCH] * times) == [
+            InstanceLaunched(1.0, "i000", "sim-i000", 1.0),
+            NodeJoined(21.0, "i000"),
+        ]
+
+    def test_release(self, times: int) -> None:
+        made = world()
+        after(made, LAUNCH)
+        gone = InstanceGone(23.0, "i000", 23.0, "released")
+        assert after(made, *[Release("i000")] * times) == [gone]
+        assert after(made, Release("i000")) == [], "nor later"
+
+    def test_release_before_the_launch_is_answered(self, times: int) -> None:
+        made = world()
+        refused = LaunchFailed(2.0, "i000", "Released", "given back before launch")
+        assert after(made, LAUNCH, *[Release("i000")] * times) == [refused]
+        assert after(made, LAUNCH) == [], "an intent is spent"
+
+    def test_release_of_what_was_never_asked_for(self, times: int) -> None:
+        assert after(world(), *[Release("i007")] * times) == []
+
+    def test_start(self, times: int) -> None:
+        started, first, second = after(running(), *[START] * times)
+        assert started == TrialStarted(4.0, "t00.1")
+        assert first == EpochDone(6.0, "t00.1", 1, {"score": 0.1}, "sim://t00/1", 2.0)
+        assert second == EpochDone(8.0, "t00.1", 2, {"score": 0.2}, "sim://t00/2", 2.0)
+
+    def test_extend(self, times: int) -> None:
+        made = running()
+        after(made, START)
+        events = after(made, *[ExtendTrial("t00.1", 4)] * times)
+        assert [(e.at, e.epoch) for e in events if isinstance(e, EpochDone)] == [(10, 3), (12, 4)]
+        assert len(events) == 2
+
+    def test_stop(self, times: int) -> None:
+        made = running()
+        after(made, START, count=2)
+        assert after(made, *[StopTrial("t00.1")] * times) == [TrialStopped(6.0, "t00.1")]
+        assert after(made, StopTrial("t00.1"), ExtendTrial("t00.1", 9)) == []
+
+    def test_timer(self, times: int) -> None:
+        assert after(world(), *[SetTimer("tick", 5.0)] * times) == [TimerFired(5.0, "tick")]
+
+    def test_end(self, times: int) -> None:
+        made = world()
+        assert after(made, LAUNCH, *[EndRun(EndReason.DONE)] * times) == []
+
+
+def test_a_session_resumes_after_its_checkpoint() -> None:
+    resumed = StartTrial("t00.2", "t00", {}, 1.0, (Slice("sim-i000", 1.0),), "sim://t00/2", 2, 3)
+    assert after(running(), resumed) == [
+        TrialStarted(6.0, "t00.2"),
+        EpochDone(14.0, "t00.2", 3, {"score": 0.3}, "sim://t00/3", 8.0, None),
+    ]
+
+
+def test_a_session_that_is_extended_while_it_trains_goes_on_without_a_break() -> None:
+    made = running()
+    after(made, START, count=2)
+    epochs = after(made, ExtendTrial("t00.1", 3))
+    assert [event.at for event in epochs] == [8.0, 10.0]
+
+
+def test_a_session_extended_before_it_has_begun_still_has_to_be_set_up() -> None:
+    started, first, *_ = after(running(), START, ExtendTrial("t00.1", 3))
+    assert (started.at, first.at) == (4.0, 6.0)
+
+
+def test_a_timer_set_anew_fires_at_its_new_time_only() -> None:
+    later = after(world(), SetTimer("tick", 5.0), SetTimer("tick", 7.0), SetTimer("other", 6.0))
+    assert later == [TimerFired(6.0, "other"), TimerFired(7.0, "tick")]
+
+
+def test_trouble_happens_only_where_it_can() -> None:
+    made = world()
+    for impossible in (
+        InstanceGone(0.5, "i000", 0.5, "not launched yet"),
+        NodeLost(0.5, "i000", "not launched yet"),
+        LaunchFailed(1.5, "i000", "Late", "launched already"),
+        TrialFailed(2.0, "t00.1", "no such session", ""),
+        TrialLost(2.0, "t00.1", "no such session"),
+    ):
+        made.schedule(impossible)
+    gone = InstanceGone(3.0, "i000", 3.0, "reclaimed")
+    made.schedule(gone)
+    launched = InstanceLaunched(1.0, "i000", "sim-i000", 1.0)
+    assert after(made, LAUNCH) == [launched, gone], "and it never joins"
+    assert after(made, Release("i000")) == []
+
+
+def test_a_refused_launch_comes_to_nothing() -> None:
+    made = world()
+    refused = LaunchFailed(0.5, "i000", "Dry", "none left", kind="capacity")
+    made.schedule(refused)
+    assert after(made, LAUNCH) == [refused]
+    assert after(made, Release("i000")) == []
+
+
+@pytest.mark.parametrize(
+    "trouble", [TrialFailed(5.0, "t00.1", "boom", ""), TrialLost(5.0, "t00.1", "died")]
+)
+def test_a_session_that_broke_trains_no_more(trouble: Event) -> None:
+    made = running()
+    made.schedule(trouble)
+    assert after(made, START) == [TrialStarted(4.0, "t00.1"), trouble]
+    assert after(made, StopTrial("t00.1")) == []
+
+
+def test_with_spread_a_seed_decides_and_no_duration_is_negative() -> None:
+    def times(seed: int, spread: float) -> list[float]:
+        return [event.at for event in after(world(spread, seed), LAUNCH, START)]
+
+    assert times(1, 0.2) == times(1, 0.2) != times(2, 0.2)
+    assert all(at >= 0.0 for seed in range(50) for at in times(seed, 5.0))
+
+
+def test_the_more_the_epochs_spread_the_longer_barriers_take() -> None:
+    """E[max] grows with the deviation, whatever the mean: stragglers."""
+
+    def seconds(spread: float) -> float:
+        jobs = [
+            Setting(16, 2, 8, 2, profile=profile(LINEAR, spread=spread), seed=seed)
+            for seed in range(20)
+        ]
+        return sum(play(job).seconds for job in jobs) / len(jobs)
+
+    assert seconds(0.0) < seconds(0.1) < seconds(0.3)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_made_up_curves_improve_and_depend_on_the_configuration(mode: str) -> None:
+    curve = synthetic_metric(mode, seed=3)
+    values = [curve({"lr": 0.1}, epoch) for epoch in range(1, 30)]
+    assert values == sorted(values, reverse=mode == "min")
+    assert all(0.0 <= value <= 1.0 for value in values)
+    assert values == [synthetic_metric(mode, 3)({"lr": 0.1}, epoch) for epoch in range(1, 30)]
+    assert curve({"lr": 0.1}, 9) != curve({"lr": 0.2}, 9)
+    assert curve({"lr": 0.1}, 9) != synthetic_metric(mode, 4)({"lr": 0.1}, 9)
+
+
+# ---- several offers ------------------------------------------------------------------------------
+
+SLOW = Rentable(offer(), profile(LINEAR, launch=0.0, boot=5.0, start=1.0), 1)
+QUICK = Rentable(
+    offer(8, name="p.8x", market="spot", zone="us-east-1b"),
+    profile({4.0: 0.5}, launch=0.0, boot=7.0, start=2.0, release=9.0, name="p.8x"),
+    1,
+)
+
+
+def test_each_instance_and_the_trials_on_it_go_by_the_profile_of_its_offer() -> None:
+    made = SimWorld((SLOW, QUICK), "score", by_epoch)
+    spot = Launch("i001", "p.8x", "spot", "us-east-1b")
+    assert [e.at for e in after(made, LAUNCH, spot)] == [0.0, 0.0, 0.0, 5.0, 7.0]
+    on_quick = dataclasses.replace(START, session="t01.1", placement=(Slice("sim-i001", 4.0),))
+    times = {(e.session, e.epoch): e.at for e in after(made, START, on_quick) if _epoch(e)}
+    assert times[("t00.1", 1)] == 7.0 + 1.0 + 2.0
+    assert times[("t01.1", 1)] == 7.0 + 2.0 + 0.5
+    begin = made.now
+    events = after(made, Release("i000"), Release("i001"))
+    gone = {e.intent: e.at - begin for e in events if isinstance(e, InstanceGone)}
+    assert gone == pytest.approx({"i000": 2.0, "i001": 9.0})
+
+
+def _epoch(event: Event) -> TypeGuard[EpochDone]:
+    return isinstance(event, EpochDone)
+
+
+def test_what_no_offer_stands_for_cannot_be_launched() -> None:
+    with pytest.raises(KeyError):
+        world().apply(Launch("i000", "g.4x", "spot"))
+
+
+def lives(per_hour: float, count: int = 400, seed: int = 0) -> list[float]:
+    """Return how long instances live when nobody gives them back."""
+    taken_back = offer(market="spot", interruptions_per_hour=per_hour)
+    shy = Rentable(taken_back, profile(LINEAR, launch=0.0, boot=60.0), count)
+    made = SimWorld((shy,), "score", by_epoch, seed)
+    launches = [Launch(f"i{n:03d}", "g.4x", "spot") for n in range(count)]
+    events = after(made, *launches)
+    lost = {e.intent: e.at for e in events if isinstance(e, NodeLost)}
+    gone = {e.intent: e.at for e in events if isinstance(e, InstanceGone)}
+    joined = {e.intent for e in events if isinstance(e, NodeJoined)}
+    assert lost == {intent: at for intent, at in gone.items() if intent in joined}
+    return sorted(gone.values())
+
+
+def test_spot_instances_live_for_a_time_that_nobody_knows() -> None:
+    found = lives(4.0)
+    assert len(found) == 400
+    assert sum(found) / 400 == pytest.approx(900.0, rel=0.15), "four an hour"
+    assert found[200] == pytest.approx(900.0 * math.log(2), rel=0.2), "exponential"
+    assert found == lives(4.0) != lives(4.0, seed=1)
+    assert lives(0.0) == []
+
+
+def test_a_run_goes_on_when_its_instances_are_taken_back() -> None:
+    shy = offer(market="spot", interruptions_per_hour=60.0)
+    setting = Setting(8, 2, 8, 2, offer=shy, profile=profile(LINEAR), seed=3)
+    played = play(setting)
+    assert played.policy.ending is EndReason.DONE
+    assert sum(isinstance(entry.event, NodeLost) for entry in played.entries) > 0
+    assert played.seconds > setting.plan().estimate.seconds
+
+
+def test_a_profile_that_may_be_wrong_is_wrong_alike_in_every_epoch() -> None:
+    def pace(seed: int, error: float = 0.3) -> float:
+        wrong = profile(LINEAR, launch=0.0, boot=0.0, error=error)
+        made = SimWorld((Rentable(offer(), wrong, 1),), "score", by_epoch, seed)
+        started, *epochs = after(made, LAUNCH, START)[-3:]
+        assert started.at == 4.0, "delays aren't concerned"
+        first, second = (e.seconds for e in epochs if _epoch(e))
+        assert first == second
+        return first / 2.0
+
+    factors = [pace(seed) for seed in range(300)]
+    assert sum(factors) / 300 == pytest.approx(1.0, abs=0.06)
+    assert min(factors) > 0.09
+    assert pace(5) == pace(5)
+    assert {pace(seed, error=0.0) for seed in range(5)} == {1.0}
+    assert min(pace(seed, error=5.0) for seed in range(50)) == pytest.approx(0.1)
+
+
+def test_offers_of_one_instance_type_are_wrong_alike() -> None:
+    wrong = profile({4.0: 2.0}, launch=0.0, boot=0.0, error=0.3)
+    both = tuple(Rentable(offer(market=market), wrong, 1) for market in ("on-demand", "spot"))
+    made = SimWorld(both, "score", by_epoch, 1)
+    other = dataclasses.replace(START, session="t01.1", placement=(Slice("sim-i001", 4.0),))
+    events = after(made, LAUNCH, Launch("i001", "g.4x", "spot"), START, other)
+    assert len({e.seconds for e in events if _epoch(e)}) == 1

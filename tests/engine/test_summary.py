@@ -1,0 +1,68 @@
+"""The outcome of a run in a line, from its ledger alone."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.commands import StartTrial, StopTrial
+from cloudtune.engine.ledger import Entry
+from cloudtune.engine.summary import Summary
+from cloudtune.engine.timeline import read
+from cloudtune.events import RunStarted, TrialStopped
+from tests.builders import epoch
+
+if TYPE_CHECKING:
+    from cloudtune.trial import Mode
+
+CURVES = {"a": [0.1, 0.7, 0.2], "b": [0.5], "c": [0.1, 0.2, 0.3, 0.4, 0.5, float("nan")]}
+
+
+def entries(curves: dict[str, list[float]]) -> list[Entry]:
+    """Return the ledger of trials that have been trained so."""
+    starts = tuple(StartTrial(f"{name}.1", name, {}, 1, (), None, 0, 9) for name in curves)
+    told = [
+        Entry(epoch(float(number), f"{name}.1", number, value), ())
+        for name, values in curves.items()
+        for number, value in enumerate(values, start=1)
+    ]
+    return [Entry(RunStarted(0.0), starts), *told]
+
+
+def summary(mode: Mode, curves: dict[str, list[float]]) -> Summary:
+    return Summary.of(read(entries(curves)), "score", mode)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", (0.7, "a", 2)), ("min", (0.1, "a", 1))])
+def test_h17_h21_the_best_epoch_of_all_is_found(mode: Mode, best: tuple[float, str, int]) -> None:
+    found = summary(mode, CURVES)
+    assert (found.best, found.best_trial, found.best_epoch) == best
+    assert (found.trials, found.epochs) == (3, 10)
+    assert (found.shortest, found.median, found.longest) == (1, 3, 6)
+
+
+def test_h21_a_summary_is_a_row_of_a_csv_and_lines_of_text() -> None:
+    found = summary("max", CURVES)
+    (row,) = csv.DictReader(found.csv().splitlines())
+    assert (row["best"], row["best_epoch"], row["longest"]) == ("0.7", "2", "6")
+    assert found.text().splitlines()[:3] == ["best: 0.7", "best trial: a", "best epoch: 2"]
+
+
+def test_a_job_without_a_result_has_a_summary_too() -> None:
+    found = summary("max", {})
+    assert found == Summary(None, "", 0, 0, 0, 0, 0, 0)
+    assert found.text().startswith("best: \n")
+
+
+def test_an_epoch_that_was_trained_again_counts_as_it_came_out_last() -> None:
+    again = StartTrial("b.2", "b", {}, 1, (), None, 0, 9)
+    late = [
+        Entry(TrialStopped(10.0, "b.1"), (again,)),
+        Entry(epoch(11.0, "b.2", 1, 0.9), (StopTrial("b.2"),)),
+        Entry(epoch(12.0, "b.2", 2, 0.99), ()),  # nobody waited for it
+    ]
+    found = Summary.of(read([*entries(CURVES), *late]), "score", "max")
+    assert (found.best, found.best_trial, found.best_epoch) == (0.9, "b", 1)
+    assert (found.trials, found.epochs) == (3, 10)

@@ -1,0 +1,642 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from cloudtune.errors import ExperimentError
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.schema import Cloud, Epochs, Limits, Metric, Strategy
+from cloudtune.experiment.search_space import Grid, LogUniform, sample
+
+DIGITS = """\
+name: digits
+train: train.py:train
+metric: {name: val_accuracy, mode: max}
+search:
+  lr: {loguniform: [1e-4, 1]}
+  nesterov: {grid: [true, false]}
+  epochs_hint: 5                   # a plain value is a constant
+trials: 12
+epochs: {min: 1, max: 27}
+eta: 3
+strategy: sha
+limits: {deadline: 2h, budget: $40}
+cloud:
+  provider: emulated
+  instances: [g4dn.12xlarge]
+  market: on-demand
+  max_instances: 4
+storage: ~/cloudtune     # or s3://bucket/prefix
+seed: 0
+"""
+
+MINIMAL: dict[str, Any] = {
+    "name": "digits",
+    "train": "train.py:train",
+    "metric": {"name": "loss", "mode": "min"},
+    "search": {"lr": {"loguniform": [1e-4, 1]}},
+    "trials": 12,
+    "epochs": {"max": 27},
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(DIGITS)
+    return path
+
+
+def refused(path: Path, **options: Any) -> list[str]:
+    """Return the lines of the message, without the folder of the file."""
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(path, **options)
+    return str(error.value).replace(f"{path.parent}{os.sep}", "").splitlines()
+
+
+def test_a_file_is_read(file: Path) -> None:
+    experiment = Experiment.load(file)
+    assert experiment.name == "digits"
+    assert experiment.metric == Metric(name="val_accuracy", mode="max")
+    assert experiment.epochs == Epochs(min=1, max=27)
+    assert (experiment.limits.deadline, experiment.limits.budget) == (7200.0, 40.0)
+    assert experiment.cloud == Cloud()
+    assert experiment.storage == "~/cloudtune"
+    assert (experiment.trials, experiment.eta, experiment.strategy.name) == (12, 3, "sha")
+
+
+def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
+    text = file.read_text()
+    file.write_text(text.replace("strategy: sha", "strategy: asha"))
+    assert Experiment.load(file).strategy == Strategy(name="asha")
+    options = "{name: hypersched, fleet: 'constant:4', max_concurrent: 8, target: 0.95}"
+    file.write_text(text.replace("strategy: sha", f"strategy: {options}"))
+    chosen = Experiment.load(file).strategy
+    assert (chosen.name, chosen.fleet) == ("hypersched", "constant:4")
+    assert (chosen.sampler, chosen.max_concurrent, chosen.target) == (None, 8, 0.95)
+    assert Experiment.load(file, {"strategy": "sha"}).strategy == Strategy()
+
+
+def test_a_strategy_is_written_as_briefly_as_it_was_read(file: Path) -> None:
+    assert Experiment.load(file).to_json()["strategy"] == "sha"
+    chosen = Experiment.load(file, {"strategy": {"name": "asha", "target": 0.9}})
+    assert chosen.to_json()["strategy"] == {"name": "asha", "target": 0.9}
+    assert Experiment.from_json(chosen.to_json()) == chosen
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("ashaa", "strategy: 'ashaa' is not known; allowed: sha, asha. Did you mean 'asha'?"),
+        ("{name: asha, fleet: 'niave:4'}", "strategy.fleet: 'niave:4' is not known; allowed: "),
+        ("{name: asha, fleet: 'naive:four'}", "strategy.fleet: 'naive:four' is not known"),
+    ],
+)
+def test_choices_that_do_not_exist_are_named_with_their_line(
+    file: Path, given: str, line: str
+) -> None:
+    known = {"name": ["sha", "asha"], "fleet": ["constant", "naive"]}
+    file.write_text(file.read_text().replace("strategy: sha", f"strategy: {given}"))
+    [message] = refused(file, known_choices=known)
+    assert message.startswith(f"experiment.yaml:11: {line}")
+    file.write_text(file.read_text().replace(given, "{name: asha, fleet: 'naive:4'}"))
+    assert Experiment.load(file, known_choices=known).strategy.fleet == "naive:4"
+
+
+def test_the_space_keeps_the_order_of_the_file_and_1e_4_is_a_number(file: Path) -> None:
+    experiment = Experiment.load(file)
+    assert list(experiment.space) == ["lr", "nesterov", "epochs_hint"]
+    assert experiment.space["lr"] == LogUniform(1e-4, 1)
+    assert len(sample(experiment.space, experiment.trials, experiment.seed)) == 12
+
+
+def test_train_is_relative_to_the_file(file: Path) -> None:
+    experiment = Experiment.load(str(file))
+    assert experiment.directory == file.parent
+    assert experiment.train_file == file.parent / "train.py"
+    assert experiment.train_function == "train"
+
+
+def test_a_relative_path_gives_an_absolute_directory(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    assert Experiment.load("experiment.yaml").directory == file.parent
+
+
+def test_defaults_are_what_a_laptop_needs() -> None:
+    experiment = Experiment(**MINIMAL)
+    assert experiment.limits == Limits(deadline=None, budget=None)
+    assert experiment.cloud.provider == "emulated"
+    assert experiment.cloud.instances == ("g4dn.12xlarge",)
+    assert experiment.storage == "~/.cloudtune/storage"
+    assert (experiment.epochs.min, experiment.eta, experiment.seed) == (1, 3, 0)
+    assert experiment.directory == Path.cwd()
+
+
+def test_python_may_give_models_domains_and_timedeltas(file: Path) -> None:
+    experiment = Experiment(
+        name="digits",
+        train="train.py:train",
+        metric=Metric(name="val_accuracy", mode="max"),
+        search={"lr": LogUniform(1e-4, 1), "nesterov": Grid((True, False)), "epochs_hint": 5},
+        trials=12,
+        epochs={"min": 1, "max": 27},
+        limits={"deadline": timedelta(hours=2), "budget": 40},
+        storage="~/cloudtune",
+        directory=file.parent,
+    )
+    assert experiment == Experiment.load(file)
+
+
+def test_an_experiment_can_not_be_changed(file: Path) -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Experiment.load(file).trials = 3
+
+
+def test_json_gives_an_equal_experiment_back(file: Path) -> None:
+    experiment = Experiment.load(file, {"limits.deadline": "0.1s"})
+    written = json.dumps(experiment.to_json())
+    assert Experiment.from_json(json.loads(written)) == experiment
+    assert pickle.loads(pickle.dumps(experiment)) == experiment
+
+
+@pytest.mark.parametrize("data", [[], "text", None, {1: 2}, {"name": "x"}, {"a" * 99: 1}])
+def test_json_that_is_no_experiment_is_refused(data: Any) -> None:
+    with pytest.raises(ExperimentError):
+        Experiment.from_json(data)
+
+
+def test_options_go_before_the_file(file: Path) -> None:
+    experiment = Experiment.load(
+        file,
+        {
+            "limits.deadline": "5m",
+            "limits.budget": "$2",
+            "trials": 8,
+            "cloud.provider": "aws",
+            "cloud.max_instances": None,
+        },
+    )
+    assert (experiment.limits.deadline, experiment.limits.budget) == (300.0, 2.0)
+    assert experiment.trials == 8
+    assert (experiment.cloud.provider, experiment.cloud.max_instances) == ("aws", 4)
+
+
+def test_an_option_may_open_a_section_that_the_file_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(json.dumps(MINIMAL))
+    assert Experiment.load(path, {"limits.budget": "$2"}).limits.budget == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("limits.deadline", "90", "--deadline: '90' has no unit"),
+        ("limits.deadline", 90, "--deadline: '90' has no unit"),
+        ("limits.budget", "-3", "--budget: '-3' is not a positive amount"),
+        ("trials", 0, "--trials: 0 is too small: the least is 1; write for example 12"),
+        ("cloud.max_instances", 0, "--max-instances: 0 is too small"),
+        ("cloud.provider", "asw", "--provider: 'asw' is not known; allowed: emulated, aws, local."),
+        ("cloud.market", "spott", "--market: 'spott' is not known; allowed: on-demand, spot, any."),
+        ("epochs.max", 0, "--epochs-max: 0 is too small"),
+        ("cloud.instances", ("p9",), "--instances: 'p9' is not an instance type known here"),
+        ("tirals", 3, "--tirals: unknown field; allowed: name, train,"),
+    ],
+)
+def test_a_mistake_in_an_option_names_the_option(
+    file: Path, option: str, value: object, message: str
+) -> None:
+    (line,) = refused(file, overrides={option: value}, known_instances=lambda _: {"g4dn.12xlarge"})
+    assert line.startswith(message)
+
+
+# Each case replaces a line of DIGITS: the text to replace, what stands there instead, the message.
+BAD_FIELDS = [
+    ("name: digits", "name: my digits", "1: name: 'my digits' can't name folders and cloud tags;"),
+    ("name: digits", "name: 5", "1: name: 5 is not text; write for example digits"),
+    ("name: digits", "name:", "1: name: is empty; write for example digits"),
+    ("name: digits", "nmae: digits", "1: nmae: unknown field; allowed: name, train, metric,"),
+    ("train.py:train", "train.py", "2: train: 'train.py' is not file.py:function; write the file"),
+    ("train.py:train", "train:train", "2: train: 'train:train' is not file.py:function"),
+    ("train.py:train", '"t\\0.py:f"', "2: train: 't\\x00.py:f' is empty or can't be printed"),
+    ("mode: max", "mode: maxx", "3: metric.mode: 'maxx' is not known; allowed: min, max. Did you"),
+    ("name: val_accuracy, ", "", "3: metric.name: missing; write name: val_accuracy"),
+    ("name: val_accuracy", "name: ''", "3: metric.name: '' is empty"),
+    ("{name: val_accuracy, mode: max}", "val", "3: metric: 'val' is not a mapping; write for"),
+    (
+        "loguniform:",
+        "logunifrm:",
+        (
+            "5: search.lr.logunifrm: unknown distribution 'logunifrm'; allowed: uniform, "
+            "loguniform, quniform, randint, choice, grid. Did you mean 'loguniform'?"
+        ),
+    ),
+    ("[1e-4, 1]", "[0, 1]", "5: search.lr.loguniform: low is 0, and a logarithmic scale starts"),
+    ("[1e-4, 1]", "[1, 1e-4]", "5: search.lr.loguniform: low is 1 and high is 0.0001; write a low"),
+    ("[1e-4, 1]", "[.nan, 1]", "5: search.lr.loguniform: nan is not a finite number"),
+    ("{loguniform: [1e-4, 1]}", "[1, 2]", "5: search.lr: [1, 2] is a list; to choose one"),
+    ("{loguniform: [1e-4, 1]}", "", "5: search.lr: is empty; write a constant or a distribution"),
+    ("  lr:", "  lr:\n    grid: []\n  mu:", "6: search.lr.grid: the list is empty; write at least"),
+    ("[true, false]", "[[1], 2]", "6: search.nesterov.grid: [1] is no value here; write text,"),
+    ("[true, false]", "[yes, 2]", "6: search.nesterov.grid[0]: yes may mean text or true; write"),
+    ("trials: 12", "trails: 12", "8: trails: unknown field; allowed: name, train, metric, search"),
+    ("trials: 12", "trials: 0", "8: trials: 0 is too small: the least is 1; write for example 12"),
+    ("trials: 12", "trials: 1000000", "8: trials: 1000000 is too large: the most is 100000;"),
+    ("trials: 12", 'trials: "12"', "8: trials: '12' is not a whole number; write for example 12"),
+    ("trials: 12", "trials: true", "8: trials: true is not a whole number"),
+    ("trials: 12", "trials: 1.5", "8: trials: 1.5 is not a whole number"),
+    ("trials: 12", "directory: /", "8: directory: unknown field; allowed: name, train,"),
+    ("min: 1, max: 27", "min: 9, max: 3", "9: epochs.max: 3 is below the min, 9; raise it"),
+    ("min: 1, max: 27", "min: 0, max: 3", "9: epochs.min: 0 is too small: the least is 1"),
+    ("min: 1, max: 27", "min: 1", "9: epochs.max: missing; write max: 27"),
+    (
+        "epochs: {min: 1, max: 27}",
+        "epochs: 27",
+        "9: epochs: 27 is not a mapping; write for",
+    ),
+    ("eta: 3", "eta: 1", "10: eta: 1 is too small: the least is 2; write for example 3"),
+    ("strategy: sha", "strategy: [sha]", "11: strategy: ['sha'] is not a mapping; write for"),
+    ("strategy: sha", "strategy: {nam: asha}", "11: strategy.nam: unknown field; allowed: name,"),
+    ("strategy: sha", "strategy: {name: asha, target: high}", "11: strategy.target: 'high': "),
+    (
+        "strategy: sha",
+        "strategy: {name: asha, max_concurrent: 0}",
+        "11: strategy.max_concurrent: 0 is too small: the least is 1; write for example 8",
+    ),
+    ("2h", "90", "12: limits.deadline: '90' has no unit (seconds, minutes or hours?); write 90s,"),
+    ("2h", "2 fortnights", "12: limits.deadline: '2 fortnights' is not a duration; write a"),
+    ("2h", "[2h]", "12: limits.deadline: ['2h'] is not a duration; write one such as 30m or 2h"),
+    ("2h", "-1.5", "12: limits.deadline: '-1.5' is not a positive duration"),
+    ("2h", "true", "12: limits.deadline: true is not a duration"),
+    (
+        "$40",
+        "-3",
+        "12: limits.budget: '-3' is not a positive amount in US dollars; write",
+    ),
+    ("$40", "€40", "12: limits.budget: '€40' is not in US dollars, the only currency here"),
+    ("$40", ".inf", "12: limits.budget: 'inf' is not a positive amount"),
+    ("$40", "{}", "12: limits.budget: '{}' is not a positive amount"),
+    (
+        "emulated",
+        "amazon",
+        "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local.",
+    ),
+    ("[g4dn.12xlarge]", "[]", "15: cloud.instances: is empty; write for example [g4dn.12xlarge]"),
+    ("[g4dn.12xlarge]", "g4dn.12xlarge", "15: cloud.instances: 'g4dn.12xlarge' is not a list;"),
+    ("[g4dn.12xlarge]", "[a, b, a]", "15: cloud.instances[2]: 'a' is listed twice; keep one"),
+    ("[g4dn.12xlarge]", "[a, 5]", "15: cloud.instances[1]: 5 is not text; write for example"),
+    ("on-demand", "cheap", "16: cloud.market: 'cheap' is not known; allowed: on-demand, spot,"),
+    (
+        "on-demand",
+        "any\n  zones: [a, b]\n  subnet: subnet-1",
+        "17: cloud.zones: a subnet lies in one zone; name that one, or leave subnet out",
+    ),
+    ("on-demand", "any\n  zones: [a, a]", "17: cloud.zones[1]: 'a' is listed twice; keep one"),
+    (
+        "on-demand",
+        "any\n  vcpu_quotas: {gpus: 8}",
+        "17: cloud.vcpu_quotas.gpus: 'gpus' is no quota; write the market and the class",
+    ),
+    (
+        "on-demand",
+        'any\n  vcpu_quotas: {"spot g": -8}',
+        "17: cloud.vcpu_quotas.spot g: -8 is too small: the least is 0",
+    ),
+    ("max_instances: 4", "max_instance: 4", "17: cloud.max_instance: unknown field; allowed:"),
+    ("max_instances: 4", "max_instances: 0", "17: cloud.max_instances: 0 is too small"),
+    ("~/cloudtune ", "gs://bucket ", "18: storage: 'gs://bucket' is no folder and no s3://bucket/"),
+    ("~/cloudtune ", "s3:// ", "18: storage: 's3://' is no folder and no s3://bucket/prefix"),
+    ("seed: 0", "seed: -1", "19: seed: -1 is too small: the least is 0"),
+    ("seed: 0", "seed: 99999999999", "19: seed: 99999999999 is too large: the most is 4294967295"),
+    ("seed: 0", "eta: 4", "19: eta: written twice, first on line 10; keep one"),
+    ("seed: 0", "1: 4", "19: '1' is no field name; quote the name"),
+    ("seed: 0", "? [a]\n: 4", "19: a list or mapping is no field name; quote the name"),
+    ("seed: 0", "<<: {}", "19: '<<' is no field name; quote the name"),
+    ("seed: 0", "seed: !!python/name:os.system x", "19: seed: the tag 'tag:yaml.org,2002:python/"),
+    ("seed: 0", "seed: !!int x", "19: seed: 'x' is not a int"),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "message"), BAD_FIELDS)
+def test_a_mistake_in_the_file_is_one_line_with_its_place(
+    file: Path, good: str, bad: str, message: str
+) -> None:
+    assert good in DIGITS
+    file.write_text(DIGITS.replace(good, bad, 1), encoding="utf-8")
+    lines = refused(file)
+    assert any(line.startswith(f"experiment.yaml:{message}") for line in lines), lines
+    # A misspelt field that must be there is also missing.
+    assert len(lines) == (2 if bad.startswith(("nmae", "trails", "directory")) else 1)
+
+
+# Whole files: the bytes, the message.
+BAD_FILES = [
+    (b"", "experiment.yaml: the file is empty; write fields such as name: digits"),
+    (b"# only a comment\n", "experiment.yaml: the file is empty"),
+    (b"---\n...\n", "experiment.yaml: the file is empty"),
+    (b"- a\n- b\n", "experiment.yaml:1: not a mapping; write one `field: value` on each line"),
+    (b"\n\njust text\n", "experiment.yaml:3: not a mapping"),
+    (b"a: 1\nb: [1, 2\n", "experiment.yaml:3:1: malformed YAML: while parsing a flow sequence"),
+    (
+        b"a: 1\nb: c: d\n",
+        "experiment.yaml:2:5: malformed YAML: mapping values are not",
+    ),
+    (b"a: 1\n\tb: 2\n", "experiment.yaml:2:1: malformed YAML: while scanning for the next token"),
+    (b"a: 'x\n", "experiment.yaml:2:1: malformed YAML: while scanning a quoted scalar"),
+    (b"a: *x\n", "experiment.yaml:1:4: malformed YAML: found undefined alias 'x'"),
+    (b"a: 1\n---\nb: 2\n", "experiment.yaml:2:1: malformed YAML: expected a single document"),
+    (b"a: 1\nb: \xff\n", "experiment.yaml:2: not UTF-8 text (byte 0xff); save it as UTF-8"),
+    (b"a: 1\nb: \x00\n", "experiment.yaml:2: remove the character that YAML forbids"),
+    (b"%YAML 1.99\n---\na: 1\n", "experiment.yaml:1: a line can't start with %"),
+    (b"a: &x [*x]\n", "experiment.yaml:1: nested too deeply, or an anchor inside itself"),
+    (b"[" * 1500, "experiment.yaml: nested too deeply"),
+    (b"a: " + b"9" * 5000, "experiment.yaml:1: a: '999"),
+    (b"a: 0x" + b"f" * 5000, "experiment.yaml:1: name: missing; write name: digits"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), BAD_FILES)
+def test_a_file_that_is_no_experiment_is_said_to_be_none(
+    file: Path, data: bytes, message: str
+) -> None:
+    file.write_bytes(data)
+    assert refused(file)[0].startswith(message)
+
+
+def test_a_file_that_is_not_there_or_can_not_be_read(tmp_path: Path) -> None:
+    assert refused(tmp_path / "no.yaml") == ["no.yaml: no such file; give the path of a YAML file"]
+    (tmp_path / "folder").mkdir()
+    assert refused(tmp_path / "folder") == ["folder: a folder; give the YAML file inside it"]
+    (tmp_path / "file").touch()
+    assert "Not a directory" in refused(tmp_path / "file" / "x.yaml")[0]
+    assert "null byte" in refused(tmp_path / "a\0b")[0]
+
+
+def test_anchors_that_unfold_into_billions_of_values_are_stopped(file: Path) -> None:
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    file.write_text("\n".join(["a0: &a0 [x]", *levels]))
+    (line,) = refused(file)
+    assert "more than 20000 values; shorten the file" in line
+
+
+def test_an_anchor_may_be_used_twice(file: Path) -> None:
+    text = DIGITS.replace("{loguniform: [1e-4, 1]}", "&rate {loguniform: [1e-4, 1]}")
+    file.write_text(text.replace("epochs_hint: 5", "decay: *rate"))
+    space = Experiment.load(file).space
+    assert space["decay"] == space["lr"]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_fine(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf" + DIGITS.replace("\n", "\r\n").encode())
+    assert Experiment.load(file).name == "digits"
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_the_file(file: Path) -> None:
+    text = DIGITS.replace("mode: max", "mode: up").replace("eta: 3", "eta: x")
+    file.write_text(text.replace("trials: 12\n", ""))
+    assert [line.split(": ", 2)[:2] for line in refused(file)] == [
+        ["experiment.yaml:1", "trials"],
+        ["experiment.yaml:3", "metric.mode"],
+        ["experiment.yaml:9", "eta"],
+    ]
+
+
+def test_the_message_names_the_file_as_the_user_did(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent.parent)
+    path = f"{file.parent.name}/experiment.yaml"
+    file.write_text(DIGITS.replace("eta: 3", "eta: 1"))
+    with pytest.raises(ExperimentError, match=f"^{path}:10: eta: 1 is too small"):
+        Experiment.load(path)
+
+
+def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
+    with pytest.raises(ExperimentError) as error:
+        Experiment(**{**MINIMAL, "trials": 10**5000, "limits": {"budget": "-3"}, "directory": 5})
+    assert str(error.value).splitlines() == [
+        (
+            "trials: a whole number of 16610 bits is too large: the most is 100000; "
+            "write for example 12"
+        ),
+        (
+            "limits.budget: '-3' is not a positive amount in US dollars; "
+            "write a positive amount such as $40"
+        ),
+        "directory: 5 is not a folder; write its path",
+    ]
+
+
+def test_an_error_survives_the_way_between_processes() -> None:
+    with pytest.raises(ExperimentError) as error:
+        Experiment()
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_an_instance_type_must_be_known_where_the_caller_knows_them(file: Path) -> None:
+    assert Experiment.load(file, known_instances=lambda _: ["g4dn.12xlarge"])
+    file.write_text(DIGITS.replace("g4dn.12xlarge", "g4dn.12xlarg"))
+    assert Experiment.load(file).cloud.instances == ("g4dn.12xlarg",)
+    assert refused(file, known_instances=lambda _: ["g4dn.12xlarge", "p3.2xlarge"]) == [
+        (
+            "experiment.yaml:15: cloud.instances[0]: 'g4dn.12xlarg' is not an instance type known "
+            "here; allowed: g4dn.12xlarge, p3.2xlarge. Did you mean 'g4dn.12xlarge'?"
+        )
+    ]
+    (line,) = refused(file, known_instances=lambda _: [f"g4dn.{n}xlarge" for n in range(40)])
+    assert line.endswith("40 types are known. Did you mean 'g4dn.12xlarge'?")
+
+
+def test_the_default_instance_type_must_be_known_too(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(json.dumps(MINIMAL))
+    assert (
+        "'g4dn.12xlarge' is not an instance"
+        in refused(path, known_instances=lambda _: ["p3.2xlarge"])[0]
+    )
+
+
+def check(file: Path, source: str | bytes) -> str:
+    """Return what check_train says about a training file, or nothing where it passes."""
+    data = source.encode() if isinstance(source, str) else source
+    (file.parent / "train.py").write_bytes(data)
+    try:
+        Experiment.load(file).check_train()
+    except ExperimentError as error:
+        return str(error).replace(f"{file.parent}{os.sep}", "")
+    return ""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def train(config): ...",
+        "import os\nraise SystemExit('never run')\ndef train(config): ...",
+        "from models import train",
+        "from models import fit as train",
+        "from models import *",
+        "train = lambda config: None",
+        "one, train = 1, print",
+        "train: object = print",
+        "try:\n    from fast import train\nexcept ImportError:\n    def train(config): ...",
+        "if True:\n    def train(config): ...",
+        "try:\n    pass\nexcept ImportError:\n    def train(config): ...",
+        "match 1:\n    case 1:\n        train = print",
+        "'\\d'\ndef train(config): ...",
+    ],
+)
+def test_a_training_function_is_found_without_running_the_file(file: Path, source: str) -> None:
+    assert check(file, source) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "def trian(c): ...\ndef main(): ...",
+            "train.py: no function 'train'; it defines: trian, main.",
+        ),
+        ("def trian(c): ...", "it defines: trian. Did you mean 'trian'?"),
+        ("x = 1", "the file defines none at its top level; add `def train(...)` or correct"),
+        ("class A:\n    def train(self): ...", "no function 'train'"),
+        ("def f():\n    def train(self): ...", "no function 'train'; it defines: f."),
+        ("train: object", "no function 'train'"),
+        ("class train: ...", "train.py:1: 'train' is a class; name a plain function (def)"),
+        ("\nasync def train(c): ...", "train.py:2: 'train' is an async function"),
+        ("def train(c):\n    return (", "train.py:2: not valid Python: '(' was never closed"),
+        ("x = '\0'", "train.py: not valid Python: source code string cannot contain null bytes"),
+        (b"x = '\xff'", "not valid Python: (unicode error) 'utf-8' codec can't decode byte 0xff"),
+        ("x = " + "(" * 5000, "not valid Python"),
+        ("x = " + "-" * 5000 + "1", "train.py"),
+    ],
+)
+def test_a_training_function_that_is_not_there_is_told(
+    file: Path, source: str | bytes, message: str
+) -> None:
+    assert message in check(file, source)
+
+
+def test_a_training_file_that_is_not_there_is_told(file: Path) -> None:
+    (file.parent / "trian.py").touch()
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(file).check_train()
+    assert str(error.value) == (
+        f"{file.parent / 'train.py'}: no such file; `train` is relative to the experiment file. "
+        "Did you mean 'trian.py'?"
+    )
+    (file.parent / "train.py").mkdir()
+    with pytest.raises(ExperimentError, match="can't be read: Is a directory"):
+        Experiment.load(file).check_train()
+
+
+def test_importing_an_experiment_brings_no_heavy_library() -> None:
+    heavy = "{'torch', 'ray', 'boto3', 'numpy', 'rich', 'click'} & set(sys.modules)"
+    code = f"import sys, cloudtune.experiment.schema; sys.exit(str({heavy}) if {heavy} else 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["2h", "$40", "sha", "max", "spot", "aws", "train.py:train", "1e-4", "digits"]),
+)
+words = st.one_of(
+    st.sampled_from(
+        [
+            *(*MINIMAL, *Limits.model_fields, *Cloud.model_fields, *Epochs.model_fields),
+            *("uniform", "loguniform", "quniform", "randint", "choice", "grid", "lr", "directory"),
+        ]
+    ),
+    st.text(max_size=4),
+)
+trees = st.recursive(
+    scalars,
+    lambda below: st.one_of(st.lists(below, max_size=4), st.dictionaries(words, below, max_size=4)),
+    max_leaves=12,
+)
+fuzzing = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def load_or_refuse(path: Path, overrides: dict[str, Any] | None = None) -> None:
+    """Load; a valid experiment must survive JSON and be sampled, anything else is one of ours."""
+    try:
+        experiment = Experiment.load(path, overrides, known_instances=lambda _: ["g4dn.12xlarge"])
+    except ExperimentError as error:
+        lines = str(error).split("\n")
+        unplaced = [line for line in lines if not line.startswith((f"{path}:", "--"))]
+        if unplaced:
+            pytest.fail(f"without a place: {unplaced}")
+        return
+    written = json.dumps(experiment.to_json())
+    assert Experiment.from_json(json.loads(written)) == experiment
+    assert sample(experiment.space, min(experiment.trials, 5), experiment.seed)
+
+
+@given(st.dictionaries(words, trees, max_size=6))
+@fuzzing
+def test_any_structure_is_an_experiment_or_refused(file: Path, fields: dict[str, Any]) -> None:
+    with file.open("w", encoding="utf-8", errors="replace") as stream:
+        YAML(typ="safe", pure=True).dump({**MINIMAL, **fields}, stream)
+    load_or_refuse(file)
+
+
+@given(words.filter(bool), trees)
+@fuzzing
+def test_any_parameter_is_a_domain_or_refused(file: Path, name: str, tree: Any) -> None:
+    with file.open("w", encoding="utf-8", errors="replace") as stream:
+        YAML(typ="safe", pure=True).dump({**MINIMAL, "search": {name: tree}}, stream)
+    load_or_refuse(file)
+
+
+@given(st.dictionaries(words, trees, max_size=3), st.integers(0, len(DIGITS)), st.text(max_size=5))
+@fuzzing
+def test_any_text_put_into_a_file_and_any_option_is_read_or_refused(
+    file: Path, options: dict[str, Any], at: int, text: str
+) -> None:
+    damaged = DIGITS[:at] + text + DIGITS[at + len(text) :]
+    file.write_text(damaged, encoding="utf-8", errors="replace")
+    load_or_refuse(file, options)
+
+
+@given(st.text(alphabet="ab:-[]{}&*!?|>%@`'\"#,~<=. \n\t\\01_x", max_size=40))
+@settings(fuzzing, max_examples=400)
+def test_any_yaml_like_text_is_refused_in_our_words(file: Path, text: str) -> None:
+    file.write_text(text)
+    load_or_refuse(file)
+
+
+def test_instances_may_be_patterns(file: Path) -> None:
+    file.write_text(DIGITS.replace("[g4dn.12xlarge]", '["g4dn.*", p3.8xlarge]'))
+    known = ["g4dn.xlarge", "g4dn.12xlarge", "p3.8xlarge"]
+    assert Experiment.load(file, known_instances=lambda _: known).cloud.instances == (
+        "g4dn.*",
+        "p3.8xlarge",
+    )
+    with pytest.raises(ExperimentError, match=r"'g4dn.\*' is not an instance type known here"):
+        Experiment.load(file, known_instances=lambda _: ["p3.8xlarge"])
+
+
+def test_what_a_run_costs_besides_its_instances(file: Path) -> None:
+    file.write_text(DIGITS + "charges: {per_launch: $0.02, per_hour: 10 USD}\n")
+    charges = Experiment.load(file).charges
+    assert (charges.per_launch, charges.per_hour) == (0.02, 10.0)
+    again = Experiment.from_json(Experiment.load(file).to_json())
+    assert again == Experiment.load(file)

@@ -1,0 +1,183 @@
+"""No test leaves a thread or a process behind, and none keeps pytest from ending.
+
+A plugin of pytest, which `conftest.py` loads. A test that leaves something fails with its names;
+the processes among it are ended, by their ids. What is left at the end of all tests is told of
+before pytest's closing line, which stays the last one: a thread that is still busy some seconds
+later no longer holds the interpreter. A run beyond its limit is interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE: Final = 5.0
+"""Seconds in which what is already ending may end."""
+
+LAST_SECONDS: Final = 5.0
+"""How long the interpreter may take to end after pytest has."""
+
+LIMIT: Final = 50 * 60.0
+"""Seconds for the whole run, where pytest-timeout's limits (pyproject.toml) can't end it."""
+
+LIMIT_PATIENCE: Final = 60.0
+"""Seconds in which an interrupted run must have ended in order."""
+
+_ended_key: Final = pytest.StashKey[threading.Event]()
+_before_key: Final = pytest.StashKey[set[psutil.Process]]()
+_left_key: Final = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Fail a test that leaves a thread or a process, once its own fixtures are done.
+
+    A plugin's own fixture is the first of those of a test and the last to end, and comes after
+    those of a module or of the session: what they have started isn't the test's. Where such a
+    fixture starts more whenever it likes, its module has a `nothing_left` of its own, of the scope
+    of the module.
+    """
+    yield from watched()
+
+
+def watched() -> Iterator[None]:
+    """Fail where threads or processes are left that weren't there; the processes are ended."""
+    threads, processes = _threads(), _processes()
+    yield
+    left = _wait_for_none(lambda: _told(_threads() - threads, _processes() - processes))
+    if left:
+        _end(_processes() - processes)
+        pytest.fail("\n".join(["left behind:", *left]), pytrace=False)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note what ran before any test, and watch over the run from now on."""
+    session.config.stash[_before_key] = _processes()
+    ended = session.config.stash[_ended_key] = threading.Event()
+    watch = threading.Thread(target=_watch, args=(session, ended), name="guard", daemon=True)
+    watch.start()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the processes that are left once all fixtures are done; they are a failure as well."""
+    before = session.config.stash[_before_key]
+    left = _wait_for_none(
+        lambda: _told({each for each in _threads() if not each.daemon}, _processes() - before)
+    )
+    session.config.stash[_left_key] = left
+    _end(_processes() - before)
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tell what was left at the end."""
+    if left := config.stash.get(_left_key, []):
+        terminalreporter.section("left behind by the tests", red=True)
+        for line in left:
+            terminalreporter.line(line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say that pytest is done."""
+    if ended := config.stash.get(_ended_key, None):
+        ended.set()
+
+
+def _watch(session: pytest.Session, ended: threading.Event) -> None:
+    """Interrupt a run beyond its limit; let no thread and no exit handler hold its process."""
+    if not ended.wait(LIMIT):
+        os.kill(os.getpid(), signal.SIGINT)
+        if not ended.wait(LIMIT_PATIENCE):
+            os._exit(pytest.ExitCode.INTERRUPTED)
+    threading.main_thread().join()  # as it can be once the interpreter begins to end
+    time.sleep(LAST_SECONDS)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(session.exitstatus))
+
+
+def _threads() -> set[threading.Thread]:
+    """Return the threads that Python has started, but for the main one.
+
+    A thread of a library's native code appears as a dummy as soon as it calls Python, and never
+    goes away.
+    """
+    return {
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
+    }
+
+
+def _processes() -> set[psutil.Process]:
+    """Return the running descendants of this process.
+
+    But for the tracker of Python's multiprocessing, which ends with this process.
+    """
+    try:  # most tests have none, and to read all of /proc takes milliseconds
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()
+    tracker = getattr(resource_tracker, "_resource_tracker")._pid  # noqa: B009
+    return {
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.pid != tracker and _runs(process)
+    }
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _told(threads: set[threading.Thread], processes: set[psutil.Process]) -> list[str]:
+    return sorted([*map(_thread_line, threads), *map(_process_line, processes)])
+
+
+def _thread_line(thread: threading.Thread) -> str:
+    kind = "daemon thread" if thread.daemon else "thread"
+    stack = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
+    told = [each for each in stack if each.filename != threading.__file__] or stack
+    return f"{kind} {thread.name!r}, in {told[-1].name} ({told[-1].filename}:{told[-1].lineno})"
+
+
+def _process_line(process: psutil.Process) -> str:
+    try:
+        return f"process {process.pid}: {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return f"process {process.pid}"
+
+
+def _wait_for_none(look: Callable[[], list[str]]) -> list[str]:
+    give_up = time.monotonic() + PATIENCE
+    while (left := look()) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    return left
+
+
+def _end(processes: set[psutil.Process]) -> None:
+    """End processes, with a moment to do so in order."""
+    for act in (psutil.Process.terminate, psutil.Process.kill):
+        for process in filter(_runs, processes):
+            act(process)
+        _, left = psutil.wait_procs(processes, timeout=PATIENCE)
+        processes = set(left)

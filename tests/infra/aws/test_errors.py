@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+
+from cloudtune.infra.aws.errors import (
+    error_code,
+    is_definite,
+    is_denied,
+    is_permanent,
+    refusal_kind,
+)
+
+
+def refusal(code: str, status: int = 400) -> ClientError:
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, "RunInstances")  # type: ignore[arg-type]
+
+
+LOST = EndpointConnectionError(endpoint_url="http://127.0.0.1")
+
+
+def test_the_code_is_ec2s_or_the_name_of_the_exception() -> None:
+    assert error_code(refusal("VcpuLimitExceeded")) == "VcpuLimitExceeded"
+    assert error_code(LOST) == "EndpointConnectionError"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("InsufficientInstanceCapacity", "capacity"),
+        ("Unsupported", "capacity"),
+        ("VcpuLimitExceeded", "quota"),
+        ("MaxSpotInstanceCountExceeded", "quota"),
+        ("RequestLimitExceeded", "busy"),
+        ("UnauthorizedOperation", "denied"),
+        ("NoCredentialsError", "denied"),
+        ("InvalidAMIID.NotFound", "unknown"),
+        ("EndpointConnectionError", "unknown"),
+        ("Released", "unknown"),
+    ],
+)
+def test_each_code_is_of_one_of_our_kinds(code: str, kind: str) -> None:
+    assert refusal_kind(code) == kind
+
+
+@pytest.mark.parametrize(
+    ("code", "permanent"),
+    [
+        ("InsufficientInstanceCapacity", False),
+        ("VcpuLimitExceeded", False),
+        ("RequestLimitExceeded", False),
+        ("InternalError", False),
+        ("UnauthorizedOperation", True),
+        ("InvalidAMIID.NotFound", True),
+    ],
+)
+def test_only_capacity_is_worth_asking_for_again(code: str, *, permanent: bool) -> None:
+    assert is_permanent(code) is permanent
+
+
+def test_a_lost_answer_says_nothing_for_certain() -> None:
+    assert not is_definite(LOST)
+    assert not is_definite(refusal("InternalError", 500))
+    assert is_definite(refusal("InsufficientInstanceCapacity", 500))
+    assert is_definite(refusal("UnauthorizedOperation", 403))
+    assert is_definite(NoCredentialsError())
+
+
+def test_who_is_denied_need_not_ask_again() -> None:
+    assert is_denied(NoCredentialsError())
+    assert is_denied(refusal("AuthFailure", 401))
+    assert not is_denied(refusal("RequestLimitExceeded", 503))
+    assert not is_denied(LOST)

@@ -1,0 +1,207 @@
+"""Which live prices are believed, and what becomes of the others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.infra.aws.price_checks import live_catalog, refusal
+from cloudtune.infra.aws.price_quotes import Quotes, SpotQuote, keep, kept, time_weighted_p90
+from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog, listings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = datetime(2026, 11, 21, 14, 3, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+ROWS = {each.instance_type.name: each for each in listings()}
+T4 = ROWS["g4dn.xlarge"]
+
+
+def quotes(
+    on_demand: dict[str, float] | None = None,
+    spot: dict[str, dict[str, float]] | None = None,
+    *,
+    age: float = HOUR,
+    region: str = "us-east-1",
+) -> Quotes:
+    """Make quotes whose spot prices are an hour old."""
+    found = {
+        name: {zone: SpotQuote(price, NOW - age, 2 * price) for zone, price in by_zone.items()}
+        for name, by_zone in (spot or {}).items()
+    }
+    return Quotes(region, "", NOW, on_demand or {}, found)
+
+
+# ---- refusal -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("market", "price", "age", "why"),
+    [
+        ("on-demand", 0.526, 0.0, ""),
+        ("on-demand", 0.0, 0.0, "below $0.01 per GPU-hour"),
+        ("on-demand", float("nan"), 0.0, "below $0.01 per GPU-hour"),
+        ("on-demand", 0.0099, 0.0, "below $0.01 per GPU-hour"),
+        ("on-demand", 0.05, 0.0, "more than 10 times off"),
+        ("on-demand", 5.3, 0.0, "more than 10 times off"),
+        ("on-demand", float("inf"), 0.0, "more than 10 times off"),
+        ("spot", 0.02, HOUR, ""),
+        ("spot", 0.018, HOUR, "more than 10 times off"),
+        ("spot", 1.89, HOUR, ""),
+        ("spot", 1.90, HOUR, "more than 10 times off"),
+        ("spot", 0.19, 25 * HOUR, "25 h old"),
+        ("spot", 0.19, 24 * HOUR, ""),
+    ],
+)  # fmt: skip
+def test_a_price_is_refused_for_a_reason(market: str, price: float, age: float, why: str) -> None:
+    assert refusal(T4, "spot" if market == "spot" else "on-demand", price, age) == why
+
+
+def test_the_least_is_per_gpu() -> None:
+    eight = ROWS["p5e.48xlarge"]
+    assert refusal(eight, "spot", 0.079, 0.0) == "below $0.01 per GPU-hour"
+    assert refusal(eight, "spot", 0.081, 0.0) == "", "the table has nothing to compare with"
+
+
+def test_without_a_spot_price_in_the_table_the_on_demand_price_compares() -> None:
+    assert refusal(ROWS["g7.2xlarge"], "spot", 0.25, 0.0) == "more than 10 times off"
+    assert refusal(ROWS["g7.2xlarge"], "spot", 0.26, 0.0) == ""
+
+
+# ---- the catalogue -------------------------------------------------------------------------
+
+
+def test_believed_prices_are_offered_and_dated() -> None:
+    prices = live_catalog(
+        quotes({"g4dn.xlarge": 0.6}, {"g4dn.xlarge": {"us-east-1a": 0.2}}), MARKETS
+    )
+    assert prices.offer("g4dn.xlarge").usd_per_hour == 0.6
+    spot = prices.offer("g4dn.xlarge", "spot")
+    assert (spot.usd_per_hour, spot.zone) == (0.2, "")
+    assert spot.interruptions_per_hour > 0
+    assert prices.as_of == "2026-11-21"
+    assert prices.source == (
+        "live prices of us-east-1, 2026-11-21 14:03 UTC: on-demand from the AWS Price List API, "
+        "spot from the EC2 spot price history"
+    )
+
+
+def test_a_refused_price_is_the_tables_with_a_message_that_names_both() -> None:
+    moto = {"us-east-1a": 0.00001, "us-east-1b": 0.00001}
+    prices = live_catalog(quotes({"g4dn.xlarge": 5.27}, {"g4dn.xlarge": moto}), MARKETS)
+    assert prices.offer("g4dn.xlarge").usd_per_hour == T4.on_demand
+    assert prices.offer("g4dn.xlarge", "spot").usd_per_hour == T4.spot
+    on_demand, spot = prices.warnings[:2]
+    assert on_demand == (
+        "g4dn.xlarge on-demand: $5.27/h refused (more than 10 times off); "
+        "the table's $0.526/h stands in"
+    )
+    assert spot == (
+        "g4dn.xlarge spot: $0.00001/h in us-east-1a, us-east-1b refused "
+        "(below $0.01 per GPU-hour); the table's $0.18936/h stands in"
+    )
+
+
+def test_a_refused_price_that_the_table_lacks_is_no_offer() -> None:
+    prices = live_catalog(quotes(spot={"g7.2xlarge": {"us-east-1a": 0.0}}), ("spot",))
+    assert prices.offers == ()
+    assert prices.warnings[0].endswith("and the table has none")
+
+
+def test_zones_have_their_own_price_and_any_zone_the_dearest() -> None:
+    by_zone = {"us-east-1a": 0.2, "us-east-1b": 0.3, "us-east-1c": 0.0}
+    found = quotes(spot={"g4dn.xlarge": by_zone})
+    assert live_catalog(found, ("spot",)).offer("g4dn.xlarge", "spot").usd_per_hour == 0.3
+    prices = live_catalog(found, ("spot",), ("us-east-1a", "us-east-1c", "us-east-1d"))
+    assert [(o.zone, o.usd_per_hour) for o in prices.offers] == [
+        ("us-east-1a", 0.2),
+        ("us-east-1c", T4.spot),
+    ]
+    assert found.zones == ("us-east-1a", "us-east-1b", "us-east-1c")
+
+
+def test_what_has_no_quote_is_not_sold_there() -> None:
+    prices = live_catalog(quotes({"g4dn.xlarge": 0.6}, region="eu-north-1"), ("on-demand",))
+    assert [o.instance_type.name for o in prices.offers] == ["g4dn.xlarge"]
+    (warning,) = prices.warnings
+    assert warning.startswith("AWS quotes no on-demand price in eu-north-1 for dl1.24xlarge, ")
+    assert "p4d.24xlarge" in warning
+    assert "p5e.48xlarge" not in warning, "nobody knows a price of it anywhere"
+
+
+def test_a_market_that_cannot_be_asked_is_the_tables() -> None:
+    found = Quotes("us-east-1", "", NOW, {}, {}, {"on-demand": "no way", "spot": "nor there"})
+    prices = live_catalog(found, MARKETS, ("us-east-1a",))
+    table = catalog("us-east-1", MARKETS, ("us-east-1a",))
+    assert (prices.offers, prices.source, prices.as_of) == (table.offers, table.source, AS_OF)
+    assert prices.warnings[0] == (
+        "no live on-demand prices of us-east-1: no way; the table of 2026-07-20 stands in"
+    )
+
+
+def test_half_an_answer_has_the_older_date_and_both_sources() -> None:
+    found = Quotes("us-east-1", "", NOW, {"g5.xlarge": 1.1}, {}, {"spot": "no way"})
+    both = live_catalog(found, MARKETS)
+    assert both.as_of == AS_OF
+    assert both.source.startswith("live prices of us-east-1")
+    assert "; EC2 spot, us-east-1 (own table" in both.source
+    alone = live_catalog(found, ("on-demand",))
+    assert alone.as_of == "2026-11-21"
+    assert not any("no way" in warning for warning in alone.warnings)
+
+
+# ---- the week ------------------------------------------------------------------------------
+
+
+def test_p90_counts_the_time_that_a_price_held() -> None:
+    day = [(0.0, 1.0), (8.0, 2.0), (9.5, 9.0)]
+    assert time_weighted_p90(day, 0.0, 10.0) == 2.0
+    assert time_weighted_p90(day, 9.0, 10.0) == 9.0
+    assert time_weighted_p90([(-100.0, 3.0)], 0.0, 10.0) == 3.0
+    assert time_weighted_p90([(-200.0, 8.0), (-100.0, 3.0)], 0.0, 10.0) == 3.0
+    assert time_weighted_p90([(10.0, 3.0)], 0.0, 10.0) == 3.0, "it has only just begun"
+
+
+@given(
+    st.lists(st.tuples(st.floats(-50, 99), st.floats(0.01, 100)), min_size=1, max_size=20),
+)
+def test_p90_is_the_least_price_that_held_for_nine_tenths(
+    changes: list[tuple[float, float]],
+) -> None:
+    p90 = time_weighted_p90(changes, 0.0, 100.0)
+    assert p90 in {price for _, price in changes}
+    ordered = sorted(changes)
+    ends = [time for time, _ in ordered[1:]] + [100.0]
+    spans = [
+        (price, max(0.0, end - max(0.0, begin)))
+        for (begin, price), end in zip(ordered, ends, strict=True)
+    ]
+    total = sum(span for _, span in spans)
+    assert sum(span for price, span in spans if price <= p90) >= 0.9 * total - 1e-6
+    assert sum(span for price, span in spans if price < p90) <= 0.9 * total + 1e-6
+
+
+# ---- the file ------------------------------------------------------------------------------
+
+
+def test_quotes_are_kept(tmp_path: Path) -> None:
+    found = quotes({"g5.xlarge": 1.1}, {"g5.xlarge": {"us-east-1a": 0.4}})
+    path = tmp_path / "deep" / "ec2.json"
+    keep(path, found)
+    assert kept(path, "us-east-1", "") == found
+    assert kept(path, "eu-west-1", "") is None
+    assert kept(path, "us-east-1", "http://127.0.0.1:1") is None
+    assert [each.name for each in path.parent.iterdir()] == ["ec2.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"cloudtune_prices": 1}', "null"])
+def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ec2.json"
+    path.write_text(text)
+    assert kept(path, "us-east-1", "") is None
+    assert kept(tmp_path / "none.json", "us-east-1", "") is None

@@ -1,0 +1,314 @@
+"""Asking for live prices: of a small AWS on this machine, of the emulator, and of nobody."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.parse
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.aws.price_refresh import check_credentials, latest_quotes, refreshed
+from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
+from cloudtune.infra.provider import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.infra.emulator.service import Emulator
+
+NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+
+
+def product(name: str, *prices: str, unit: str = "Hrs", currency: str = "USD") -> str:
+    """Write a product as the price list does: JSON in a string."""
+    dimensions = {
+        str(at): {"unit": unit, "pricePerUnit": {currency: price}}
+        for at, price in enumerate(prices)
+    }
+    return json.dumps(
+        {
+            "product": {"attributes": {"instanceType": name}},
+            "terms": {"OnDemand": {"a": {"priceDimensions": dimensions}}, "Reserved": {}},
+        }
+    )
+
+
+def change(name: str, zone: str, price: str, hours_ago: float) -> str:
+    stamp = datetime.fromtimestamp(NOW - hours_ago * HOUR, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    return (
+        f"<item><instanceType>{name}</instanceType><spotPrice>{price}</spotPrice>"
+        f"<productDescription>Linux/UNIX</productDescription><timestamp>{stamp}</timestamp>"
+        f"<availabilityZone>{zone}</availabilityZone></item>"
+    )
+
+
+@dataclass
+class Aws:
+    """What a pretended AWS answers, page by page, and what it was asked."""
+
+    products: dict[str, list[list[str]]] = field(default_factory=dict)
+    spot: list[str] = field(default_factory=list)
+    status: int = 200
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    url: str = ""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("us-east-1", self.url, "test")
+
+    def get_products(self, request: dict[str, Any]) -> tuple[str, str]:
+        if self.status != 200:
+            return "application/x-amz-json-1.1", json.dumps(
+                {"__type": "AccessDeniedException", "message": "not you"}
+            )
+        fields = {each["Field"]: each["Value"] for each in request["Filters"]}
+        pages = self.products.get(fields["productFamily"], [[]])
+        page = int(request.get("NextToken", 0))
+        answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": pages[page]}
+        if page + 1 < len(pages):
+            answer["NextToken"] = str(page + 1)
+        return "application/x-amz-json-1.1", json.dumps(answer)
+
+    def describe_spot_price_history(self, request: dict[str, Any]) -> tuple[str, str]:
+        if self.status != 200:
+            return "text/xml", (
+                "<Response><Errors><Error><Code>UnauthorizedOperation</Code>"
+                "<Message>not you</Message></Error></Errors></Response>"
+            )
+        page = int(request.get("NextToken", 0))
+        token = f"<nextToken>{page + 1}</nextToken>" if page + 1 < len(self.spot) else ""
+        items = self.spot[page] if self.spot else ""
+        return "text/xml", (
+            '<DescribeSpotPriceHistoryResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
+            f"<spotPriceHistorySet>{items}</spotPriceHistorySet>{token}"
+            "</DescribeSpotPriceHistoryResponse>"
+        )
+
+    def answer(self, target: str, body: str) -> tuple[str, str]:
+        if target:
+            request = json.loads(body)
+            self.asked.append((target.rpartition(".")[2], request))
+            return self.get_products(request)
+        request = dict(urllib.parse.parse_qsl(body))
+        self.asked.append((request["Action"], request))
+        return self.describe_spot_price_history(request)
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    """An AWS on loopback that knows prices and nothing else."""
+    pretended = Aws()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            kind, text = pretended.answer(self.headers.get("X-Amz-Target", ""), body)
+            self.send_response(pretended.status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        pretended.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield pretended
+        server.shutdown()
+        thread.join()
+
+
+def fill(aws: Aws) -> None:
+    aws.products = {
+        "Compute Instance": [
+            [product("g4dn.xlarge", "0.6000000000"), product("m5.large", "0.096")],
+            [product("g5.xlarge", "0.0000000000", "1.1"), product("p3.2xlarge", "0.0")],
+        ],
+        "Compute Instance (bare metal)": [[product("g4dn.metal", "8.0")]],
+    }
+    aws.spot = [
+        change("g4dn.xlarge", "us-east-1a", "0.25", 2)
+        + change("g4dn.xlarge", "us-east-1a", "9", 9),
+        change("g4dn.xlarge", "us-east-1a", "0.30", 200)
+        + change("g4dn.xlarge", "us-east-1b", "0.20", 30),
+    ]
+
+
+# ---- an answer -----------------------------------------------------------------------------
+
+
+def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
+    fill(aws)
+    prices = refreshed(aws.endpoint, tmp_path, NOW, MARKETS, ("us-east-1a", "us-east-1b"))
+    assert {
+        (o.instance_type.name, o.market, o.zone): o.usd_per_hour for o in prices.offers
+    } == {
+        ("g4dn.xlarge", "on-demand", "us-east-1a"): 0.6,
+        ("g4dn.xlarge", "on-demand", "us-east-1b"): 0.6,
+        ("g4dn.xlarge", "spot", "us-east-1a"): 0.25,
+        ("g4dn.xlarge", "spot", "us-east-1b"): pytest.approx(0.18936),  # too old: the table's
+        ("g4dn.metal", "on-demand", "us-east-1a"): 8.0,
+        ("g4dn.metal", "on-demand", "us-east-1b"): 8.0,
+        ("g5.xlarge", "on-demand", "us-east-1a"): 1.1,
+        ("g5.xlarge", "on-demand", "us-east-1b"): 1.1,
+        ("p3.2xlarge", "on-demand", "us-east-1a"): 3.06,  # a price of 0: the table's
+        ("p3.2xlarge", "on-demand", "us-east-1b"): 3.06,
+    }  # fmt: skip
+    assert prices.as_of == "2026-11-21"
+    assert any("$0.2/h in us-east-1b refused (30 h old)" in each for each in prices.warnings)
+    assert any(each.startswith("p3.2xlarge on-demand: $0/h refused") for each in prices.warnings)
+
+
+def test_the_week_is_known_by_its_p90(aws: Aws, tmp_path: Path) -> None:
+    fill(aws)
+    quotes = latest_quotes(aws.endpoint, tmp_path, NOW)
+    quote = quotes.spot["g4dn.xlarge"]["us-east-1a"]
+    # $0.30 held for 159 of 168 h, $9 for 7 h, $0.25 for the last 2.
+    assert (quote.usd_per_hour, quote.p90) == (0.25, 0.30)
+    assert quote.at == NOW - 2 * HOUR
+
+
+def test_only_two_calls_are_made_and_both_only_read(aws: Aws, tmp_path: Path) -> None:
+    fill(aws)
+    latest_quotes(aws.endpoint, tmp_path, NOW)
+    assert {action for action, _ in aws.asked} == {"GetProducts", "DescribeSpotPriceHistory"}
+    lists = [request["Filters"] for action, request in aws.asked if action == "GetProducts"]
+    regions = [f["Value"] for filters in lists for f in filters if f["Field"] == "regionCode"]
+    assert regions == ["us-east-1"] * len(lists)
+    spot = next(request for action, request in aws.asked if action == "DescribeSpotPriceHistory")
+    assert spot["StartTime"] == "2026-11-14T14:00:00Z"
+    assert spot["ProductDescription.1"] == "Linux/UNIX"
+    assert "g6f.large" not in spot.values()
+
+
+def test_a_product_in_another_unit_or_currency_is_no_price(aws: Aws, tmp_path: Path) -> None:
+    fill(aws)
+    aws.products["Compute Instance"] = [
+        [product("g5.xlarge", "1.1", unit="Quantity"), product("g6.xlarge", "6", currency="CNY")]
+    ]
+    assert latest_quotes(aws.endpoint, tmp_path, NOW).on_demand == {"g4dn.metal": 8.0}
+
+
+# ---- the kept answer -----------------------------------------------------------------------
+
+
+def test_an_answer_serves_for_seven_hours(aws: Aws, tmp_path: Path) -> None:
+    fill(aws)
+    first = refreshed(aws.endpoint, tmp_path, NOW, MARKETS)
+    calls = len(aws.asked)
+    assert refreshed(aws.endpoint, tmp_path, NOW + 6.9 * HOUR, MARKETS) == first
+    assert len(aws.asked) == calls
+    later = refreshed(aws.endpoint, tmp_path, NOW + 7 * HOUR, MARKETS)
+    assert len(aws.asked) == 2 * calls
+    assert "21:00 UTC" in later.source
+
+
+def test_an_answer_from_the_future_is_not_trusted(aws: Aws, tmp_path: Path) -> None:
+    fill(aws)
+    latest_quotes(aws.endpoint, tmp_path, NOW)
+    assert latest_quotes(aws.endpoint, tmp_path, NOW - HOUR).taken_at == NOW - HOUR
+
+
+def test_a_folder_that_cannot_be_written_keeps_nobody_from_the_prices(
+    aws: Aws, tmp_path: Path
+) -> None:
+    fill(aws)
+    (tmp_path / "file").write_text("")
+    assert latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}
+
+
+# ---- no answer -----------------------------------------------------------------------------
+
+
+def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path: Path) -> None:
+    aws.status = 403
+    prices = refreshed(aws.endpoint, tmp_path, NOW, MARKETS)
+    assert prices.offers == catalog("us-east-1", MARKETS).offers
+    assert prices.as_of == AS_OF
+    on_demand, spot = prices.warnings
+    assert "not you (it needs pricing:GetProducts); the table of 2026-07-20 stands in" in on_demand
+    assert "it needs ec2:DescribeSpotPriceHistory" in spot
+    assert list(tmp_path.iterdir()) == [], "trouble is not kept"
+
+
+def test_an_empty_answer_leaves_the_table(aws: Aws, tmp_path: Path) -> None:
+    prices = refreshed(aws.endpoint, tmp_path, NOW)
+    assert prices.offers == catalog("us-east-1").offers
+    assert "AWS knows none" in prices.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "strange",
+    ["nonsense", "[]", "{}", '{"product": {"attributes": {"instanceType": "g5.xlarge"}}}',
+     product("g5.xlarge", "one dollar")],
+)  # fmt: skip
+def test_a_strange_answer_leaves_the_table(aws: Aws, tmp_path: Path, strange: str) -> None:
+    aws.products = {"Compute Instance": [[strange]]}
+    aws.spot = [change("g5.xlarge", "us-east-1a", "much", 1)]
+    prices = refreshed(aws.endpoint, tmp_path, NOW, MARKETS)
+    assert prices.offers == catalog("us-east-1", MARKETS).offers
+    assert "a product that" in prices.warnings[0]
+    assert "a price that can't be read" in prices.warnings[1]
+
+
+def test_no_network_leaves_the_table(tmp_path: Path) -> None:
+    nobody = Endpoint("us-west-2", "http://127.0.0.1:9", "test")  # the discard port
+    prices = refreshed(nobody, tmp_path, NOW, ("on-demand",))
+    assert prices.offers == catalog("us-west-2").offers
+    assert "Could not connect" in prices.warnings[0]
+    assert prices.source.endswith("used for us-west-2, where prices differ")
+
+
+def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
+    prices = refreshed(Endpoint("../etc", "http://127.0.0.1:9", "test"), tmp_path, NOW, ("spot",))
+    assert "no live spot prices of ../etc" in prices.warnings[0]
+
+
+def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> None:
+    """It answers $0.00001, of 2006, for every type: the reason for the checks."""
+    endpoint = Endpoint("us-east-1", emulator.endpoint, "emulated")
+    prices = refreshed(endpoint, tmp_path, time.time(), ("spot",), ("us-east-1a",))
+    known = catalog("us-east-1", ("spot",), ("us-east-1a",))
+    assert set(prices.offers) <= set(known.offers)
+    assert prices.offer("g5.xlarge", "spot", "us-east-1a") in known.offers
+    assert any(
+        each.startswith("g5.xlarge spot: $0.00001/h in us-east-1a")
+        and "the table's $0.41246/h stands in" in each
+        for each in prices.warnings
+    )
+
+
+# ---- credentials ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("no_account")
+def test_no_credentials_is_a_mistake_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no credentials for it here; set them up"):
+        check_credentials()
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(UsageError, match="nobody"):
+        check_credentials()
+    monkeypatch.delenv("AWS_PROFILE")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    check_credentials()

@@ -1,0 +1,182 @@
+"""The table of ours, the offers made of it, and how they are looked up."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.catalog import Catalog
+from cloudtune.errors import UsageError
+from cloudtune.infra.aws.pricing import (
+    AS_OF,
+    MARKETS,
+    catalog,
+    instance_types,
+    interruptions_per_hour,
+    listings,
+)
+
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
+
+
+# ---- the table -----------------------------------------------------------------------------
+
+
+def test_it_has_every_accelerated_type_once() -> None:
+    types = instance_types()
+    assert len(types) == len(listings()) == 94
+    assert types["p4d.24xlarge"].gpus == 8
+    assert types["p4d.24xlarge"].gpu == "a100"
+    assert types["p4d.24xlarge"].gpu_memory_mib == 40960
+    assert types["p4d.24xlarge"].network_mbps == 400_000
+    assert types["inf2.24xlarge"].gpus == 6
+    assert {kind.gpu_maker for kind in types.values()} == {
+        "amd", "aws", "habana", "nvidia", "qualcomm",
+    }  # fmt: skip
+
+
+def test_gpu_memory_is_that_of_one_gpu() -> None:
+    """A model of GPU has the same memory in every type, but for the two that come in two sizes."""
+    sizes: dict[str, set[int]] = {}
+    for kind in instance_types().values():
+        if kind.gpus:
+            sizes.setdefault(kind.gpu, set()).add(kind.gpu_memory_mib)
+    assert {gpu for gpu, seen in sizes.items() if len(seen) > 1} == {"a100", "v100"}
+    assert sizes["v100"] == {16384, 32768}
+    assert max(map(max, sizes.values())) < 300_000
+
+
+def test_a_spot_price_is_below_the_on_demand_price_and_has_a_band() -> None:
+    for each in listings():
+        assert (each.spot is None) == (each.band == "")
+        if each.spot is not None and each.on_demand is not None:
+            assert 0.1 * each.on_demand < each.spot < each.on_demand
+
+
+# ---- interruptions -------------------------------------------------------------------------
+
+
+def test_a_band_becomes_the_rate_that_loses_its_middle_in_a_month() -> None:
+    assert interruptions_per_hour("<5%") == pytest.approx(-math.log(0.975) / 730.5)
+    assert 1 - math.exp(-interruptions_per_hour("10-15%") * 730.5) == pytest.approx(0.125)
+    assert interruptions_per_hour(">20%") == pytest.approx(3.938e-4, rel=1e-3)
+
+
+def test_of_no_band_the_worst_is_assumed() -> None:
+    assert interruptions_per_hour("") == interruptions_per_hour(">20%")
+
+
+# ---- offers --------------------------------------------------------------------------------
+
+
+def test_each_priced_type_with_a_whole_gpu_is_offered_on_demand() -> None:
+    offers = catalog("us-east-1").offers
+    assert len(offers) == 94 - 3 - 5
+    missing = set(instance_types()) - {offer.instance_type.name for offer in offers}
+    assert missing == {
+        "dl2q.24xlarge", "p5e.48xlarge", "trn2.48xlarge",  # no price
+        "g6f.large", "g6f.xlarge", "g6f.2xlarge", "g6f.4xlarge", "gr6f.4xlarge",  # shares
+    }  # fmt: skip
+    assert {offer.zone for offer in offers} == {""}
+    assert {offer.interruptions_per_hour for offer in offers} == {0.0}
+
+
+def test_there_is_one_offer_for_each_market_and_zone() -> None:
+    prices = catalog("us-east-1", MARKETS, ZONES)
+    mine = [o for o in prices.offers if o.instance_type.name == "g4dn.xlarge"]
+    assert [(o.market, o.zone) for o in mine] == [(m, z) for m in MARKETS for z in ZONES]
+    assert [o.usd_per_hour for o in mine] == pytest.approx([0.526] * 3 + [0.526 * 0.36] * 3)
+    assert mine[-1].interruptions_per_hour == interruptions_per_hour("15-20%")
+    assert len(set(prices.offers)) == len(prices.offers)
+
+
+def test_ec2_bills_by_the_second_and_a_minute_at_least() -> None:
+    offer = catalog("us-east-1").offer("g4dn.12xlarge")
+    assert offer.charge(1.0) == pytest.approx(3.912 / 60)
+    assert offer.charge(60.2) == pytest.approx(3.912 * 61 / 3600)
+
+
+def test_prices_of_another_region_are_said_to_be_a_stand_in() -> None:
+    assert "used for" not in catalog("us-east-1").source
+    abroad = catalog("eu-west-1", MARKETS)
+    assert abroad.source.endswith("; used for eu-west-1, where prices differ")
+    assert "mid-2025" in abroad.source
+    assert {offer.region for offer in abroad.offers} == {"eu-west-1"}
+    assert abroad.as_of == AS_OF
+
+
+# ---- looking up ----------------------------------------------------------------------------
+
+PRICES = catalog("us-east-1", MARKETS, ZONES)
+
+
+def names(prices: Catalog, *patterns: str) -> list[str]:
+    found = prices.matching(patterns, ("on-demand",), ZONES[:1])
+    return [offer.instance_type.name for offer in found]
+
+
+def test_patterns_are_names_and_globs() -> None:
+    assert names(PRICES, "p3.8xlarge", "p3.*") == ["p3.8xlarge", "p3.2xlarge", "p3.16xlarge"]
+    assert names(PRICES, "g4dn.[24]xlarge") == ["g4dn.2xlarge", "g4dn.4xlarge"]
+    assert len(PRICES.matching(["p4d*"], MARKETS)) == 2 * 2 * 3
+    assert {o.zone for o in PRICES.matching(["p4d*"], MARKETS, ZONES[1:])} == set(ZONES[1:])
+
+
+@pytest.mark.parametrize("pattern", ["g5.3xlarge", "g9.*", ""])
+def test_what_finds_nothing_is_a_mistake(pattern: str) -> None:
+    with pytest.raises(UsageError, match="no price is known for instance type"):
+        PRICES.matching([pattern], MARKETS)
+
+
+def test_the_nearest_name_is_given() -> None:
+    with pytest.raises(UsageError, match=r"'g4dn.12xlrge'.* Did you mean 'g4dn.12xlarge'\?"):
+        PRICES.matching(["p3.8xlarge", "g4dn.12xlrge"], MARKETS)
+    with pytest.raises(UsageError, match=r"Did you mean 'p4d.24xlarge'\?"):
+        PRICES.offer("p4d.24large")
+
+
+def test_a_type_without_an_offer_in_a_market_or_zone_says_so() -> None:
+    with pytest.raises(UsageError, match=r"no spot price is known for instance type 'g7.2xlarge'"):
+        PRICES.matching(["g7.2xlarge"], ("spot",))
+    with pytest.raises(UsageError, match=r"'g5\.xlarge' in us-east-1z"):
+        PRICES.offer("g5.xlarge", zone="us-east-1z")
+    assert len(PRICES.matching(["g7.2xlarge"], MARKETS)) == 3
+
+
+def test_an_offer_is_looked_up_by_market_and_zone() -> None:
+    assert PRICES.offer("g5.xlarge").market == "on-demand"
+    spot = PRICES.offer("g5.xlarge", "spot", ZONES[2])
+    assert (spot.market, spot.zone) == ("spot", ZONES[2])
+    cheap = replace(spot, zone=ZONES[0], usd_per_hour=0.1)
+    assert Catalog((spot, cheap), "", AS_OF).offer("g5.xlarge", "spot") is cheap
+
+
+def test_age_is_counted_in_days() -> None:
+    assert PRICES.age_days(AS_OF) == 0
+    assert PRICES.age_days("2026-11-21") == 124
+    assert PRICES.age_days("2026-01-01") == 0
+
+
+@given(st.dates(date(1970, 1, 1), date(2200, 1, 1)), st.dates(date(1970, 1, 1), date(2200, 1, 1)))
+def test_age_is_what_the_calendar_says(then: date, today: date) -> None:
+    prices = Catalog((), "", then.isoformat())
+    assert prices.age_days(today.isoformat()) == max(0, (today - then).days)
+
+
+# ---- cost of import ------------------------------------------------------------------------
+
+
+def test_importing_the_table_loads_no_cloud_library() -> None:
+    code = (
+        "import sys; from cloudtune.infra.aws import pricing; pricing.catalog('us-east-1');"
+        "print(sorted({'boto3', 'botocore', 'psutil', 'ray', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,60 @@
+"""An agent as the actor that it is: it can be asked everything while it isn't ready yet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+WAITS_FOR_A_WRITER = """
+open("fifo").close()
+
+def train(config): ...
+"""
+
+# In a process of its own, with a Ray of its own, which is gone with it.
+PROGRAM = """
+import math, sys, threading
+import ray
+from cloudtune.infra.cluster.agents import Agents
+from cloudtune.infra.node.messages import Training
+
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
+training = Training("train.py:train", "loss", "min", 9, "store", 0)
+agents = Agents("a-run", training, lambda *_: None, lambda *_: None, lambda: math.inf)
+(node,) = ray.nodes()
+ready = lambda: agents.ready("i-1", node["NodeID"], 1)
+ready()
+with open("fifo", "w"):  # the zygote has come to the user's module, and waits there
+    print(ready(), ray.get(agents.call("i-1", "describe"), timeout=30.0))
+patience = threading.Event()
+print(any(ready() or patience.wait(0.1) for _ in range(300)))
+agents.close()
+ray.shutdown()
+"""
+
+
+def test_a_node_is_ready_once_its_workers_start_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "train.py").write_text(WAITS_FOR_A_WRITER)
+    # Ray's sockets need a short path.
+    with tempfile.TemporaryDirectory(prefix="ct-ray-") as ray:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, ray],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "HOME": str(tmp_path),
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9",
+            },
+            capture_output=True,
+            text=True,
+            timeout=120.0,
+            check=False,
+        )
+    assert done.stdout.splitlines() == ["False {}", "True"], done.stderr

@@ -1,0 +1,112 @@
+"""What the head tells Ray's autoscaler and the node provider; nothing is started."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.commands import Launch
+from cloudtune.infra.aws.ec2 import market_request
+from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.node.lease import FIRST_MINUTES
+from cloudtune.infra.provider import Endpoint, launch_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SPOT = Launch("i000", "p3.8xlarge", "spot", "us-east-1b")
+PLAIN = Launch("i001", "g4dn.xlarge", "on-demand")
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[RayHead]:
+    rental = Rental(
+        run="r1",
+        endpoint=Endpoint("us-east-1"),
+        gpus={"p3.8xlarge": 4, "g4dn.xlarge": 1},
+        lease_seconds=3600.0,
+        lease_end=time.time() + 1800.0,
+        request={"ImageId": "ami-1", "SubnetId": "subnet-1"},
+        tags={"team": "a"},
+    )
+    made = RayHead(tmp_path, rental)
+    yield made
+    made.stop()
+
+
+def told(head: RayHead) -> dict[str, Any]:
+    return dict(json.loads((head.folder / "autoscaler.json").read_text()))
+
+
+def test_each_intent_has_an_instance_type_a_market_and_a_zone_of_its_own(head: RayHead) -> None:
+    head.want(SPOT)
+    head.want(PLAIN)
+    types = told(head)["available_node_types"]
+    spot, plain = types["i000"], types["i001"]
+    assert (spot["resources"]["GPU"], plain["resources"]["GPU"]) == (4, 1)
+    assert spot["node_config"]["InstanceType"] == "p3.8xlarge"
+    assert spot["node_config"]["InstanceMarketOptions"]["MarketType"] == "spot"
+    assert spot["node_config"]["Placement"] == {"AvailabilityZone": "us-east-1b"}
+    assert set(plain["node_config"]) == {"ImageId", "SubnetId", "InstanceType", "UserData"}
+    assert "--gpus 4" in spot["node_config"]["UserData"]
+    assert f"shutdown -P +{FIRST_MINUTES}\n" in plain["node_config"]["UserData"], "until renewed"
+    intents = told(head)["provider"]["intents"]
+    assert (intents["i000"]["market"], intents["i000"]["zone"]) == ("spot", "us-east-1b")
+    assert (intents["i001"]["market"], intents["i001"]["zone"]) == ("on-demand", "")
+
+
+def test_what_is_given_back_is_wanted_no_more(head: RayHead) -> None:
+    head.want(SPOT)
+    head.give_back("i000")
+    assert told(head)["available_node_types"]["i000"]["max_workers"] == 0
+    head.want(SPOT)
+    assert told(head)["available_node_types"]["i000"]["max_workers"] == 0, "an intent is spent"
+
+
+def test_asked_again_an_intent_is_the_same_to_the_letter(
+    head: RayHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head.want(SPOT)
+    before = told(head)
+    later = time.time() + 500.0
+    monkeypatch.setattr(time, "time", lambda: later)
+    head.want(SPOT)
+    assert told(head) == before
+
+
+def test_a_spot_instance_is_asked_for_once_and_ends_when_it_is_interrupted() -> None:
+    assert market_request("spot", "") == {
+        "InstanceMarketOptions": {
+            "MarketType": "spot",
+            "SpotOptions": {
+                "SpotInstanceType": "one-time",
+                "InstanceInterruptionBehavior": "terminate",
+            },
+        }
+    }
+    assert market_request("on-demand", "") == {}
+
+
+def test_tokens_differ_by_all_that_is_asked_for() -> None:
+    asked = [
+        ("r1", "i000", "p3.8xlarge", "spot", "us-east-1b"),
+        ("r1", "i000", "p3.8xlarge", "spot", ""),
+        ("r1", "i000", "p3.8xlarge", "on-demand", ""),
+        ("r1", "i001", "p3.8xlarge", "on-demand", ""),
+    ]
+    assert len({launch_token(*each) for each in asked}) == 4
+    assert launch_token(*asked[0]) == launch_token(*asked[0])
+
+
+def test_what_never_joins_is_gone_by_the_deadline(tmp_path: Path) -> None:
+    now = time.time()
+    rental = Rental("r1", Endpoint("us-east-1"), {}, 3600.0, now + 3600.0, {}, {}, 130.0, now + 125)
+    assert rental.unseen(now, now + 20.0) == 60.0, "whole minutes, and it boots first"
+    assert rental.unseen(now - 60.0, now + 20.0) == 120.0
+    assert rental.unseen(now - 900.0, now - 700.0) == 200.0, "what the budget pays for"
+    assert rental.unseen(now - 900.0, now - 880.0) == 130.0, "in any case"
+    assert rental.unseen(now + 120.0, now + 125.0) == 60.0

@@ -1,0 +1,160 @@
+"""The node provider against the emulated EC2: one intent is one instance, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from ray.autoscaler.node_launch_exception import NodeLaunchException
+
+from cloudtune.infra.aws.ec2 import Ec2, market_request
+from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
+from cloudtune.infra.provider import Endpoint, launch_token
+from cloudtune.infra.sweep import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.infra.emulator.service import Emulator
+
+LEASE = "2026-12-31T00:00:00Z"
+TAGS = {"ray-user-node-type": "i000", "ray-node-type": "worker", "ray-launch-request": "r"}
+CONFIG = {"InstanceType": "g4dn.xlarge", "ImageId": "ami-1", "UserData": "#!/bin/bash\nsleep 60\n"}
+
+
+class Bench:
+    """A provider of a run of its own, and what it wrote."""
+
+    def __init__(self, emulator: Emulator, folder: Path) -> None:
+        self.run = f"run-{folder.parent.name}-{time.time_ns()}"
+        self.endpoint = Endpoint("us-east-1", emulator.endpoint, "emulated")
+        self.ec2 = Ec2(self.endpoint)
+        self.config = folder / "autoscaler.json"
+        self.journal = Journal(folder / "provider.jsonl")
+        self.want("i000", 1)
+        self.provider = self.fresh()
+
+    def want(self, intent: str, count: int, market: str = "on-demand", zone: str = "") -> None:
+        types = {intent: {"max_workers": count}}
+        settings = {
+            "run": self.run,
+            "endpoint": vars(self.endpoint),
+            "intents": {
+                intent: {
+                    "instance_type": CONFIG["InstanceType"],
+                    "market": market,
+                    "zone": zone,
+                    "lease": LEASE,
+                }
+            },
+            "tags": {},
+            "journal": str(self.config.with_name("provider.jsonl")),
+            "config": str(self.config),
+        }
+        config = {"available_node_types": types, "provider": settings}
+        self.config.write_text(json.dumps(config))
+
+    def fresh(self) -> Ec2NodeProvider:
+        """Return a provider as a monitor that starts anew makes it."""
+        settings = json.loads(self.config.read_text())["provider"]
+        return Ec2NodeProvider(settings, self.run)
+
+    def launch(self, **more: Any) -> list[str]:
+        answer: dict[str, Any] = self.provider.create_node_with_resources_and_labels(
+            {**CONFIG, **more}, TAGS, 1, {}, {}
+        )
+        return list(answer)
+
+    def whats(self) -> list[str]:
+        return [note.what for note in self.journal.read()]
+
+
+@pytest.fixture
+def bench(emulator: Emulator, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(emulator, tmp_path)
+    yield made
+    assert sweep(made.ec2, made.run, made.journal, patience=20) == []
+
+
+def test_an_intent_is_one_instance_with_its_tags(bench: Bench) -> None:
+    (instance,) = bench.launch()
+    (found,) = bench.ec2.ours(bench.run)
+    assert (found.id, found.intent, found.lease) == (instance, "i000", LEASE)
+    assert bench.whats() == ["asking", "launched"]
+    assert bench.provider.non_terminated_nodes({"ray-node-type": "worker"}) == [instance]
+    assert bench.provider.non_terminated_nodes({"ray-node-type": "head"}) == [
+        head_instance(bench.run)
+    ]
+
+
+def test_an_intent_is_launched_in_its_own_market_and_zone(bench: Bench) -> None:
+    bench.want("i000", 1, "spot", "us-east-1b")
+    (instance,) = bench.launch(**market_request("spot", "us-east-1b"))
+    answer = bench.ec2._client.describe_instances(InstanceIds=[instance])
+    (found,) = answer["Reservations"][0]["Instances"]
+    assert found["InstanceLifecycle"] == "spot"
+    assert found["Placement"]["AvailabilityZone"] == "us-east-1b"
+    assert found["ClientToken"] == launch_token(
+        bench.run, "i000", "g4dn.xlarge", "spot", "us-east-1b"
+    )
+
+
+def test_asked_again_by_a_new_monitor_it_is_the_same_instance(bench: Bench) -> None:
+    first = bench.launch()
+    bench.provider = bench.fresh()
+    assert bench.launch() == first
+    assert len(bench.ec2.ours(bench.run)) == 1
+
+
+def test_a_lost_answer_buys_nothing_twice(bench: Bench) -> None:
+    lost = iter([True, True])
+
+    def lose(**_: object) -> None:
+        if next(lost, False):
+            raise EndpointConnectionError(endpoint_url="http://127.0.0.1")
+
+    launcher = cast("Ec2", bench.provider._ec2)._launcher
+    launcher.meta.events.register("after-call.ec2.RunInstances", lose)
+    (instance,) = bench.launch()
+    assert [found.id for found in bench.ec2.ours(bench.run)] == [instance]
+    assert bench.whats() == ["asking", "unanswered", "unanswered", "launched"]
+
+
+def test_an_intent_whose_instance_ended_is_spent(bench: Bench) -> None:
+    bench.launch()
+    bench.provider.non_terminated_nodes({})
+    bench.provider.terminate_nodes([found.id for found in bench.ec2.ours(bench.run)])
+    with pytest.raises(NodeLaunchException, match="launched and ended"):
+        bench.launch()
+    assert bench.whats() == ["asking", "launched", "returning"]
+
+
+def test_an_intent_that_was_given_back_is_never_asked_for(bench: Bench) -> None:
+    bench.want("i000", 0)
+    with pytest.raises(NodeLaunchException, match="given back"):
+        bench.launch()
+    assert bench.whats() == []
+
+
+def test_a_sweep_waits_for_what_ec2_does_not_list_yet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch whose answer never came may show up seconds later."""
+    bench.journal.write(Note(time.time(), "asking", "i000"))
+    hidden = iter([True, True, True])
+    real = bench.ec2.ours
+
+    def ours(run: str | None = None, *, ended: bool = True) -> list[Any]:
+        return [] if next(hidden, False) else real(run, ended=ended)
+
+    bench.ec2.run_instance("t", {"cloudtune:run": bench.run, "cloudtune:intent": "i000"}, CONFIG)
+    monkeypatch.setattr(bench.ec2, "ours", ours)
+    monkeypatch.setattr("cloudtune.infra.sweep._LISTED_SECONDS", 4.0)
+    assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
+    assert [found.state for found in real(bench.run)] == ["terminated"] or [
+        found.state for found in real(bench.run)
+    ] == ["shutting-down"]

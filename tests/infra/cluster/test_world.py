@@ -1,0 +1,151 @@
+"""Which checkpoints a real run keeps, and what the next controller hears of its sessions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from cloudtune.commands import StartTrial
+from cloudtune.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
+from cloudtune.infra.cluster import world as ray_world
+from cloudtune.infra.cluster.world import CloudWorld
+from cloudtune.infra.node.messages import Described, Epoch, Gone, Lost, Message, Ready, Training
+from cloudtune.trial import Slice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from cloudtune.events import Event
+    from cloudtune.infra.node.messages import Body
+
+
+class Deaf:
+    """A session that notes what it is told may go."""
+
+    def __init__(self, *_: Any) -> None:
+        self.kept: list[int] = []
+
+    def start(self) -> None:
+        """Begin nothing."""
+
+    def acknowledge(self, epoch: int) -> None:
+        self.kept.append(epoch)
+
+
+def world_in(folder: Path) -> CloudWorld:
+    """Return a world that is not entered: no cluster, no thread."""
+    rental = SimpleNamespace(run="a-run")
+    head = cast("Any", SimpleNamespace(alive=lambda: True, running=True, rental=rental))
+    training = Training("train.py:train", "loss", "min", 9, str(folder), 0)
+    return CloudWorld(head, cast("Any", None), training, folder, 0.0)
+
+
+def cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CloudWorld:
+    """Return a world in which a trial trains, and its clone starts from its fifth epoch."""
+    monkeypatch.setattr(ray_world, "TrialSession", Deaf)
+    world = world_in(tmp_path)
+    world.apply(StartTrial("parent.1", "parent", {}, 1.0, (), None, 0, 9))
+    world.apply(StartTrial("clone.1", "clone", {}, 1.0, (), "s/parent/epoch-00005", 5, 9))
+    return world
+
+
+def kept(world: CloudWorld, *events: Event) -> int:
+    """Return from which epoch on the parent's checkpoints stay after its eighth."""
+    saved = EpochDone(1.0, "parent.1", 8, {}, "s/parent/epoch-00008", 1.0)
+    for event in (*events, saved):
+        world.emit(lambda _at, event=event: event)  # type: ignore[misc]
+        world.next_event()
+    world._acknowledge()
+    return cast("Deaf", world._sessions["parent.1"]).kept[-1]
+
+
+def test_a_clone_that_is_lost_finds_its_parents_checkpoint_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for event in (TrialLost(0.0, "clone.1", "gone"), TrialStopped(0.0, "clone.1")):
+        assert kept(cloned(tmp_path, monkeypatch), event) == 5
+    unsaved = EpochDone(0.0, "clone.1", 6, {}, None, 1.0)
+    assert kept(cloned(tmp_path, monkeypatch), unsaved) == 5
+
+
+def test_a_clone_with_a_checkpoint_of_its_own_needs_its_parents_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = EpochDone(0.0, "clone.1", 6, {}, "s/clone/epoch-00006", 1.0)
+    for event in (saved, TrialFailed(0.0, "clone.1", "boom", "")):
+        assert kept(cloned(tmp_path, monkeypatch), event) == 8
+
+
+# ---- taking over -------------------------------------------------------------------------
+
+START = StartTrial("t00.1", "t00", {}, 1.0, (Slice("i-1", 1.0),), None, 0, 2)
+REPORT = {"epoch": 1, "metrics": {"loss": 0.5}, "checkpoint": None, "seconds": 2.0}
+
+
+class Left:
+    """A world in which another controller has left a session, and its agent's calls."""
+
+    def __init__(self, folder: Path, *ready: int) -> None:
+        self.world = world_in(folder)
+        self.calls: list[tuple[object, ...]] = []
+        self.settled: list[int] = []
+        self.world._agents = cast("Any", SimpleNamespace(call=self._call))
+        self.world._found = {"i-1": {"t00.1": Described(frozenset(ready), 1, 2, False, 3)}}
+
+    def _call(self, *arguments: object) -> str:
+        self.calls.append(arguments)
+        return ""
+
+    def hear(self, number: int, body: Body) -> None:
+        message = Message(number, "t00.1", 0, body)
+        self.world._hear("i-1", message, lambda: self.settled.append(number))
+
+    def events(self, count: int) -> list[Event | None]:
+        return [self.world.next_event() for _ in range(count)]
+
+
+def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
+    left = Left(tmp_path)
+    left.hear(1, Ready())
+    left.hear(2, Epoch(REPORT))
+    left.world.adopt(START)
+    started, done = left.events(2)
+    assert isinstance(started, TrialStarted)
+    assert isinstance(done, EpochDone)
+    assert left.settled == [1], "the second event isn't dealt with yet"
+    left.hear(3, Lost("killed"))
+    left.hear(4, Gone())
+    (lost,) = left.events(1)
+    assert isinstance(lost, TrialLost)
+    assert left.settled == [1, 2]
+    left.world._acknowledge()
+    assert left.settled == [1, 2, 3, 4]
+
+
+def test_what_was_acknowledged_by_the_last_controller_is_known_from_the_agent(
+    tmp_path: Path,
+) -> None:
+    left = Left(tmp_path, 0)
+    left.world.adopt(START)
+    assert isinstance(left.events(1)[0], TrialStarted)
+    left.hear(4, Epoch(REPORT))
+    assert isinstance(left.events(1)[0], EpochDone)
+
+
+def test_a_session_that_nobody_knows_is_lost_and_nobody_is_to_blame(tmp_path: Path) -> None:
+    left = Left(tmp_path)
+    left.world._found = {"i-1": {}}
+    left.world.adopt(START)
+    (lost,) = left.events(1)
+    assert isinstance(lost, TrialLost)
+    assert lost.blameless
+    assert left.calls == []
+
+
+def test_a_session_that_nobody_wants_is_ended(tmp_path: Path) -> None:
+    left = Left(tmp_path, 0)
+    assert set(left.world.sessions_alive()) == {"t00.1"}
+    left.world.disown("t00.1")
+    assert left.calls == [("i-1", "stop", "t00.1")]

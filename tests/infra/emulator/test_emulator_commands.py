@@ -1,0 +1,204 @@
+"""`cloudtune emulator`: what it does to a running emulator, and how it says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from cloudtune.cli.emulator import emulator as command
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.service import (
+    FAULTS_VARIABLE,
+    ensure_emulator,
+    find_emulator,
+    stop_emulator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from mypy_boto3_ec2 import EC2Client
+
+    from cloudtune.infra.emulator.service import Emulator
+
+    Eventually = Callable[[Callable[[], object]], None]
+    Launch = Callable[..., str]
+
+AT_START = [{"kind": "slow-boot", "type": "p3.8xlarge", "seconds": 500}]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An emulator at the place of a user's, started with faults of a file."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "faults.json").write_text(json.dumps(AT_START))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FAULTS_VARIABLE, str(home / "faults.json"))
+        yield ensure_emulator(home / "emulator", boot_seconds=0.1)
+    assert stop_emulator(home / "emulator", only_if_idle=False)
+
+
+@pytest.fixture
+def control(running: Emulator, monkeypatch: pytest.MonkeyPatch) -> EmulatorControl:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(running.home.parent))
+    return EmulatorControl(running.endpoint)
+
+
+@pytest.fixture
+def launch(running: Emulator, ec2_client: Callable[[str], EC2Client]) -> Iterator[Launch]:
+    """Launch instances, which are ended with the test."""
+    ec2, made = ec2_client(running.endpoint), list[str]()
+
+    def one(market: str = "spot") -> str:
+        request: Any = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge", "UserData": "sleep 600"}
+        if market == "spot":
+            request["InstanceMarketOptions"] = {"MarketType": "spot"}
+        answer = ec2.run_instances(MinCount=1, MaxCount=1, **request)
+        made.append(answer["Instances"][0]["InstanceId"])
+        return made[-1]
+
+    yield one
+    if made:
+        ec2.terminate_instances(InstanceIds=made)
+
+
+def ask(*words: object) -> str:
+    """Return what a command prints."""
+    answer = CliRunner().invoke(command, [*map(str, words)], catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    return answer.output
+
+
+def refused(*words: object) -> str:
+    """Return the message that a mistake gets."""
+    with pytest.raises(UsageError) as caught:
+        CliRunner().invoke(command, [*map(str, words)], catch_exceptions=False)
+    return str(caught.value)
+
+
+def test_it_starts_with_the_faults_of_the_file_that_the_environment_names(
+    control: EmulatorControl,
+) -> None:
+    (fault,) = control.faults()
+    assert fault.items() >= AT_START[0].items()
+    said = ask("status")
+    assert f"{control.endpoint}, pid " in said
+    assert "instances: 0 alive, 0 ended" in said
+    assert '{"kind": "slow-boot", ' in said
+
+
+def test_a_mistake_in_that_file_is_told_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.json").write_text('[{"kind": "slowboot"}]')
+    monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path / "bad.json"))
+    with pytest.raises(UsageError, match=r"CLOUDTUNE_EMULATOR_FAULTS: .*fault 1: kind: no fault"):
+        ensure_emulator(tmp_path / "emulator")
+    assert not (tmp_path / "emulator" / "emulator.log").exists()
+
+
+def test_without_an_emulator_every_command_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    for words in [("status",), ("faults",), ("capacity", "g5.xlarge", 1), ("kill", "i-1")]:
+        assert refused(*words).startswith(f"no emulator runs in {tmp_path}/emulator; ")
+    assert refused("clock", "+1m").startswith("no emulator runs")
+    assert ask("stop") == "the emulator is stopped\n"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CloudtuneError, match=r"no emulator answers at http://127\.0\.0\.1:9"):
+        EmulatorControl("http://127.0.0.1:9").ping()
+
+
+def test_one_is_started_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    assert ask("start", "--boot", "1s").startswith("the emulator serves http://127.0.0.1:")
+    try:
+        assert refused("start", "--boot", "2s").startswith("the emulator runs already")
+        assert ask("start").startswith("the emulator serves")
+    finally:
+        assert ask("stop") == "the emulator is stopped\n"
+    assert find_emulator(tmp_path / "emulator") is None
+
+
+def test_faults_of_a_file_replace_the_others_or_are_added(
+    control: EmulatorControl, tmp_path: Path
+) -> None:
+    path = tmp_path / "more.json"
+    path.write_text('[{"kind": "no-boot", "times": 3}]')
+    assert [each["kind"] for each in control.faults()] == ["slow-boot"]
+    ask("faults", path, "--add")
+    assert [each["kind"] for each in control.faults()] == ["slow-boot", "no-boot"]
+    assert '"times": 3' in ask("faults", path)
+    assert [each["kind"] for each in control.faults()] == ["no-boot"]
+    assert ask("faults", "--clear") == "faults to come: none\n"
+    assert refused("faults", path, "--clear").startswith("--clear sets no faults")
+    assert refused("faults", "--add").startswith("--add needs a FILE")
+    path.write_text('[{"kind": "no-boot", "time": 3}]')
+    assert "more.json: fault 1: no-boot has no field 'time'" in refused("faults", path)
+    with pytest.raises(UsageError, match=r"^fault 1: kind: no fault is called 'x'"):
+        control.replace([{"kind": "x"}])
+
+
+def test_capacity_and_quota_are_set_and_lifted(control: EmulatorControl) -> None:
+    ask("capacity", "g4dn.*:spot:us-east-1a", 2)
+    ask("quota", "spot", 64)
+    capacity, quota = control.faults()
+    assert list(capacity.values()) == ["capacity", "g4dn.*", "spot", "us-east-1a", 2]
+    assert list(quota.values()) == ["quota", "*", "spot", "*", 64]
+    ask("capacity", "g4dn.*:spot:us-east-1a", "any")
+    assert ask("quota", "spot", "any") == "faults to come: none\n"
+    assert "Did you mean 'g5.xlarge'?" in refused("capacity", "g5.xlrge", 1)
+    assert "Did you mean 'spot'?" in refused("capacity", "g5.xlarge:sport", 1)
+    assert refused("capacity", "g5.xlarge", "few").startswith("'few' is no number")
+    assert refused("capacity", "a:b:c:d", 1).startswith("'a:b:c:d' is no pool")
+
+
+def test_spot_is_reclaimed_with_or_without_notice(
+    control: EmulatorControl, launch: Launch, eventually: Eventually
+) -> None:
+    first, second, third = launch(), launch(), launch("on-demand")
+    eventually(lambda: {each["state"] for each in control.instances()} >= {"running"})
+    assert ask("reclaim", first) == f"{first} is taken back in 2m\n"
+    assert "taken back in" in ask("status")
+    ask("reclaim", first, "--notice", "50m")
+    ask("reclaim", second, "--no-notice")
+    eventually(lambda: control.instance(second)["state"] == "terminated")
+    assert control.instance(first)["state"] in ("pending", "running")
+    assert refused("reclaim", third) == f"{third} is on demand: AWS takes back only spot instances"
+    assert refused("reclaim", second) == f"instance {second} is terminated already"
+    assert refused("reclaim", first, "--no-notice", "--notice", "2m").startswith("--notice and")
+    assert "has no unit" in refused("reclaim", first, "--notice", "120")
+
+
+def test_a_node_is_killed_frozen_and_thawed(
+    control: EmulatorControl, launch: Launch, eventually: Eventually
+) -> None:
+    dead, frozen = launch(), launch()
+    eventually(lambda: control.instance(frozen)["pid"] and control.instance(dead)["pid"])
+    ask("kill", dead[:12])
+    assert ask("freeze", frozen).startswith(f"{frozen} stands still; ")
+    said = ask("status")
+    assert "running  dead" in said
+    assert "running  frozen" in said
+    ask("thaw", frozen)
+    assert control.instance(frozen)["health"] == "well"
+    wrong = frozen[:-1] + ("0" if frozen[-1] != "0" else "1")
+    assert f"Did you mean '{frozen}'?" in refused("kill", wrong)
+    assert "write one out" in refused("kill", "i-")
+
+
+def test_the_clock_is_moved_forward_and_back(control: EmulatorControl) -> None:
+    assert ask("clock", "+10m") == "the emulator's clock is 10m fast\n"
+    assert "its clock is 10m fast" in ask("status")
+    assert ask("clock", "-15m") == "the emulator's clock is 5m slow\n"
+    assert ask("clock", "5m") == "the emulator's clock is right\n"
+    assert refused("clock", "10").startswith("'10' has no unit")
+    status = json.loads(ask("status", "-o", "json"))
+    assert status["clock"] == pytest.approx(0)
+    assert status["faults"] == control.faults()

@@ -1,0 +1,220 @@
+"""Faults as people write them: what is read, what is refused and how, and what chance picks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.emulator.fault_files import parse_fault, parse_faults, read_faults
+from cloudtune.infra.emulator.faults import (
+    KINDS,
+    CallError,
+    Capacity,
+    Fault,
+    Hidden,
+    Kill,
+    Pool,
+    Reclaim,
+    SlowBoot,
+    fate_of,
+    told,
+)
+from cloudtune.infra.emulator.pools import Held, Wanted, find_room
+from cloudtune.infra.emulator.requests import Ec2Error
+from cloudtune.infra.emulator.scenario import Scenario
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = st.floats(0, 1e6)
+OFTEN = {"times": st.none() | st.integers(0, 9), "rate": st.floats(0, 1), "seed": st.integers()}
+CALLS = {"action": st.sampled_from(["RunInstances", "Describe*", "*"]), **OFTEN}
+WHERE = {
+    "type": st.sampled_from(["*", "g5.xlarge", "g4dn.*"]),
+    "market": st.sampled_from(["*", "spot", "on-demand"]),
+    "zone": st.sampled_from(["*", "us-east-1a"]),
+}
+LAUNCHES = {**WHERE, **OFTEN}
+COUNT = st.none() | st.integers(0, 99)
+FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "error": {**CALLS, "code": st.text(min_size=1), "message": st.text()},
+    "lost-answer": {**CALLS, "answer": st.sampled_from(["reset", "InternalError"])},
+    "throttle": {"action": CALLS["action"], "burst": st.none() | SECONDS},
+    "capacity": {**WHERE, "instances": COUNT},
+    "quota": {**WHERE, "vcpus": COUNT},
+    "slow-boot": {**LAUNCHES, "seconds": SECONDS},
+    "no-boot": LAUNCHES,
+    "failed-boot": LAUNCHES,
+    "slow-end": {**LAUNCHES, "seconds": SECONDS},
+    "hidden": {**LAUNCHES, "calls": st.integers(0, 9), "seconds": SECONDS},
+    "reclaim": {**LAUNCHES, "after": SECONDS, "notice": SECONDS},
+    "kill": {**LAUNCHES, "after": SECONDS},
+    "freeze": {**LAUNCHES, "after": SECONDS},
+}
+
+
+@st.composite
+def written(draw: st.DrawFn) -> dict[str, Any]:
+    """A fault as JSON has it."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    return {"kind": kind, **draw(st.fixed_dictionaries(FIELDS[kind]))}
+
+
+@given(written())
+def test_what_is_told_of_a_fault_reads_as_the_same_fault(given_fault: dict[str, Any]) -> None:
+    fault = parse_fault(json.loads(json.dumps(given_fault)))
+    assert parse_fault(json.loads(json.dumps(told(fault)))) == fault
+    assert told(fault).items() >= given_fault.items()
+
+
+def test_every_kind_is_drawn_above() -> None:
+    assert FIELDS.keys() == KINDS.keys()
+
+
+def test_an_error_without_a_kind_strikes_once_and_by_chance_without_end() -> None:
+    plain = {"action": "RunInstances", "code": "InternalError"}
+    assert parse_fault(plain) == CallError(action="RunInstances", code="InternalError", times=1)
+    random = parse_fault({**plain, "rate": 0.5})
+    assert isinstance(random, CallError)
+    assert random.times is None
+    boots = parse_fault({"kind": "slow-boot", "seconds": 9})
+    assert boots == SlowBoot(seconds=9, times=None)
+
+
+@pytest.mark.parametrize(
+    ("given_fault", "message"),
+    [
+        ("ice", "a fault is an object with a kind, not 'ice'"),
+        ({"kind": "capacty"}, r"kind: no fault is called 'capacty'.*Did you mean 'capacity'\?"),
+        ({"kind": 3}, "kind: no fault is called 3"),
+        ({"kind": "capacity"}, "capacity needs 'instances'"),
+        ({}, "error needs 'action' and 'code'"),
+        (
+            {"kind": "slow-boot", "second": 3},
+            r"slow-boot has no field 'second'; .*Did you mean 'seconds'\?",
+        ),
+        ({"kind": "slow-boot", "seconds": "3m"}, "seconds: '3m' is not a number of seconds from 0"),
+        ({"kind": "slow-boot", "seconds": -1}, "seconds: -1 is not a number of seconds from 0"),
+        ({"kind": "no-boot", "rate": 2}, "rate: 2 is not a share from 0 to 1"),
+        ({"kind": "no-boot", "times": True}, "times: true is not a whole number from 0 up, or nul"),
+        ({"kind": "capacity", "type": "g5.xlarg"}, r"EC2 has no 'g5.xlarg'. Did you mean 'g5.xlar"),
+        ({"kind": "capacity", "type": "m7.*"}, "type: nothing that EC2 has fits the pattern 'm7.*"),
+        ({"kind": "quota", "market": "spott"}, r"there is no 'spott'; .*Did you mean 'spot'\?"),
+        (
+            {"action": "RunInstance", "code": "X"},
+            r"action: EC2 has no 'RunInstance'. Did you mean 'RunInstances'\?",
+        ),
+        ({"kind": "lost-answer", "answer": "500"}, "answer: '500' is not one of reset, InternalEr"),
+        ({"action": "*", "code": "X", "match": []}, "match: .* is not an object of parameters"),
+    ],
+)
+def test_a_mistake_gets_one_message_that_names_it(given_fault: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_fault(given_fault)
+
+
+def test_a_file_is_named_with_its_line_or_the_number_of_the_fault(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    with pytest.raises(UsageError, match=r"faults\.json: can't be read: .*No such file"):
+        read_faults(path)
+    path.write_text('[\n {"kind": "no-boot"},\n oops]')
+    with pytest.raises(UsageError, match=r"faults\.json:3: not JSON: Expecting value"):
+        read_faults(path)
+    path.write_text('[{"kind": "no-boot"}, {"kind": "no-boots"}]')
+    with pytest.raises(UsageError, match=r"faults\.json: fault 2: kind: no fault is called"):
+        read_faults(path)
+    path.write_text('{"kind": "no-boot"}')
+    with pytest.raises(UsageError, match=r"faults\.json: faults are a list of objects, not \{"):
+        read_faults(path)
+
+
+def test_a_limit_takes_the_place_of_the_one_for_the_same_pool_and_null_lifts_it() -> None:
+    scenario = Scenario(lambda: 0.0)
+    here, there = {"type": "g5.xlarge"}, {"type": "g5.xlarge", "market": "spot"}
+
+    def add(where: dict[str, str], instances: int | None) -> list[tuple[str, int | None]]:
+        scenario.add(parse_faults([{"kind": "capacity", **where, "instances": instances}]))
+        return [(limit.market, limit.instances) for limit in scenario.capacities()]
+
+    assert add(here, 3) == [("*", 3)]
+    assert add(there, 1) == [("*", 3), ("spot", 1)]
+    assert add(here, 4) == [("spot", 1), ("*", 4)]
+    assert add(there, None) == [("*", 4)]
+
+
+def test_a_fault_strikes_as_often_as_it_should() -> None:
+    scenario, pool = Scenario(lambda: 0.0), Pool("g5.xlarge", "spot", "us-east-1a")
+    scenario.replace([Kill(times=2, after=5), Reclaim(type="g6.*"), Hidden(times=0, calls=1)])
+    struck = [[type(fault) for fault in scenario.befall(pool)] for _ in range(4)]
+    assert struck == [[Kill], [Kill], [], []]
+    assert [fault["kind"] for fault in scenario.report()["faults"]] == ["reclaim"]
+
+
+@given(rate=st.floats(0, 1), seed=st.integers())
+def test_chance_picks_about_its_share_and_always_the_same(rate: float, seed: int) -> None:
+    fault = Kill(rate=rate, seed=seed)
+    struck = [fault.strikes(number) for number in range(400)]
+    assert abs(sum(struck) / 400 - rate) < 0.15
+    assert struck == [Kill(rate=rate, seed=seed).strikes(number) for number in range(400)]
+
+
+def test_of_two_faults_about_the_same_the_later_counts_and_blows_fall_in_order() -> None:
+    fate = fate_of([SlowBoot(seconds=1), Kill(after=9), SlowBoot(seconds=2), Reclaim(after=3)])
+    assert fate.boot_seconds == 2
+    assert [blow.after for blow in fate.blows] == [3, 9]
+
+
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
+
+
+@given(
+    limits=st.lists(
+        st.tuples(st.sampled_from(["*", *ZONES]), st.sampled_from(["*", "spot"]), COUNT), max_size=4
+    ),
+    there=st.lists(st.tuples(st.sampled_from(ZONES), st.sampled_from(["spot", "on-demand"]))),
+    zone=st.sampled_from(["", *ZONES]),
+    least=st.integers(1, 4),
+    more=st.integers(0, 4),
+)
+def test_a_launch_never_leaves_a_pool_with_more_than_it_holds(
+    limits: list[tuple[str, str, int | None]],
+    there: list[tuple[str, Any]],
+    zone: str,
+    least: int,
+    more: int,
+) -> None:
+    kind = "g5.xlarge"
+    capacities = [Capacity(type=kind, market=m, zone=z, instances=n) for z, m, n in limits]
+    held = [Held(Pool(kind, market, place), 4, runs=True) for place, market in there]
+    wanted = Wanted(kind, "spot", zone, least, least + more, vcpus=4)
+    try:
+        place, count = find_room(wanted, held, capacities, ZONES)
+    except Ec2Error:
+        places = [zone] if zone else ZONES
+        assert all(overfull(capacities, held, kind, each, least) for each in places)
+    else:
+        assert place == zone or not zone
+        assert least <= count <= least + more
+        assert not overfull(capacities, held, kind, place, count)
+
+
+def overfull(
+    capacities: list[Capacity], held: list[Held], kind: str, place: str, count: int
+) -> bool:
+    """Whether so many more would break a limit that is about them."""
+    pool = Pool(kind, "spot", place)
+    return any(
+        limit.instances is not None
+        and limit.fits(pool)
+        and sum(limit.fits(each.pool) for each in held) + count > limit.instances
+        for limit in capacities
+    )
+
+
+def test_every_kind_of_fault_is_a_fault() -> None:
+    assert set(KINDS.values()) == set(Fault.__args__)

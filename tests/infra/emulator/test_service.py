@@ -1,0 +1,353 @@
+"""The emulated EC2 as its clients see it: real server, real boto3, real machines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from botocore.exceptions import ClientError
+
+from cloudtune.infra.aws.ec2 import market_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+    from cloudtune.infra.emulator.service import Emulator
+
+    Eventually = Callable[[Callable[[], object]], None]
+
+SLEEPER = "#!/bin/bash\necho cloudtune-node ready\nexec sleep 600\n"
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing(emulator: Emulator, ec2: EC2Client) -> Iterator[None]:
+    yield
+    ids = [instance["InstanceId"] for instance in describe(ec2) if is_live(instance)]
+    if ids:
+        ec2.terminate_instances(InstanceIds=ids)
+    control(emulator, "faults", [])
+
+
+def launch(ec2: EC2Client, count: int = 1, script: str = SLEEPER, **more: Any) -> list[str]:
+    request = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge", "MinCount": 1, **more}
+    answer = ec2.run_instances(MaxCount=count, UserData=script, **request)
+    return [instance["InstanceId"] for instance in answer["Instances"]]
+
+
+def describe(ec2: EC2Client, *ids: str) -> list[InstanceTypeDef]:
+    answer = ec2.describe_instances(InstanceIds=ids)
+    return [instance for each in answer["Reservations"] for instance in each["Instances"]]
+
+
+def states(ec2: EC2Client, ids: Sequence[str]) -> set[str]:
+    return {instance["State"]["Name"] for instance in describe(ec2, *ids)}
+
+
+def is_live(instance: InstanceTypeDef) -> bool:
+    return instance["State"]["Name"] in ("pending", "running")
+
+
+def control(emulator: Emulator, path: str, body: object = None, method: str = "") -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    url = f"{emulator.endpoint}/_cloudtune/{path}"
+    request = urllib.request.Request(url, data, method=method or ("POST" if data else "GET"))
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return json.load(response)
+
+
+def record(emulator: Emulator, instance_id: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = control(emulator, "instances")
+    return next(each for each in found if each["id"] == instance_id)
+
+
+def console(emulator: Emulator, instance_id: str) -> str:
+    path = emulator.home / "instances" / instance_id / "console.log"
+    return path.read_text() if path.exists() else ""
+
+
+def code_of(caught: pytest.ExceptionInfo[ClientError]) -> str:
+    return caught.value.response["Error"]["Code"]
+
+
+def test_it_starts_max_count_and_boots_after_a_delay(
+    ec2: EC2Client, eventually: Eventually
+) -> None:
+    before = time.time()
+    ids = launch(ec2, count=3)
+    assert len(ids) == 3
+    assert states(ec2, ids) == {"pending"}
+    eventually(lambda: states(ec2, ids) == {"running"})
+    first = describe(ec2, *ids)[0]
+    assert time.time() - before >= 0.4
+    assert abs(first["LaunchTime"].timestamp() - before) < 2
+    assert first["PrivateIpAddress"] == "127.0.0.1"
+
+
+def test_types_without_a_price_do_not_exist(ec2: EC2Client) -> None:
+    with pytest.raises(ClientError, match=r"types do not exist: \[x9\.huge\]") as caught:
+        launch(ec2, InstanceType="x9.huge")
+    assert code_of(caught) == "InvalidParameterValue"
+
+
+def test_filters_by_tag_state_and_token(ec2: EC2Client, eventually: Eventually) -> None:
+    tags: Any = [{"ResourceType": "instance", "Tags": [{"Key": "cloudtune:run", "Value": "r1"}]}]
+    mine = launch(ec2, TagSpecifications=tags, ClientToken="mine")
+    launch(ec2)
+    eventually(lambda: states(ec2, mine) == {"running"})
+
+    def found(name: str, value: str) -> list[str]:
+        by_tag: Any = {"Name": "tag:cloudtune:run", "Values": ["r1"]}
+        answer = ec2.describe_instances(Filters=[by_tag, {"Name": name, "Values": [value]}])
+        return [i["InstanceId"] for each in answer["Reservations"] for i in each["Instances"]]
+
+    assert found("instance-state-name", "running") == mine
+    assert found("instance-state-name", "pending") == []
+    assert found("client-token", "mine") == mine
+
+
+def test_a_token_is_replayed_until_it_is_used_otherwise_or_its_instance_is_gone(
+    ec2: EC2Client,
+) -> None:
+    first = launch(ec2, count=2, ClientToken="intent-1")
+    assert launch(ec2, count=2, ClientToken="intent-1") == first
+    with pytest.raises(ClientError) as caught:
+        launch(ec2, count=3, ClientToken="intent-1")
+    assert code_of(caught) == "IdempotentParameterMismatch"
+
+    ec2.terminate_instances(InstanceIds=first[:1])
+    with pytest.raises(ClientError) as caught:
+        launch(ec2, count=2, ClientToken="intent-1")
+    assert code_of(caught) == "IdempotentInstanceTerminated"
+    assert launch(ec2, ClientToken="intent-2") != first
+
+
+def test_user_data_runs_in_a_clean_environment_of_its_own(
+    emulator: Emulator,
+    ec2: EC2Client,
+    eventually: Eventually,
+) -> None:
+    script = "#!/bin/bash\nenv\npwd\necho TEMP ${#TMPDIR} $(stat -c %a $TMPDIR)\necho the end\n"
+    (instance,) = launch(ec2, script=script)
+    eventually(lambda: "the end" in console(emulator, instance))
+    said = console(emulator, instance)
+    assert f"HOME={emulator.home}/instances/{instance}\n" in said
+    assert f"AWS_ENDPOINT_URL={emulator.endpoint}\n" in said
+    assert "AWS_DEFAULT_REGION=us-east-1\n" in said
+    assert "CLOUDTUNE_EPOCH_HOOK=cloudtune.infra.emulator.pacing:pacer_from_env\n" in said
+    assert "PYTEST_CURRENT_TEST" not in said
+    assert "CLOUDTUNE_HOME" not in said
+    length, mode = said.split("TEMP ")[1].split()[:2]
+    assert int(length) <= 40, "Ray's sockets need short paths"
+    assert mode == "700"
+    # Its processes are over; the instance is not, as on EC2.
+    assert states(ec2, [instance]) == {"running"}
+
+
+def test_the_pace_can_be_switched_off_by_a_tag(
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
+) -> None:
+    tags: Any = [{"ResourceType": "instance", "Tags": [{"Key": "cloudtune:pace", "Value": "off"}]}]
+    (instance,) = launch(ec2, script="env; echo the end", TagSpecifications=tags)
+    eventually(lambda: "the end" in console(emulator, instance))
+    assert "CLOUDTUNE_PACE" not in console(emulator, instance)
+    assert record(emulator, instance)["tags"] == {"cloudtune:pace": "off"}
+
+
+def test_terminate_kills_every_process_even_of_another_session(
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
+) -> None:
+    script = """#!/bin/bash
+sleep 600 & echo child $!
+setsid sh -c 'echo daemon $$; exec sleep 600' &
+setsid env -i sh -c 'echo stripped $$; exec sleep 600' &
+env -i sh -c 'echo session $$; exec sleep 600' & disown
+wait
+"""
+    (instance,) = launch(ec2, script=script)
+    eventually(lambda: console(emulator, instance).count("\n") == 4)
+    pids = [int(line.split()[1]) for line in console(emulator, instance).splitlines()]
+    pids.append(record(emulator, instance)["pid"])
+    processes = [psutil.Process(pid) for pid in pids]
+    temp = (emulator.home / "instances" / instance / "tmp").resolve()
+    assert temp.is_dir()
+
+    answer = ec2.terminate_instances(InstanceIds=[instance])
+    assert answer["TerminatingInstances"][0]["CurrentState"]["Name"] == "shutting-down"
+    eventually(lambda: states(ec2, [instance]) == {"terminated"})
+
+    assert [p for p in processes if p.is_running() and p.status() != "zombie"] == []
+    assert not temp.exists()
+    gone = describe(ec2, instance)[0]
+    assert gone["StateTransitionReason"].startswith("User initiated (2")
+    assert gone["StateTransitionReason"].endswith(" GMT)")
+    kept = record(emulator, instance)
+    assert kept["state"] == "terminated"
+    times = [kept[f"{what}_at"] for what in ("launched", "booted", "shutting_down", "terminated")]
+    assert times == sorted(times)
+    ec2.terminate_instances(InstanceIds=[instance])  # again: no error, and it stays as it is
+    assert record(emulator, instance) == kept
+
+
+def test_terminating_a_pending_instance_never_boots_it(
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
+) -> None:
+    (instance,) = launch(ec2)
+    ec2.terminate_instances(InstanceIds=[instance])
+    eventually(lambda: states(ec2, [instance]) == {"terminated"})
+    assert record(emulator, instance)["booted_at"] is None
+
+
+def test_four_boot_at_a_time(emulator: Emulator, ec2: EC2Client, eventually: Eventually) -> None:
+    script = "#!/bin/bash\nread -t 600 < <(sleep 600) & while ! [ -e go ]; do sleep 0.05; done\n"
+    ids = launch(ec2, count=6, script=script + "echo cloudtune-node ready\nwait\n")
+
+    def booted() -> list[str]:
+        return [i for i in ids if record(emulator, i)["booted_at"] is not None]
+
+    eventually(lambda: len(booted()) == 4)
+    assert states(ec2, ids) == {"running"}
+    (emulator.home / "instances" / booted()[0] / "go").touch()
+    eventually(lambda: len(booted()) == 5)
+    ec2.terminate_instances(InstanceIds=booted()[:1] + booted()[1:2])
+    eventually(lambda: len(booted()) == 6)
+
+
+def test_shutdown_on_the_machine_terminates_it(
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
+) -> None:
+    script = """#!/bin/bash
+shutdown -P +60; shutdown -c; shutdown --wrong || echo refused
+shutdown -P now; sleep 600
+"""
+    (instance,) = launch(ec2, script=script, InstanceInitiatedShutdownBehavior="terminate")
+    eventually(lambda: states(ec2, [instance]) == {"terminated"})
+    said = console(emulator, instance)
+    assert "Shutdown scheduled" in said
+    assert "Shutdown cancelled" in said
+    assert "refused" in said
+    gone = describe(ec2, instance)[0]
+    assert gone["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert "Client.InstanceInitiatedShutdown" in gone["StateTransitionReason"]
+
+
+def test_without_the_terminate_behaviour_shutdown_only_stops(
+    ec2: EC2Client, eventually: Eventually
+) -> None:
+    (instance,) = launch(ec2, script="shutdown -P +0; sleep 600")
+    eventually(lambda: states(ec2, [instance]) == {"stopped"})
+    ec2.terminate_instances(InstanceIds=[instance])
+    eventually(lambda: states(ec2, [instance]) == {"terminated"})
+
+
+def test_a_machine_reads_its_metadata(
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
+) -> None:
+    script = """#!/bin/bash
+python - <<'END'
+import os, urllib.request
+base = os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] + "/latest/"
+put = urllib.request.Request(base + "api/token", method="PUT")
+token = urllib.request.urlopen(put).read().decode()
+for name in ["instance-id", "instance-type", "local-ipv4", "placement/availability-zone",
+             "placement/region", "instance-life-cycle"]:
+    get = urllib.request.Request(base + "meta-data/" + name,
+                                 headers={"X-aws-ec2-metadata-token": token})
+    print(urllib.request.urlopen(get).read().decode())
+print("the end")
+END
+"""
+    (instance,) = launch(ec2, script=script, **market_request("spot", "us-east-1b"))
+    eventually(lambda: "the end" in console(emulator, instance))
+    assert console(emulator, instance).splitlines()[:-1] == [
+        instance,
+        "g4dn.xlarge",
+        "127.0.0.1",
+        "us-east-1b",
+        "us-east-1",
+        "spot",
+    ]
+
+
+def test_a_market_and_a_zone_are_described_as_they_were_asked_for(ec2: EC2Client) -> None:
+    (spot,) = describe(ec2, *launch(ec2, **market_request("spot", "us-east-1c")))
+    assert spot["InstanceLifecycle"] == "spot"
+    assert spot["Placement"]["AvailabilityZone"] == "us-east-1c"
+    (plain,) = describe(ec2, *launch(ec2, **market_request("on-demand", "")))
+    assert "InstanceLifecycle" not in plain
+    with pytest.raises(ClientError) as caught:
+        launch(ec2, **market_request("spot", "us-west-2a"))
+    assert code_of(caught) == "InvalidParameterValue"
+
+
+def test_a_spot_interruption_is_announced_and_then_comes(
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
+) -> None:
+    (instance,) = launch(ec2, InstanceMarketOptions={"MarketType": "spot"})
+    eventually(lambda: states(ec2, [instance]) == {"running"})
+    url = f"{emulator.endpoint}/_imds/{instance}/latest/meta-data/spot/instance-action"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url)
+    with caught.value:
+        assert caught.value.code == 404
+
+    control(emulator, f"instances/{instance}/interrupt?seconds=0.5", method="POST")
+    with urllib.request.urlopen(url) as response:
+        assert json.load(response)["action"] == "terminate"
+    eventually(lambda: states(ec2, [instance]) == {"terminated"})
+    assert describe(ec2, instance)[0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+def test_faults_fail_the_calls_that_match_and_start_nothing(
+    emulator: Emulator, ec2: EC2Client
+) -> None:
+    ice = {
+        "action": "RunInstances",
+        "match": {"InstanceType": "g4dn.12xlarge"},
+        "code": "InsufficientInstanceCapacity",
+        "message": "No g4dn.12xlarge <here>",
+        "times": 2,
+    }
+    control(emulator, "faults", [ice])
+    before = len(control(emulator, "instances"))
+    for _ in range(2):
+        with pytest.raises(ClientError, match=r"No g4dn\.12xlarge <here>") as caught:
+            launch(ec2, InstanceType="g4dn.12xlarge")
+        assert code_of(caught) == "InsufficientInstanceCapacity"
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
+        launch(ec2, InstanceType="p3.8xlarge")
+    assert len(control(emulator, "instances")) == before + 2
+
+    launch(ec2, InstanceType="g4dn.12xlarge")
+    report = control(emulator, "faults")
+    assert report["faults"] == []
+    assert [call["instance_type"] for call in report["calls"][-5:]] == [
+        "g4dn.12xlarge",
+        "p3.8xlarge",
+        "g4dn.12xlarge",
+        "p3.8xlarge",
+        "g4dn.12xlarge",
+    ]
+    control(emulator, "faults", [{"action": "DescribeInstances", "code": "RequestLimitExceeded"}])
+    with pytest.raises(ClientError) as caught:
+        describe(ec2)
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
+
+
+def test_user_data_may_hold_any_text(
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
+) -> None:
+    script = "#!/bin/bash\necho 'a+b&c=%41 ü \"x\"'; echo the end\n"
+    (instance,) = launch(ec2, script=script)
+    eventually(lambda: "the end" in console(emulator, instance))
+    assert console(emulator, instance).startswith('a+b&c=%41 ü "x"\n')
+    answer = ec2.describe_instance_attribute(InstanceId=instance, Attribute="userData")
+    assert base64.b64decode(answer["UserData"]["Value"]).decode() == script

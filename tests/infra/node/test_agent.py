@@ -1,0 +1,319 @@
+"""Sessions on one node, by an agent in this process, with real workers that train."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from cloudtune.infra.cluster.trial_session import cause
+from cloudtune.infra.node.agent import Agent
+from cloudtune.infra.node.messages import (
+    Assignment,
+    Done,
+    Epoch,
+    Failure,
+    Gone,
+    Lost,
+    Part,
+    Ready,
+    Training,
+    WorkerSlot,
+)
+from cloudtune.infra.processes import is_running
+from tests.guard import watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cloudtune.infra.node.messages import Body, Interruption, Message, Remark
+
+    Told = Body | Interruption | Remark
+
+ROOT = Path(__file__).resolve().parents[3]
+
+TRAIN = """
+import os, signal, sys, tempfile, threading
+from pathlib import Path
+import torch
+import cloudtune
+
+def train(config):
+    model = torch.nn.Linear(4, 1)
+    net = cloudtune.prepare_model(model)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    checkpoint = cloudtune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            model.load_state_dict(torch.load(Path(folder) / "state.pt"))
+    rank = cloudtune.get_context().get_world_rank()
+    print("pid", os.getpid(), "sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+    for epoch in cloudtune.epochs():
+        trouble = config.get("trouble") if (epoch, rank) == (2, config.get("rank", 0)) else None
+        if trouble == "raises":
+            raise ValueError("bad luck")
+        if trouble == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trouble == "exits":
+            os._exit(3)
+        if trouble == "hangs":
+            threading.Event().wait()
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(model.state_dict(), Path(folder) / "state.pt")
+            saved = cloudtune.Checkpoint.from_directory(folder)
+            cloudtune.report({"loss": loss.item()}, saved)
+"""
+
+
+def training(folder: Path) -> Training:
+    return Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+
+
+def part_of(
+    session: str,
+    width: float,
+    until: int,
+    checkpoint: str | None = None,
+    gpu: int = -1,
+    **config: object,
+) -> Part:
+    workers = max(1, round(width))
+    slots = tuple(WorkerSlot(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers))
+    trial = session.rpartition(".")[0]
+    return Part(session, slots, width, Assignment(trial, config, checkpoint, 0, until, 0), gpu)
+
+
+class Node:
+    """An agent, and who listens to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.agent = Agent("127.0.0.1", 2, training(folder), folder / "logs", spares=True)
+        self.last = 0
+
+    def hear(self, session: str, until: type[Body] = Gone) -> list[Told]:
+        """Give the messages of a session up to the first of that kind; others are passed over."""
+        told: list[Told] = []
+        while not told or not isinstance(told[-1], until):
+            messages = self.agent.messages(self.last, self.last, 100.0)  # on loaded cores, too
+            assert messages, f"nothing more is told after {told}"
+            self.last = messages[0].number
+            told += [messages[0].body] if messages[0].session == session else []
+        return told
+
+    def printed(self, session: str, rank: int = 0) -> list[str]:
+        """Give the words of the line that a worker printed."""
+        return (self.folder / "logs" / f"{session}.{rank}.log").read_text().split("\n")[0].split()
+
+    def pid(self, session: str, rank: int = 0) -> int:
+        return int(self.printed(session, rank)[1])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """The node starts spare workers and a new zygote whenever it likes: see when it has closed."""
+    yield from watched()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "train.py").write_text(TRAIN)
+    here = Path.cwd()
+    os.chdir(folder)
+    made = Node(folder)
+    yield made
+    made.agent.close()
+    os.chdir(here)
+
+
+def kinds(told: list[Told]) -> list[str]:
+    return [type(body).__name__ for body in told]
+
+
+def reports(told: list[Told]) -> list[dict[str, Any]]:
+    return [dict(body.report) for body in told if isinstance(body, Epoch)]
+
+
+def test_a_session_trains_as_far_as_it_is_granted_and_goes_on_at_another_width(node: Node) -> None:
+    node.agent.start(part_of("a.1", 1.0, until=1))
+    told = node.hear("a.1", Epoch)
+    assert kinds(told) == ["Ready", "Epoch"]
+    node.agent.grant("a.1", 2)
+    (report,) = reports(node.hear("a.1", Epoch))
+    assert report["epoch"] == 2
+    assert Path(report["checkpoint"], "manifest.json").exists()
+    assert 0.0 < report["saving"] < report["seconds"]
+    node.agent.stop("a.1")
+    node.hear("a.1")
+    assert not psutil.pid_exists(node.pid("a.1")), "it is gone when that is told"
+
+    node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"]))
+    told = node.hear("a.2", Epoch)
+    assert kinds(told) == ["Ready", "Ready", "Epoch"]
+    assert [(each["epoch"], each["in_sync"]) for each in reports(told)] == [(3, True)]
+    node.agent.stop("a.2")
+    node.hear("a.2")
+
+
+def test_words_may_come_before_the_session(node: Node) -> None:
+    node.agent.grant("b.1", 3)
+    node.agent.grant("b.1", 2)
+    node.agent.acknowledge("b.1", 1)
+    node.agent.start(part_of("b.1", 1.0, until=1))
+    node.agent.start(part_of("b.1", 1.0, until=1))  # asked twice, it is started once
+    assert [node.hear("b.1", Epoch) and None for _ in range(3)] == [None] * 3
+    assert node.agent.describe()["b.1"].epoch == 3
+    node.agent.stop("b.1")
+    node.hear("b.1")
+    node.agent.stop("b.2")
+    node.agent.start(part_of("b.2", 1.0, until=1))
+    assert kinds(node.hear("b.2")) == ["Gone"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "expected"),
+    [
+        ("raises", "ValueError: bad luck"),
+        ("dies", "the worker of rank 1 was killed by SIGKILL"),
+        ("exits", "the worker of rank 1 exited with status 3"),
+    ],
+)
+def test_a_rank_in_trouble_ends_its_session_and_says_why(
+    node: Node, trouble: str, expected: str
+) -> None:
+    node.agent.start(part_of(f"{trouble}.1", 2.0, until=9, trouble=trouble, rank=1))
+    ends = [body for body in node.hear(f"{trouble}.1") if isinstance(body, Failure | Lost)]
+    end = cause(ends)
+    assert expected in (end.error if isinstance(end, Failure) else end.reason)
+    assert all(not psutil.pid_exists(node.pid(f"{trouble}.1", rank)) for rank in (0, 1))
+
+
+def test_a_rank_that_waits_for_a_lost_one_does_not_hang_the_session(
+    node: Node, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    node.agent.start(part_of("hangs.1", 2.0, until=9, trouble="hangs", rank=1))
+    node.hear("hangs.1", Epoch)
+    os.kill(node.pid("hangs.1", 1), signal.SIGKILL)  # rank 0 waits for its gradients
+    assert "SIGKILL" in str(node.hear("hangs.1"))
+
+
+def test_a_stop_in_the_middle_of_an_epoch_waits_for_nothing(node: Node) -> None:
+    node.agent.start(part_of("far.1", 1.0, until=9, trouble="hangs"))
+    node.hear("far.1", Epoch)
+    node.agent.stop("far.1")
+    assert "Lost" not in kinds(node.hear("far.1"))
+
+
+def test_packed_trials_share_a_gpu_and_the_next_waits_for_room(node: Node) -> None:
+    for name, gpu in (("p.1", 1), ("q.1", 1), ("r.1", 0), ("s.1", 0)):
+        node.agent.start(part_of(name, 0.5, until=1, gpu=gpu))
+    node.agent.start(part_of("w.1", 1.0, until=1))
+    node.agent.stop("p.1")
+    node.hear("p.1")
+    assert not node.agent.describe()["w.1"].ready, "half a GPU is too little for it"
+    node.agent.stop("q.1")
+    assert kinds(node.hear("w.1", Epoch)) == ["Ready", "Epoch"]
+    for name in ("r.1", "s.1", "w.1"):
+        node.agent.stop(name)
+        node.hear(name)
+
+
+def test_a_session_for_which_no_gpu_comes_free_is_lost(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two halves of different GPUs are no room for a whole one; nobody should place it here."""
+    node.agent.start(part_of("h.1", 0.5, until=1, gpu=0))
+    node.agent.start(part_of("i.1", 0.5, until=1, gpu=1))
+    node.hear("i.1", Epoch)
+    monkeypatch.setattr("cloudtune.infra.node.agent._SLOT_SECONDS", 0.5)
+    node.agent.start(part_of("x.1", 1.0, until=1))
+    told = node.hear("x.1")
+    assert kinds(told) == ["Lost", "Gone"]
+    assert "no room on this node's GPUs for 0.5 s" in str(told[0])
+    assert not node.agent.describe()["h.1"].gone, "who has a slot keeps it"
+    for name in ("h.1", "i.1"):
+        node.agent.stop(name)
+        node.hear(name)
+
+
+def test_what_is_not_acknowledged_is_told_to_the_next_who_asks(node: Node) -> None:
+    node.agent.start(part_of("n.1", 1.0, until=1))
+    first = node.last
+
+    def until(body: type[Body]) -> list[Message]:
+        found = node.agent.messages(first, first, 30.0)
+        while not isinstance(found[-1].body, body):
+            found += node.agent.messages(found[-1].number, first, 30.0)
+        return found
+
+    until(Epoch)
+    node.agent.stop("n.1")
+    told = until(Gone)
+    assert [type(each.body) for each in told] == [Ready, Epoch, Done, Gone]
+    assert until(Gone) == told, "as often as somebody asks"
+    assert node.agent.describe()["n.1"].gone
+    node.last = told[-1].number
+    node.agent.messages(node.last, node.last, 0.0)
+    assert "n.1" not in node.agent.describe()
+
+
+def test_a_zygote_that_is_killed_costs_its_sessions_and_is_replaced(node: Node) -> None:
+    node.agent.start(part_of("z.1", 1.0, until=1))
+    node.hear("z.1", Epoch)
+    os.kill(int(node.agent.hello()["zygote"]), signal.SIGKILL)
+    assert "died with the process that it was forked from" in str(node.hear("z.1"))
+    assert not is_alive(node.pid("z.1"))
+    node.agent.start(part_of("z.2", 1.0, until=1))
+    assert kinds(node.hear("z.2", Epoch)) == ["Ready", "Epoch"]
+    assert "without the user's module" in str(node.agent.hello()["note"])
+    node.agent.stop("z.2")
+    node.hear("z.2")
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and is_running(psutil.Process(pid))
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests_agent import Node, part_of
+from cloudtune.infra.node.messages import Epoch
+node = Node(Path.cwd())
+node.agent.start(part_of("k.1", 2.0, until=9, trouble="hangs"))
+node.hear("k.1", Epoch)
+pids = [node.agent.hello()["zygote"], node.pid("k.1", 0), node.pid("k.1", 1)]
+print(*pids, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_outlives_an_agent_that_is_killed(
+    tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "tests_agent.py").symlink_to(__file__)
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        assert agent.stdout is not None
+        pids = [int(word) for word in agent.stdout.readline().split()]
+        assert len(pids) == 3
+        agent.kill()
+    eventually(lambda: not any(is_alive(pid) for pid in pids))

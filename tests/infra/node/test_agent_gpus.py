@@ -1,0 +1,136 @@
+"""Packed workers of an agent under MPS, with stand-ins for NVIDIA's programs; and its lease."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from cloudtune.infra.node.agent import Agent
+from cloudtune.infra.node.lease import COMMAND_VARIABLE, END_VARIABLE
+from cloudtune.infra.node.messages import (
+    Assignment,
+    Failure,
+    Gone,
+    Interruption,
+    Lost,
+    Message,
+    Part,
+    Ready,
+    Training,
+    WorkerSlot,
+)
+from cloudtune.infra.processes import is_running
+from tests.infra.mps_stand_in import write_control, write_smi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRAIN = """
+import os, pathlib, threading
+import cloudtune
+
+def train(config):
+    pipes = pathlib.Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", config["alone"]))
+    (pipes / "clients").mkdir(exist_ok=True)
+    (pipes / "clients" / str(os.getpid())).touch()
+    if config["kind"] == "mistaken":
+        raise ValueError("a mistake of the script")
+    if config["kind"] == "faulty":
+        (pipes / "fault").touch()
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    threading.Event().wait(60)
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """An agent on a machine with two GPUs, by their stand-ins; no process may be left."""
+    programs = tmp_path / "bin"
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    write_smi(programs, "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n")
+    write_control(programs, tmp_path / "commands")
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    before = set(psutil.Process().children(recursive=True))
+    training = Training("train.py:train", "loss", "min", 4, str(tmp_path / "storage"), 0)
+    made = Agent("127.0.0.1", 2, training, tmp_path / "logs", spares=False)
+    yield made
+    made.close()
+    give_up = time.monotonic() + 10
+    while left := [
+        each for each in set(psutil.Process().children(recursive=True)) - before if is_running(each)
+    ]:
+        assert time.monotonic() < give_up, left
+        time.sleep(0.02)
+
+
+def begin(agent: Agent, session: str, kind: str, share: float = 0.5) -> None:
+    config = {"kind": kind, "alone": str(Path.cwd())}
+    assignment = Assignment(session, config, None, 0, 1, 0)
+    agent.start(Part(session, (WorkerSlot(0, 0, 1, 1, share),), share, assignment, gpu=0))
+
+
+def hear(agent: Agent, *sessions: str) -> dict[str, list[Message]]:
+    """Return the messages of sessions, once all of them are gone."""
+    messages: list[Message] = []
+    give_up = time.monotonic() + 100  # on loaded cores, too
+    while len([each for each in messages if isinstance(each.body, Gone)]) < len(sessions):
+        assert time.monotonic() < give_up, messages
+        messages += agent.messages(messages[-1].number if messages else 0, 0, 5.0)
+    return {name: [each for each in messages if each.session == name] for name in sessions}
+
+
+def how(messages: list[Message]) -> list[type]:
+    return [type(each.body) for each in messages if not isinstance(each.body, Ready)]
+
+
+def test_a_fault_loses_those_that_share_the_gpu_and_is_nobody_s_mistake(agent: Agent) -> None:
+    begin(agent, "alone", "steady", share=1.0)
+    begin(agent, "neighbour", "steady")
+    agent.messages(0, 0, 20.0)
+    begin(agent, "faulty", "faulty")
+    heard = hear(agent, "neighbour", "faulty")
+    assert how(heard["faulty"]) == [Lost, Gone]
+    assert how(heard["neighbour"]) == [Lost, Gone]
+    assert "alone" in agent.describe()
+    assert not agent.describe()["alone"].gone
+
+
+def test_a_mistake_of_the_script_is_its_own_with_neighbours_too(agent: Agent) -> None:
+    begin(agent, "neighbour", "steady")
+    begin(agent, "mistaken", "mistaken")
+    heard = hear(agent, "mistaken")
+    assert how(heard["mistaken"]) == [Failure, Gone]
+    assert not agent.describe()["neighbour"].gone
+    assert agent.hello()["mps"] == ""
+
+
+def test_what_the_cloud_takes_back_is_news_of_no_session(agent: Agent) -> None:
+    agent.note_interruption(1_900_000_000.0)
+    (message,) = agent.messages(0, 0, 5.0)
+    assert (message.session, message.body) == ("", Interruption(1_900_000_000.0))
+
+
+def test_a_node_ends_itself_when_its_lease_is_over(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    agent.renew(time.time())  # a node without a lease goes on
+    told, command = tmp_path / "told", tmp_path / "bin" / "shutdown"
+    command.write_text(f'#!/bin/sh\necho "$*" >> {shlex.quote(str(told))}\n')
+    command.chmod(0o755)
+    monkeypatch.setenv(END_VARIABLE, str(time.time() + 3600))
+    monkeypatch.setenv(COMMAND_VARIABLE, str(command))
+    agent.renew(time.time() + 500)
+    agent.renew(time.time() + 1.2)
+    assert told.read_text().splitlines() == ["-P +9", "-P +1"]
+    give_up = time.monotonic() + 10.0
+    while "-P now" not in told.read_text():
+        assert time.monotonic() < give_up, "it is still there"
+        time.sleep(0.05)

@@ -1,0 +1,66 @@
+"""When the process that workers are forked from says that it is warm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.infra.node.forks import Forks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WAITS_FOR_A_WRITER = """
+open("fifo").close()
+
+def train(config): ...
+"""
+
+
+@pytest.fixture
+def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forks]:
+    """Give a zygote that is not warm before somebody writes to the user's pipe."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    (tmp_path / "train.py").write_text(WAITS_FOR_A_WRITER)
+    made = Forks("train.py:train", {}, tmp_path / "zygote.log", lambda *_: None)
+    yield made
+    made.close()
+
+
+def test_who_waits_is_told_once_all_is_imported(forks: Forks, tmp_path: Path) -> None:
+    waiting = threading.Thread(target=forks.wait_until_warm, args=(600.0,))
+    waiting.start()
+    with (tmp_path / "fifo").open("w"):  # the zygote has come to the user's module
+        assert waiting.is_alive()
+        assert forks.note == "warming up"
+        forks.wait_until_warm(0.0)  # older than that: nobody waits for it
+        assert forks.note == "warming up"
+    waiting.join(30.0)
+    assert forks.note == "warm"
+
+
+def test_nobody_waits_for_a_zygote_that_is_given_up(forks: Forks) -> None:
+    waiting = threading.Thread(target=forks.wait_until_warm, args=(60.0,))
+    waiting.start()
+    killed: set[int] = set()
+    while waiting.is_alive():
+        if forks.pid not in killed:
+            killed.add(forks.pid)
+            os.kill(forks.pid, signal.SIGKILL)
+        waiting.join(0.01)
+    assert len(killed) == 4
+    assert "has died 4 times" in forks.note
+
+
+def test_who_closes_it_waits_for_nobody(forks: Forks) -> None:
+    waiting = threading.Thread(target=forks.wait_until_warm, args=(60.0,))
+    waiting.start()
+    forks.close()
+    waiting.join(10.0)
+    assert not waiting.is_alive()

@@ -1,0 +1,74 @@
+"""A node's GPUs, real by a stand-in for nvidia-smi, or numbers only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.infra.node.gpu_sharing import NodeGpus
+from tests.infra.mps_stand_in import write_control, write_smi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TWO = "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of stand-ins, first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    write_smi(tmp_path / "bin", TWO)
+    return tmp_path / "bin"
+
+
+@pytest.fixture
+def two(programs: Path) -> Iterator[NodeGpus]:
+    """Two GPUs, and MPS."""
+    write_control(programs, programs.parent / "commands")
+    node = NodeGpus(2)
+    yield node
+    node.close()
+
+
+def test_a_worker_alone_sees_its_gpu_and_starts_no_mps(two: NodeGpus) -> None:
+    assert two.are_real
+    assert two.environment(1, 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
+    assert two.check() == []
+    assert not two.is_faulted(1)
+
+
+def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:
+    packed = two.environment(1, 0.5)
+    assert packed["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
+    assert packed["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    assert two.notice == ""
+    pipes = Path(packed["CUDA_MPS_PIPE_DIRECTORY"])
+    two.close()
+    assert not pipes.parent.exists()
+
+
+def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> None:
+    node = NodeGpus(2)
+    assert node.notice == ""
+    assert node.environment(0, 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
+    assert "time-slicing" in node.notice
+    node.close()
+
+
+def test_on_a_machine_with_fewer_gpus_they_are_numbers_only(programs: Path) -> None:
+    node = NodeGpus(4)
+    assert not node.are_real
+    assert node.environment(3, 0.5) == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_only_the_gpus_that_were_found_at_boot_are_used(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_GPUS", "GPU-bbbb")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray has it in an actor without GPUs
+    assert NodeGpus(1).environment(0, 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}

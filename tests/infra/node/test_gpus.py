@@ -1,0 +1,110 @@
+"""Which physical GPUs workers get: whole ones first, shares as told, and never too many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.infra.node.gpus import GpuSlots, shares
+
+
+def test_whole_gpus_are_the_lowest_free_ones() -> None:
+    slots = GpuSlots(4)
+    assert slots.take("a", 1.0) == (0,)
+    assert slots.take("b", 2.0) == (1, 2)
+    slots.give("a")
+    assert slots.take("c", 2.0) == (0, 3)
+    assert slots.take("d", 1.0) is None
+    assert slots.free() == []
+
+
+def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+    slots = GpuSlots(2)
+    asked = [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
+    assert [slots.take(name, 0.5, gpu) for name, gpu in asked] == [(0,), (0,), (1,), (1,)]
+    assert slots.take("e", 0.5, 1) is None
+    slots.give("c")
+    assert slots.take("f", 1.0) is None
+    assert slots.take("e", 0.5, 1) == (1,)
+
+
+def test_three_thirds_are_one_gpu() -> None:
+    slots = GpuSlots(2)
+    asked = [("a", 0), ("b", 0), ("c", 0), ("d", 1)]
+    assert [slots.take(name, 1 / 3, gpu) for name, gpu in asked] == [(0,), (0,), (0,), (1,)]
+    for name in "abc":
+        slots.give(name)
+    assert slots.free() == [0], "what was rounded away comes back"
+
+
+def test_a_number_is_one_gpu_for_as_long_as_shares_of_it_are_there() -> None:
+    slots = GpuSlots(3)
+    slots.take("whole", 1.0)
+    assert slots.take("a", 0.5, 7) == (1,)
+    slots.give("whole")
+    assert slots.take("b", 0.5, 7) == (1,)
+    slots.give("a")
+    assert slots.take("c", 0.5, 7) == (1,)
+    slots.give("b")
+    slots.give("c")
+    assert slots.take("d", 0.5, 7) == (0,)
+
+
+def test_a_share_waits_for_its_own_gpu_while_who_was_there_ends() -> None:
+    slots = GpuSlots(2)
+    slots.take("old", 0.5, 0)
+    slots.take("other", 0.5, 0)
+    assert slots.take("new", 0.5, 0) is None, "the other GPU is for those who were told so"
+    slots.give("old")
+    assert slots.take("new", 0.5, 0) == (0,)
+
+
+def test_a_share_waits_for_a_whole_gpu_to_open_another() -> None:
+    slots = GpuSlots(1)
+    slots.take("whole", 1.0)
+    assert slots.take("a", 0.25, 0) is None
+    slots.give("whole")
+    assert slots.take("a", 0.25, 0) == (0,)
+
+
+def test_who_has_no_seat_gives_none() -> None:
+    slots = GpuSlots(1)
+    slots.give("nobody")
+    assert slots.free() == [0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers"), [(0.5, (0.5,)), (1.0, (1.0,)), (3.0, (1.0, 1.0, 1.0))]
+)
+def test_a_packed_trial_has_one_worker(gpus: float, workers: tuple[float, ...]) -> None:
+    assert shares(gpus) == workers
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.25, 1 / 3, 0.5, 1.0, 2.0, 4.0]), st.integers(-1, 3), st.booleans()
+        )
+    ),
+)
+def test_whatever_is_asked_no_gpu_holds_more_than_one_whole(
+    gpus: int, asked: list[tuple[float, int, bool]]
+) -> None:
+    slots, held = GpuSlots(gpus), dict[str, list[tuple[int, float]]]()
+    for name, (width, number, first_leaves) in enumerate(asked):
+        if first_leaves and held:
+            gone = next(iter(held))
+            slots.give(gone)
+            del held[gone]
+        found = slots.take(str(name), width, number)
+        if found is not None:
+            assert len(set(found)) == len(found) == len(shares(width))
+            held[str(name)] = list(zip(found, shares(width), strict=True))
+        load = [0.0] * gpus
+        for pieces in held.values():
+            for gpu, share in pieces:
+                load[gpu] += share
+        assert max(load) < 1.0 + 1e-5
+        assert slots.free() == [gpu for gpu in range(gpus) if load[gpu] < 1e-5]

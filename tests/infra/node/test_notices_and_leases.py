@@ -1,0 +1,199 @@
+"""What a node does about its own end: it hears of it, and puts it off while somebody wants it."""
+
+from __future__ import annotations
+
+import math
+import queue
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.node.boot import Join, metadata, ray_environment, user_data
+from cloudtune.infra.node.lease import (
+    COMMAND_VARIABLE,
+    END_VARIABLE,
+    FIRST_MINUTES,
+    LEASE_MINUTES,
+    Lease,
+    first_minutes,
+    lease_environment,
+)
+from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from mypy_boto3_ec2 import EC2Client
+
+    from cloudtune.infra.emulator.service import Emulator
+
+SOON = 0.05
+
+
+@pytest.fixture
+def control(emulator: Emulator) -> EmulatorControl:
+    """The emulator, seen from its control side."""
+    return EmulatorControl(emulator.endpoint)
+
+
+@pytest.fixture
+def node(
+    emulator: Emulator, ec2: EC2Client, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], str]]:
+    """Rent an instance, on demand or spot, and see the world as it does; returns its id."""
+    rented: list[str] = []
+
+    def rent(market: str) -> str:
+        options = {"MarketType": "spot"} if market == "spot" else {}
+        (instance,) = ec2.run_instances(
+            ImageId="ami-12c6146b",
+            InstanceType="g5.xlarge",
+            MinCount=1,
+            MaxCount=1,
+            UserData="#!/bin/bash\nshutdown -P +15\nsleep 600\n",
+            InstanceInitiatedShutdownBehavior="terminate",
+            **({"InstanceMarketOptions": options} if options else {}),  # type: ignore[arg-type]
+        )["Instances"]
+        rented.append(instance["InstanceId"])
+        address = f"{emulator.endpoint}/_imds/{rented[-1]}"
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+        return rented[-1]
+
+    yield rent
+    ec2.terminate_instances(InstanceIds=rented)
+
+
+# ---- notices -------------------------------------------------------------------------------
+
+
+def test_the_notice_of_an_interruption_is_told_once_with_its_time(
+    node: Callable[[str], str],
+    control: EmulatorControl,
+    eventually: Callable[[Callable[[], object]], None],
+) -> None:
+    instance = node("spot")
+    told: queue.SimpleQueue[float] = queue.SimpleQueue()
+    watch = NoticeWatch(told.put, seconds=SOON)
+    watch.start()
+    assert interruption() is None
+    eventually(lambda: control.instance(instance)["state"] == "running")
+    due = control.reclaim(instance, notice=120)
+    assert told.get(timeout=5) == pytest.approx(due, abs=1.0)
+    eventually(lambda: not watch.watching)
+    assert told.empty()
+
+
+def test_an_instance_on_demand_is_not_watched(
+    node: Callable[[str], str], eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    node("on-demand")
+    told: list[float] = []
+    watch = NoticeWatch(told.append, seconds=SOON)
+    watch.start()
+    eventually(lambda: not watch.watching)
+    assert watch.trouble == ""
+    assert not told
+
+
+def test_metadata_that_can_t_be_read_are_asked_again(
+    monkeypatch: pytest.MonkeyPatch, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
+    told: list[float] = []
+    watch = NoticeWatch(told.append, seconds=SOON)
+    watch.start()
+    eventually(lambda: "can't be read" in watch.trouble)
+    assert watch.watching
+    watch.stop()
+    assert not watch.watching
+
+
+def test_metadata_have_an_address_of_ours_where_boto3_s_is_needed(
+    node: Callable[[str], str], emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = node("on-demand")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("CLOUDTUNE_METADATA", f"{emulator.endpoint}/_imds/{instance}")
+    assert metadata("instance-id") == instance
+
+
+# ---- leases --------------------------------------------------------------------------------
+
+
+def test_a_renewal_replaces_the_end_that_the_machine_has_set_itself(
+    node: Callable[[str], str],
+    emulator: Emulator,
+    control: EmulatorControl,
+    eventually: Callable[[Callable[[], object]], None],
+) -> None:
+    instance = node("on-demand")
+    eventually(lambda: control.instance(instance)["power_off_at"])
+    before = control.instance(instance)["power_off_at"]
+    command = emulator.home / "instances" / instance / "bin" / "shutdown"
+    asked = time.time()
+    end = Lease(asked + 10 * 3600, str(command)).renew(math.inf)
+    took = time.time() - asked  # the machine counts from when its command runs
+    after = control.instance(instance)["power_off_at"]
+    assert after > before
+    assert after == pytest.approx(end, abs=1.0 + took)
+
+
+def test_no_renewal_goes_past_the_hard_end_nor_what_the_limits_pay_for(tmp_path: Path) -> None:
+    assert renewed(tmp_path, 3600.0, 7200.0) == f"-P +{LEASE_MINUTES}"
+    assert renewed(tmp_path, 5 * 60 - 30.0, 7200.0) == "-P +5"
+    assert renewed(tmp_path, 7200.0, 5 * 60 - 30.0) == "-P +5", "rounded up"
+    assert renewed(tmp_path, 7200.0, 10.0) == "-P +1"
+    assert renewed(tmp_path, -600.0, 7200.0) == "-P +1"
+
+
+def renewed(folder: Path, hard_end: float, until: float) -> str:
+    """Return what `shutdown` is told when the run's end and its limits are so many seconds away."""
+    told, now = folder / "told", time.time()
+    told.write_text("")
+    command = folder / "shutdown"
+    command.write_text(f'#!/bin/sh\nprintf "%s" "$*" > {shlex.quote(str(told))}\n')
+    command.chmod(0o755)
+    end = Lease(now + hard_end, str(command)).renew(now + until)
+    assert end <= now + min(hard_end, until)
+    return told.read_text()
+
+
+def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
+    command = tmp_path / "shutdown"
+    command.write_text("#!/bin/sh\necho 'must be root' >&2\nexit 1\n")
+    command.chmod(0o755)
+    with pytest.raises(CloudtuneError, match="must be root"):
+        Lease(time.time() + 3600, str(command)).renew(math.inf)
+    with pytest.raises(CloudtuneError, match="can't be renewed"):
+        Lease(time.time() + 3600, str(tmp_path / "none")).renew(math.inf)
+
+
+def test_the_first_lease_is_short_and_the_node_knows_its_hard_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = user_data(Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5), first_minutes(7200.0))
+    assert f"shutdown -P +{FIRST_MINUTES}\n" in script
+    assert script.endswith("--until 1900000000\n")
+    assert first_minutes(61.0) == 2
+
+    command = tmp_path / "shutdown"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    environment = ray_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1")
+    monkeypatch.setenv("PATH", "/somewhere/else")  # a process that was given another PATH
+    monkeypatch.setenv(END_VARIABLE, environment[END_VARIABLE])
+    monkeypatch.setenv(COMMAND_VARIABLE, environment[COMMAND_VARIABLE])
+    assert Lease.of_this_node() == Lease(1_900_000_000.0, str(command))
+
+
+def test_a_node_without_a_hard_end_has_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(END_VARIABLE, raising=False)
+    assert lease_environment(None) == {}
+    assert Lease.of_this_node() is None

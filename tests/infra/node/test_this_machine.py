@@ -1,0 +1,153 @@
+"""This machine as an instance type, and the environment that its trials get."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.node import this_machine as local
+from cloudtune.infra.node.gpus import Gpu
+from cloudtune.infra.node.this_machine import catalog, environment, kept, model, this_machine
+from tests.infra.mps_stand_in import write_smi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+A10G = "GPU-{0}, NVIDIA A10G, 24000\n"
+
+
+@pytest.fixture(autouse=True)
+def looked_at_afresh() -> Iterator[None]:
+    """This machine is looked at once in a process; here it changes."""
+    this_machine.cache_clear()
+    yield
+    this_machine.cache_clear()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for stand-ins that is the whole PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path / "bin"
+
+
+def test_without_a_gpu_it_has_its_cores_as_slots(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(local, "_CGROUP", machine / "no such file")
+    found = this_machine()
+    assert (found.name, found.gpus, found.gpu, found.vcpus) == ("local-8x-cpu", 8, "cpu", 8)
+    assert found.memory_mib > 0
+    assert this_machine(3).name == "local-3x-cpu"
+
+
+def test_a_container_s_quota_counts(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    quota = machine.parent / "cpu.max"
+    monkeypatch.setattr(local, "_CGROUP", quota)
+    quota.write_text("250000 100000\n")
+    assert local.cores() == 2
+    quota.write_text("max 100000\n")
+    assert local.cores() == 8
+    quota.write_text("50000 100000\n")
+    assert local.cores() == 1
+
+
+def test_its_name_tells_its_gpus_so_that_a_profile_of_others_is_not_taken(
+    machine: Path,
+) -> None:
+    write_smi(machine, "0, " + A10G.format("a") + "1, " + A10G.format("b"))
+    found = this_machine()
+    assert (found.name, found.gpus, found.gpu) == ("local-2x-a10g", 2, "a10g")
+    assert found.gpu_memory_mib == 24000
+    assert this_machine(1).name == "local-1x-a10g"
+    with pytest.raises(UsageError, match=r"cloud\.slots: this machine has 2 GPUs"):
+        this_machine(3)
+
+
+def test_gpus_of_two_models_are_both_named(machine: Path) -> None:
+    write_smi(machine, "0, " + A10G.format("a") + "1, GPU-b, Tesla T4, 15360\n")
+    found = this_machine()
+    assert found.name == "local-1x-a10g-1x-t4"
+    assert found.gpu_memory_mib == 15360
+
+
+def test_a_person_may_keep_gpus_for_other_work(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_smi(machine, "0, " + A10G.format("a") + "1, " + A10G.format("b"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert this_machine().gpus == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("NVIDIA A10G", "a10g"),
+        ("Tesla T4", "t4"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada-generation"),
+        ("NVIDIA", "gpu"),
+    ],
+)
+def test_models_are_named_as_in_the_price_table(told: str, name: str) -> None:
+    assert model(Gpu(0, "GPU-a", told, 1)) == name
+
+
+def test_it_costs_what_its_owner_says(machine: Path) -> None:
+    (offer,) = catalog("us-east-1", 2, 0.0).offers
+    assert offer.instance_type.name == "local-2x-cpu"
+    assert offer.charge(3600.0) == 0.0
+    (offer,) = catalog("us-east-1", 2, 0.5).offers
+    assert offer.charge(7.2) == pytest.approx(0.001)  # no minimum, no grain
+
+
+# ---- the environment -----------------------------------------------------------------------
+
+
+def test_its_trials_have_the_user_s_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/data/hf")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
+    monkeypatch.setenv("RAY_ADDRESS", "another cluster")
+    monkeypatch.setenv("BASH_ENV", "/etc/profile")
+    monkeypatch.setenv("no_proxy", "intranet")
+    monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
+    given = environment(Path("/f/i-1"), "http://127.0.0.1:5", "i-1")
+    assert given["HOME"] == os.environ["HOME"]
+    assert given["HF_HOME"] == "/data/hf"
+    assert given["AWS_SECRET_ACCESS_KEY"] == "mine"
+    assert "AWS_EC2_METADATA_SERVICE_ENDPOINT" not in given
+    assert given["CLOUDTUNE_METADATA"] == "http://127.0.0.1:5/_imds/i-1"
+    assert given["no_proxy"] == "intranet,127.0.0.1,localhost"
+    assert not {"RAY_ADDRESS", "BASH_ENV"} & set(given)
+
+
+def test_its_shutdown_is_never_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/sbin:/usr/sbin")
+    given = environment(Path("/f/i-1"), "http://127.0.0.1:5", "i-1")
+    assert given["PATH"].startswith("/f/i-1/bin:")
+
+
+def test_what_the_emulator_itself_must_not_have_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    past = kept(["AWS_PROFILE", "AWS_ENDPOINT_URL"])
+    monkeypatch.delenv("AWS_PROFILE")
+    assert "AWS_PROFILE" not in past
+    for name, value in past.items():
+        monkeypatch.setenv(name, value)
+    given = environment(Path("/f"), "http://127.0.0.1:5", "i-1")
+    assert given["AWS_PROFILE"] == "work"
+    assert not [name for name in given if "KEPT" in name]

@@ -1,0 +1,45 @@
+"""What is told of an error in a worker."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cloudtune.infra.node.worker import failure_of
+
+
+def raised(error: BaseException, source: BaseException | None = None) -> BaseException:
+    with pytest.raises(type(error)) as caught:
+        raise error from source
+    return caught.value
+
+
+def test_an_error_is_told_by_its_line_and_its_traceback() -> None:
+    failure = failure_of(raised(ValueError("bad luck")), world_size=1)
+    assert failure.error == "ValueError: bad luck"
+    assert "test_worker.py" in failure.traceback
+    assert not failure.out_of_memory
+    assert not failure.peer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_too_little_memory_is_recognised_also_as_the_cause_of_another(error: Exception) -> None:
+    assert failure_of(raised(error), world_size=2).out_of_memory
+    wrapped = failure_of(raised(RuntimeError("the step failed"), source=error), world_size=1)
+    assert wrapped.out_of_memory
+    assert not wrapped.peer
+
+
+def test_a_peer_that_has_gone_is_recognised() -> None:
+    text = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    assert failure_of(raised(RuntimeError(text)), world_size=2).peer
+    assert failure_of(raised(torch.distributed.DistBackendError("NCCL error")), world_size=2).peer
+    assert not failure_of(raised(RuntimeError(text)), world_size=1).peer
+    assert not failure_of(raised(RuntimeError("shapes differ")), world_size=2).peer

@@ -1,0 +1,181 @@
+"""Each cloud keeps the contract; and one more is a module and a line."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from cloudtune.cli.options import experiment_options
+from cloudtune.cli.profile import confirm_rental
+from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.provider import provider_named
+from cloudtune.jobs import cleanup, planning, runner
+from cloudtune.plan import Limits
+from cloudtune.providers import PROVIDERS, Registered
+from tests import made_up_cloud
+from tests.builders import profile
+from tests.contracts.provider import ProviderContract
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from cloudtune.events import RefusalKind
+    from cloudtune.infra.emulator.service import Emulator
+
+ROOT = Path(__file__).parents[2]
+EC2_REFUSALS: dict[str, RefusalKind] = {
+    "InsufficientInstanceCapacity": "capacity",
+    "VcpuLimitExceeded": "quota",
+    "RequestLimitExceeded": "busy",
+    "UnauthorizedOperation": "denied",
+    "InvalidAMIID.NotFound": "unknown",
+}
+
+
+class TestEmulated(ProviderContract):
+    name = "emulated"
+    refusals = EC2_REFUSALS
+
+
+class TestLocal(ProviderContract):
+    name = "local"
+    cloud: ClassVar = {"slots": 2}
+    refusals = EC2_REFUSALS
+
+
+class TestAws(ProviderContract):
+    """EC2's calls go to an emulator; live prices can't be had there, so they are the table's."""
+
+    name = "aws"
+    cloud: ClassVar = {"image": "ami-0c1000000000emul8"}
+    more: ClassVar = {"storage": "s3://bucket/prefix"}
+    incomplete = (
+        {"cloud": {"provider": "aws"}},
+        {"storage": "~/here"},
+    )
+    refusals = EC2_REFUSALS
+
+    @pytest.fixture(autouse=True)
+    def _answered_by_an_emulator(self, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+
+# ---- a fourth cloud -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def moon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cloud that was added by its one line."""
+    line = Registered("tests.made_up_cloud:MOON", defaults={"instances": ("rover",)})
+    monkeypatch.setitem(PROVIDERS, "moon", line)
+    yield
+    made_up_cloud.MOON.rented.clear()
+
+
+@pytest.mark.usefixtures("moon")
+class TestMoon(ProviderContract):
+    name = "moon"
+    cloud: ClassVar = {"region": "tranquility"}
+    incomplete = ({"cloud": {"provider": "moon", "image": "cheese"}},)
+    refusals: ClassVar = {"NewMoon": "capacity", "FullMoon": "quota"}
+
+
+def types_of(name: str) -> Collection[str]:
+    return provider_named(name).known_types()
+
+
+EXPERIMENT = """\
+name: digits
+train: train.py:train
+metric: {name: loss, mode: min}
+search: {lr: {loguniform: [1e-4, 1]}}
+trials: 4
+epochs: {min: 1, max: 4}
+cloud: {provider: moon, region: tranquility, max_instances: 2}
+"""
+
+
+@pytest.mark.usefixtures("moon")
+def test_a_cloud_that_was_added_is_planned_confirmed_opened_and_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    path = tmp_path / "experiment.yaml"
+    path.write_text(EXPERIMENT)
+    experiment = Experiment.load(path, known_instances=types_of)
+    problem = planning.problem_of(experiment, [profile({1.0: 10.0}, name="rover")])
+    planned = planning.make_plan(problem, Limits(3600.0, None))
+    assert [offer.instance_type.name for offer in planned.plan.offers] == ["rover"]
+    with pytest.raises(UsageError, match="rent from the Moon, and nobody is here"):
+        confirm_rental(experiment, None, yes=False)
+    assert runner.open_cloud(experiment, pace=True).endpoint.region == "tranquility"
+    assert "tranquility" in {cloud.endpoint.region for cloud in cleanup.open_clouds("tranquility")}
+    with pytest.raises(ExperimentError, match="'lander' is not an instance type known here"):
+        Experiment.load(path, {"cloud.instances": ["lander"]}, known_instances=types_of)
+    with pytest.raises(ExperimentError, match="is for provider local alone"):
+        Experiment.load(path.rename(tmp_path / "it.yaml"), {"cloud.slots": 2, "cloud.price": None})
+
+
+def test_the_option_offers_every_cloud_there_is() -> None:
+    command = experiment_options(lambda: None)
+    (option,) = [each for each in command.__click_params__ if each.name == "provider"]  # type: ignore[attr-defined]
+    assert list(option.type.choices) == list(PROVIDERS)
+
+
+# ---- nobody else asks which cloud it is ---------------------------------------------------------
+
+
+def test_only_a_cloud_itself_looks_at_its_name() -> None:
+    files = [
+        path
+        for folder in ("cloudtune", "planners", "infra", "profiles", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(part.is_symlink() for part in path.parents)
+    ]
+    own = {line.implementation.partition(":")[0].replace(".", "/") for line in PROVIDERS.values()}
+    others = {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in files
+        if f"cloudtune/{path.relative_to(ROOT).with_suffix('')}" not in own
+    }
+    assert len(files) - len(others) == len(PROVIDERS)
+    found = {name for name, tree in others.items() if any(map(looks_at_a_name, ast.walk(tree)))}
+    assert found == {"cloudtune/train/checkpoint.py"}, "pyarrow calls a file system local"
+
+
+def looks_at_a_name(node: ast.AST) -> bool:
+    """Whether an expression compares with a cloud's name, or a `provider` with anything."""
+    match node:
+        case ast.Compare():
+            sides = [each for side in (node.left, *node.comparators) for each in ast.walk(side)]
+        case ast.MatchValue():
+            sides = [node.value]
+        case ast.Match():
+            sides = [node.subject]
+        case _:
+            return False
+    return any(
+        (isinstance(each, ast.Constant) and each.value in list(PROVIDERS))
+        or (isinstance(each, ast.Attribute) and each.attr == "provider")
+        for each in sides
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "settings.provider == 'x'",
+        "'local' != it",
+        "it in {'aws', 'emulated'}",
+        "match settings.provider:\n    case 'x':\n        pass",
+        "match it:\n    case 'aws':\n        pass",
+    ],
+)
+def test_a_look_at_a_name_is_noticed(code: str) -> None:
+    assert any(looks_at_a_name(node) for node in ast.walk(ast.parse(code)))

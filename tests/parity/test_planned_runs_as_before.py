@@ -1,0 +1,23 @@
+"""Runs by a plan come to what they came to in 0.1.0, which had a policy of its own for them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.parity.planned_jobs import came_to, make_job
+
+with Path(__file__).with_name("planned_jobs.csv").open(encoding="utf-8") as file:
+    ROWS = list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["job"])
+def test_the_same_second_cent_winner_and_launches(row: dict[str, str]) -> None:
+    came = came_to(make_job(int(row["job"])))
+    assert came is not None
+    assert came.seconds == pytest.approx(float(row["seconds"]), abs=1e-3)
+    assert came.dollars == pytest.approx(float(row["dollars"]), abs=5e-3)
+    assert (came.winner, came.ending) == (row["winner"], row["ending"])
+    assert came.launches == int(row["launches"])

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.plan import Estimate, Limits
+from cloudtune.planners.dp.bounds import NOTHING, Staircase, chain, fluid, gap_to, least_of
+from cloudtune.planners.dp.search import Search
+from tests.builders import LINEAR, Setting, profile
+from tests.planners.brute_force import every_plan
+from tests.planners.test_exact import small_jobs
+
+points = st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0.1, 1e4)), min_size=1, max_size=40)
+
+
+def stairs(corners: list[tuple[float, float]]) -> Staircase:
+    return Staircase.of(*zip(*corners, strict=True))
+
+
+def test_the_corners_are_those_that_nothing_beats() -> None:
+    found = stairs([(3.0, 1.0), (1.0, 5.0), (2.0, 5.0), (2.0, 4.0), (4.0, 2.0)])
+    assert found.seconds.tolist() == [1.0, 2.0, 3.0]
+    assert found.dollars.tolist() == [5.0, 4.0, 1.0]
+    assert found.dollars_within([0.5, 1.0, 2.9, 9.0]).tolist() == [math.inf, 5.0, 4.0, 1.0]
+    assert found.seconds_within([0.5, 1.0, 4.5, 9.0]).tolist() == [math.inf, 3.0, 2.0, 1.0]
+
+
+@given(one=points, other=points)
+def test_one_after_the_other(
+    one: list[tuple[float, float]], other: list[tuple[float, float]]
+) -> None:
+    both = stairs(one).then(stairs(other))
+    sums = [(a[0] + b[0], a[1] + b[1]) for a in one for b in other]
+    for seconds, dollars in sums:
+        assert both.dollars_within(seconds) <= dollars * (1 + 1e-9)
+    assert both.dollars.min() == pytest.approx(min(d for _, d in sums))
+
+
+@given(corners=points, few=st.integers(1, 10))
+def test_a_thinned_staircase_lies_nowhere_above(
+    corners: list[tuple[float, float]], few: int
+) -> None:
+    whole = stairs(corners)
+    thin = whole.thinned(few)
+    assert len(thin.seconds) <= max(few, 1)
+    for time in whole.seconds:
+        assert thin.dollars_within(time) <= whole.dollars_within(time)
+
+
+def test_nothing_takes_nothing() -> None:
+    assert chain([]) is NOTHING
+    assert NOTHING.dollars_within(0.0) == 0.0
+
+
+@settings(deadline=None, max_examples=80)
+@given(setting=small_jobs() | small_jobs(mix=2))
+def test_no_plan_there_is_beats_the_bounds(setting: Setting) -> None:
+    request = setting.request()
+    every = list(every_plan(request, setting.mix))
+    least, tight = fluid(request), Search(request).least
+    for plan in every:
+        for bound in (least, tight):
+            assert bound.dollars_within(plan.seconds) <= plan.dollars * (1 + 1e-9)
+
+
+def test_a_gap_by_hand() -> None:
+    """One trial, 40 epochs of 2 s on the 4 GPUs of one instance, at a cent a second.
+
+    At the least: 1 s launch, 20 boot, 4 start, 80 training, 2 release; all but the launch billed.
+    """
+    request = Setting(1, 40, 40, 2, profile=profile(LINEAR), max_instances=1).request()
+    least = fluid(request)
+    assert least.dollars_within(math.inf) == pytest.approx(1.06)
+    assert least.seconds.min() == pytest.approx(107.0)
+    bound = least_of(least, request)
+    assert gap_to(bound, request, Estimate(107.0, 1.06)) == pytest.approx(0.0, abs=1e-9)
+    assert gap_to(bound, request, Estimate(107.0, 1.59)) == pytest.approx(0.5)
+
+
+def test_a_bound_that_admits_nothing_gives_no_gap() -> None:
+    request = Setting(profile=profile(LINEAR)).request(Limits(deadline=0.1))
+    bound = least_of(fluid(request), request)
+    assert bound == math.inf
+    assert gap_to(bound, request, Estimate(100.0, 1.0)) == 0.0
+
+
+def test_bounds_never_fall_with_less_time() -> None:
+    least = fluid(Setting(64, 1, 64, 2, profile=profile(LINEAR), max_instances=16).request())
+    costs = least.dollars_within(np.linspace(float(least.seconds[0]), 1e5, 50))
+    assert (np.diff(costs) <= 0).all()

@@ -1,0 +1,389 @@
+"""What a plan may take: like its price where nothing varies, and by the rules where it does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.errors import UsageError
+from cloudtune.plan import Charges, Limits, Rentable, Stage
+from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate.outlook import outlook, quantile_plan, sample
+from cloudtune.planners.estimate.training import charge
+from cloudtune.planners.exact import ExactPlanner
+from tests.builders import SUBLINEAR, Setting, group, offer, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.plan import Group, Plan
+    from cloudtune.planners.estimate.draws import Floats
+
+
+@pytest.fixture(params=["one wave", "waves", "shrinking", "growing", "two offers"])
+def case(request: pytest.FixtureRequest) -> tuple[PlanRequest, Plan]:
+    """A job and a plan for it; durations have no spread."""
+    one, two = rented(), rented(name="p.2", gpus=8)
+    shapes = {
+        "one wave": [[group(one.offer, 2, 1.0, 8)], [group(one.offer, 1, 2.0, 2)]],
+        "waves": [[group(one.offer, 1, 1.0, 8)], [group(one.offer, 1, 4.0, 2)]],
+        "shrinking": [[group(one.offer, 4, 2.0, 8)], [group(one.offer, 1, 2.0, 2)]],
+        "growing": [[group(one.offer, 1, 0.5, 8)], [group(one.offer, 4, 8.0, 2)]],
+        "two offers": [
+            [group(one.offer, 1, 1.0, 4), group(two.offer, 1, 2.0, 4)],
+            [group(two.offer, 1, 4.0, 2)],
+        ],
+    }
+    asked = job([(8, 0, 3), (2, 3, 9)], one, two)
+    return asked, price(asked, [tuple(stage) for stage in shapes[request.param]], "by hand")
+
+
+def rented(
+    name: str = "g.4x", gpus: int = 4, epoch: Mapping[float, float] | None = None, **but: Any
+) -> Rentable:
+    on = replace(offer(gpus, name=name), **but)
+    return Rentable(on, profile(epoch or EPOCH, name=name), 64)
+
+
+EPOCH = {0.5: 15.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0, 8.0: 1.5}
+
+
+def job(work: Sequence[tuple[int, int, int]], *rentables: Rentable, **but: object) -> PlanRequest:
+    stages = tuple(Stage(*stage) for stage in work)
+    return replace(PlanRequest(stages, rentables, Limits(), 64), **but)  # type: ignore[arg-type]
+
+
+def varied(asked: PlanRequest, *, sd: float = 0.0, error: float = 0.0) -> PlanRequest:
+    """Return a request with epochs of that relative deviation, and profiles that may be wrong."""
+
+    def noisy(each: Rentable) -> Rentable:
+        epoch = {w: replace(m, sd=m.mean * sd) for w, m in each.profile.epoch.items()}
+        return replace(each, profile=replace(each.profile, epoch=epoch, error=error))
+
+    return replace(asked, rentables=tuple(map(noisy, asked.rentables)))
+
+
+def alone(rentable: Rentable, trials: int = 1, epochs: int = 4) -> tuple[PlanRequest, Plan]:
+    """Return a job of one stage, each trial on an instance of its own."""
+    asked = job([(trials, 0, epochs)], rentable)
+    on = rentable.offer
+    return asked, price(asked, [(group(on, trials, float(on.gpus), trials),)], "by hand")
+
+
+def standard_error(draws: Floats) -> float:
+    return float(draws.std() / math.sqrt(len(draws)))
+
+
+# ---- with no spread, the price ------------------------------------------------------------------
+
+
+@st.composite
+def rentables(draw: st.DrawFn, name: str) -> Rentable:
+    """Offers of all kinds of bills, and scripts that scale in all kinds of ways."""
+    seconds = st.floats(0.0, 300.0)
+    widths = draw(st.sets(st.sampled_from([1 / 3, 0.5, 1.0, 2.0, 3.0, 8.0]), min_size=1))
+    on = replace(
+        offer(draw(st.sampled_from([1, 4, 8])), draw(st.floats(0.1, 99.0)), name=name),
+        minimum_seconds=draw(st.sampled_from([0.0, 60.0, 600.0])),
+        granularity_seconds=draw(st.sampled_from([0.0, 1.0, 3600.0])),
+    )
+    delays = ("launch", "boot", "start", "resize", "release")
+    scaling = {width: draw(seconds) for width in sorted(widths)}
+    made = profile(scaling, name=name, **{delay: draw(seconds) for delay in delays})
+    return Rentable(on, made, 6)
+
+
+@st.composite
+def groups(draw: st.DrawFn, on: Rentable, trials: int) -> Group:
+    width = draw(st.sampled_from(on.profile.widths))
+    least = math.ceil(width / on.gpus)
+    return group(on.offer, draw(st.integers(least, least + 5)), width, trials)
+
+
+@st.composite
+def priced(draw: st.DrawFn) -> tuple[PlanRequest, Plan]:
+    """Jobs on two offers, with choices that no planner would make as well."""
+    one, two = draw(rentables("g.1")), draw(rentables("p.2"))
+    work, choices, epoch = [], [], draw(st.integers(0, 1))
+    for trials in sorted(draw(st.lists(st.integers(1, 12), min_size=1, max_size=4)), reverse=True):
+        work.append((trials, epoch, epoch := epoch + draw(st.integers(1, 5))))
+        first = draw(st.integers(0, trials))
+        parts = [(one, first), (two, trials - first)]
+        choices.append(tuple(draw(groups(each, count)) for each, count in parts if count))
+    live = draw(st.lists(st.sampled_from([one, two]), max_size=2, unique_by=id))
+    fleet = [
+        Live(
+            each.offer,
+            tuple(draw(st.lists(st.floats(0.0, 5000.0), min_size=1, max_size=3))),
+            draw(st.sampled_from([None, *each.profile.widths])),
+        )
+        for each in live
+    ]
+    asked = job(
+        work,
+        one,
+        two,
+        fleet=tuple(fleet),
+        max_instances=draw(st.integers(1, 20)),
+        charges=Charges(draw(st.floats(0.0, 2.0)), draw(st.floats(0.0, 0.01))),
+    )
+    return asked, price(asked, choices, "by hand")
+
+
+@settings(deadline=None, max_examples=300)
+@given(drawn=priced())
+def test_without_spread_every_draw_is_the_price(drawn: tuple[PlanRequest, Plan]) -> None:
+    asked, plan = drawn
+    draws = sample(asked, plan, samples=3, seed=1)
+    assert draws.seconds == pytest.approx(np.full(3, plan.estimate.seconds), rel=1e-9)
+    assert draws.dollars == pytest.approx(np.full(3, plan.estimate.dollars), rel=1e-9, abs=1e-9)
+
+
+@given(
+    seconds=st.lists(st.floats(0.0, 1e6), min_size=1),
+    minimum=st.sampled_from([0.0, 60.0]),
+    granularity=st.sampled_from([0.0, 1.0, 60.0, 3600.0]),
+)
+def test_the_charge_is_that_of_the_offer(
+    seconds: list[float], minimum: float, granularity: float
+) -> None:
+    on = replace(offer(), minimum_seconds=minimum, granularity_seconds=granularity)
+    assert charge(on, np.array(seconds)) == pytest.approx([on.charge(each) for each in seconds])
+
+
+# ---- with spread, the rules ---------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_draws(case: tuple[PlanRequest, Plan]) -> None:
+    asked, plan = varied(case[0], sd=0.2, error=0.1), case[1]
+    first, again, other = (sample(asked, plan, samples=101, seed=seed) for seed in (1, 1, 2))
+    assert len(first.seconds) == len(first.dollars) == 101
+    assert np.array_equal(first.seconds, again.seconds)
+    assert np.array_equal(first.dollars, again.dollars)
+    assert not np.array_equal(first.seconds, other.seconds)
+
+
+def test_stragglers_make_full_waves_longer_and_never_shorter(
+    case: tuple[PlanRequest, Plan],
+) -> None:
+    means = [
+        sample(varied(case[0], sd=sd), case[1], samples=2000, seed=3).seconds.mean()
+        for sd in (0.0, 0.05, 0.1, 0.2, 0.4)
+    ]
+    assert means[0] == pytest.approx(case[1].estimate.seconds)
+    assert means == sorted(means)
+    assert means[-1] > means[0] * 1.02
+
+
+def test_a_stage_is_over_when_its_last_trial_is() -> None:
+    asked, plan = alone(rented(epoch={4.0: 100.0}), trials=2, epochs=4)
+    draws = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0)
+    late = draws.seconds - plan.estimate.seconds
+    # Four epochs deviate by 20 s, and the later of two normals is late by sd / sqrt(pi).
+    assert late.mean() == pytest.approx(20.0 / math.sqrt(math.pi), abs=4 * standard_error(late))
+
+
+def test_the_last_trial_of_a_queue_takes_the_slot_that_is_free_first() -> None:
+    """So where the last wave isn't full, spread makes a stage shorter."""
+    rentable = rented(epoch={1.0: 100.0})
+    asked = job([(5, 0, 4)], rentable)
+    plan = price(asked, [(group(rentable.offer, 1, 1.0, 5),)], "by hand")
+    late = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0).seconds
+    late -= plan.estimate.seconds
+    first_of_four = -1.0294  # the mean of the least of four standard normals
+    assert late.mean() == pytest.approx(20.0 * first_of_four, abs=4 * standard_error(late))
+
+
+def test_the_epochs_of_a_trial_are_independent() -> None:
+    asked, plan = alone(rented(epoch={4.0: 100.0}), epochs=16)
+    draws = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0)
+    assert draws.seconds.std() == pytest.approx(10.0 * math.sqrt(16), rel=0.03)
+
+
+def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
+    asked, plan = alone(rented(epoch={4.0: 100.0}), trials=8, epochs=16)
+    draws = sample(varied(asked, error=0.1), plan, samples=20_000, seed=0)
+    assert draws.seconds.std() == pytest.approx(160.0, rel=0.03)
+    assert draws.seconds.mean() == pytest.approx(plan.estimate.seconds, rel=1e-3)
+
+
+def test_a_wrong_profile_never_makes_epochs_vanish() -> None:
+    asked, plan = alone(rented(epoch={4.0: 100.0}), epochs=1)
+    draws = sample(varied(asked, error=5.0), plan, samples=1000, seed=0)
+    assert draws.seconds.min() == pytest.approx(plan.estimate.seconds - 90.0)
+
+
+def test_a_slow_boot_holds_up_only_the_trials_that_need_it() -> None:
+    rentable = rented()
+    slow = replace(rentable.profile, boot=replace(rentable.profile.boot, sd=10.0))
+    asked = job([(4, 0, 1), (4, 1, 9)], replace(rentable, profile=slow))
+    on = rentable.offer
+    plan = price(asked, [(group(on, 1, 1.0, 4),), (group(on, 2, 2.0, 4),)], "by hand")
+    late = sample(asked, plan, samples=20_000, seed=0).seconds - plan.estimate.seconds
+    # In either stage some trials wait for a boot, late or early; the other two of the second stage
+    # are done by then.
+    assert late.mean() == pytest.approx(0.0, abs=1.0)
+    assert late.std() == pytest.approx(math.hypot(10.0, 10.0), rel=0.05)
+
+
+# ---- interruptions ------------------------------------------------------------------------------
+
+HOURLY: dict[str, Any] = {"usd_per_hour": 0.0, "interruptions_per_hour": 1.0, "market": "spot"}
+
+
+def test_interruptions_cost_half_an_epoch_and_a_new_start() -> None:
+    rentable = rented(epoch={4.0: 60.0}, **HOURLY)
+    asked, plan = alone(rentable, epochs=180)
+    counted = replace(asked, charges=Charges(usd_per_launch=1.0))
+    draws = sample(counted, plan, samples=20_000, seed=0)
+    lost = draws.dollars - 1
+    trained = 1 + 20 + 4 + 180 * 60.0 + 2
+    assert draws.seconds.min() == pytest.approx(trained)
+    delay = (draws.seconds - trained).sum() / lost.sum()
+    assert delay == pytest.approx(1 + 20 + 6 + 30, rel=0.02)  # the last is half an epoch
+    lives = (draws.seconds - 2 - 1 - lost).mean()  # neither while released nor before launches
+    assert lost.mean() == pytest.approx(lives / 3600, abs=4 * standard_error(lost))
+
+
+def test_what_is_taken_back_owes_its_minimum_charge() -> None:
+    rentable = rented(epoch={4.0: 60.0}, **HOURLY | {"usd_per_hour": 1.0}, minimum_seconds=36_000.0)
+    asked, plan = alone(rentable, trials=3, epochs=30)
+    dollars = sample(asked, plan, samples=500, seed=0).dollars / 10.0
+    assert dollars == pytest.approx(np.round(dollars))
+    assert dollars.min() == pytest.approx(3.0)
+    assert dollars.max() > 5
+
+
+def test_an_idle_instance_is_taken_back_as_well_and_delays_nobody() -> None:
+    """The second instance has nothing to do for an hour but to be held."""
+    long = rented(epoch={4.0: 3600.0})
+    spot = rented(name="p.2", epoch={4.0: 1.0}, **HOURLY)
+    asked = job([(2, 0, 1)], long, spot, charges=Charges(usd_per_launch=1.0))
+    plan = price(asked, [(group(long.offer, 1, 4.0, 1), group(spot.offer, 1, 4.0, 1))], "by hand")
+    draws = sample(asked, plan, samples=4000, seed=0)
+    assert draws.seconds == pytest.approx(np.full(4000, plan.estimate.seconds))
+    lost = draws.dollars - plan.estimate.dollars
+    assert lost.mean() > 0.9
+
+
+def test_a_wide_trial_goes_down_with_any_of_its_instances() -> None:
+    epochs = {4.0: 60.0, 8.0: 60.0}
+    narrow, wide = (rented(gpus=gpus, epoch=epochs, **HOURLY) for gpus in (8, 4))
+    late = []
+    for rentable, instances in ((narrow, 1), (wide, 2)):
+        asked = job([(1, 0, 30)], rentable)
+        plan = price(asked, [(group(rentable.offer, instances, 8.0, 1),)], "by hand")
+        draws = sample(asked, plan, samples=20_000, seed=0)
+        late.append(draws.seconds.mean() - (1 + 20 + 4 + 1800 + 2))
+    assert late[1] == pytest.approx(2 * late[0], rel=0.1)
+
+
+def test_rates_at_which_a_stage_would_never_end_are_bounded() -> None:
+    asked, plan = alone(rented(epoch={4.0: 60.0}, **HOURLY | {"interruptions_per_hour": 1e6}))
+    assert np.isfinite(sample(asked, plan, samples=10, seed=0).seconds).all()
+
+
+# ---- outlooks -----------------------------------------------------------------------------------
+
+
+def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]) -> None:
+    asked, plan = varied(case[0], sd=0.2, error=0.1), case[1]
+    draws = sample(asked, plan, samples=1000, seed=5)
+    free = outlook(asked, plan, seed=5)
+    assert (free.in_time, free.in_money, free.within) == (None, None, None)
+    assert (free.samples, free.seed) == (1000, 5)
+    assert free.seconds.mean == draws.seconds.mean()
+    assert free.dollars.p50 == np.sort(draws.dollars)[499]
+    limits = Limits(deadline=free.seconds.p95, budget=free.dollars.p50)
+    bound = outlook(replace(asked, limits=limits), plan, seed=5)
+    assert (bound.in_time, bound.in_money) == (0.95, 0.5)
+    kept = (draws.seconds <= free.seconds.p95) & (draws.dollars <= free.dollars.p50)
+    assert bound.within == kept.mean()
+
+
+# ---- plans that are sure ------------------------------------------------------------------------
+
+
+class Counted:
+    """The exact planner, and how often it has been asked."""
+
+    name = "exact"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def plan(self, request: PlanRequest) -> Plan:
+        self.asked += 1
+        return ExactPlanner().plan(request)
+
+
+def uncertain(**limits: float) -> PlanRequest:
+    setting = Setting(
+        trials=16,
+        max_epochs=16,
+        profile=profile({w: 10 * s for w, s in SUBLINEAR.items()}, spread=0.15, error=0.05),
+        max_instances=8,
+    )
+    return setting.request(Limits(**limits))
+
+
+@pytest.mark.parametrize("deadline", [800.0, 900.0, 1200.0])
+def test_more_confidence_costs_more_and_keeps_the_deadline(deadline: float) -> None:
+    asked, planner = uncertain(deadline=deadline), Counted()
+    usual = ExactPlanner().plan(asked)
+    found = [quantile_plan(planner, asked, sure) for sure in (0.5, 0.8, 0.95)]
+    prices = [usual.estimate.dollars, *(plan.estimate.dollars for plan, _ in found)]
+    assert prices == sorted(prices)
+    for (_, told), sure in zip(found, (0.5, 0.8, 0.95), strict=True):
+        assert told.within is not None
+        assert told.within >= sure
+    assert found[-1] == quantile_plan(ExactPlanner(), asked, 0.95)
+    assert planner.asked <= 3 * 11
+
+
+def test_a_plan_that_is_sure_anyway_is_the_planners_own() -> None:
+    asked, planner = uncertain(deadline=3000.0, budget=100.0), Counted()
+    plan, told = quantile_plan(planner, asked, 0.95)
+    assert plan == ExactPlanner().plan(asked)
+    assert told.within == 1.0
+    assert planner.asked == 1
+
+
+def test_the_fastest_plan_that_keeps_the_budget_for_sure() -> None:
+    asked = replace(uncertain(budget=16.0), objective="time")
+    plan, told = quantile_plan(ExactPlanner(), asked, 0.95)
+    assert told.in_money is not None
+    assert told.in_money >= 0.95
+    assert plan.estimate.seconds > ExactPlanner().plan(asked).estimate.seconds
+
+
+def test_no_plan_that_is_sure_names_the_nearest() -> None:
+    with pytest.raises(InfeasibleError) as mean:
+        ExactPlanner().plan(uncertain(deadline=0.0))
+    assert mean.value.fastest is not None
+    deadline = mean.value.fastest.estimate.seconds + 1
+    with pytest.raises(InfeasibleError, match=r"with a probability of 0\.99") as caught:
+        quantile_plan(ExactPlanner(), uncertain(deadline=deadline), 0.99)
+    assert caught.value.fastest == mean.value.fastest
+    assert caught.value.cheapest == mean.value.cheapest
+    assert "--confidence" in str(caught.value)
+
+
+def test_where_nothing_can_be_planned_the_planner_says_why() -> None:
+    rentable = rented(epoch={8.0: 1.0})  # as wide as two instances
+    asked = job([(1, 0, 1)], rentable, max_instances=1, limits=Limits(deadline=100.0))
+    with pytest.raises(InfeasibleError, match="no measured width fits") as caught:
+        quantile_plan(ExactPlanner(), asked, 0.95)
+    assert caught.value.fastest is None
+
+
+def test_a_confidence_is_a_probability() -> None:
+    with pytest.raises(UsageError, match="95 is no probability"):
+        quantile_plan(ExactPlanner(), uncertain(), 95)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import subprocess
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pulp
+import pytest
+from pulp.apis import coin_api
+
+from cloudtune.errors import UsageError
+from cloudtune.planners.ilp.solver import solve, total
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def knapsack(things: int = 40, at_least: int = 0) -> Any:
+    """Return a problem that takes a search: things of value, five limits for what they weigh."""
+    draw = Random(1)
+    problem: Any = pulp.LpProblem("knapsack", pulp.LpMinimize)
+    taken = [problem.add_variable(f"x{n}", 0, 1, pulp.LpInteger) for n in range(things)]
+    problem.setObjective(total((x, -draw.uniform(10, 100)) for x in taken))
+    for _ in range(5):
+        problem.addConstraint(total((x, draw.uniform(10, 100)) for x in taken) <= 500)
+    problem.addConstraint(total((x, 1.0) for x in taken) >= at_least)
+    return problem
+
+
+def value(problem: Any) -> float:
+    return float(pulp.value(problem.objective))
+
+
+@pytest.fixture
+def no_highs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PuLP say of HiGHS what it says where highspy isn't installed."""
+    monkeypatch.setattr(pulp.HiGHS, "available", lambda self: False)
+
+
+@pytest.fixture
+def no_cbc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(coin_api, "pulp_cbc_path", str(tmp_path / "cbc"))
+
+
+@pytest.fixture(params=["HiGHS", "CBC"])
+def solver(request: pytest.FixtureRequest) -> str:
+    if request.param == "CBC":
+        request.getfixturevalue("no_highs")
+    name: str = request.param
+    return name
+
+
+def test_an_optimum_comes_with_its_bound(solver: str) -> None:
+    problem = knapsack()
+    solved = solve(problem)
+    assert (solved.status, solved.solver) == ("optimal", solver)
+    assert solved.bound == pytest.approx(value(problem))
+    assert value(problem) == pytest.approx(-645.4772882269906)
+
+
+def test_the_impossible_is_infeasible(solver: str) -> None:
+    solved = solve(knapsack(at_least=41))
+    assert (solved.status, solved.bound) == ("infeasible", None)
+
+
+def test_what_is_cut_short_is_never_called_optimal(solver: str) -> None:
+    problem = knapsack()
+    solved = solve(problem, nodes=1)
+    assert solved.status == "feasible"
+    assert solved.bound is not None
+    assert solved.bound < value(problem) <= -600
+
+
+def test_a_search_without_a_solution_claims_none() -> None:
+    assert solve(knapsack(), nodes=0).status == "unknown"
+
+
+@pytest.mark.usefixtures("solver")
+def test_equal_questions_get_equal_answers() -> None:
+    one, other = knapsack(), knapsack()
+    solve(one)
+    solve(other)
+    assert [x.varValue for x in one.variables()] == [x.varValue for x in other.variables()]
+
+
+@pytest.mark.usefixtures("solver")
+def test_it_works_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    solve(knapsack())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_highs_needs_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert solve(knapsack()).solver == "HiGHS"
+
+
+@pytest.mark.usefixtures("no_highs", "no_cbc")
+def test_a_solver_on_path_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("cbc", "highs"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 0\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(UsageError, match="pip install highspy"):
+        solve(knapsack())
+
+
+@pytest.mark.usefixtures("no_cbc")
+def test_without_cbc_there_is_highs() -> None:
+    assert solve(knapsack()).solver == "HiGHS"

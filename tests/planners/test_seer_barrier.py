@@ -1,0 +1,159 @@
+"""SEER's planning question: how many trials the limits pay for, the best of them in full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import Explored, explore
+from cloudtune.planners.reserve import Reserve
+from cloudtune.planners.seer_barrier import binding, seer_plan
+from cloudtune.strategies.seer_barrier import SeerBarrier
+from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, jobs, offer, profile, widths
+
+if TYPE_CHECKING:
+    from cloudtune.planners.seer_barrier import Ask
+
+
+def asking(setting: Setting, limits: Limits) -> Ask:
+    schedule = SeerBarrier(99, setting.min_epochs, setting.max_epochs, setting.eta, "max")
+    request = replace(setting.request(limits), mix=1)
+
+    def ask(trials: int, epochs: int) -> PlanRequest:
+        return replace(request, work=schedule.rest(trials, 0, epochs))
+
+    return ask
+
+
+def planned(setting: Setting, limits: Limits, most: int = 40) -> Explored:
+    return seer_plan(asking(setting, limits), max_trials=most, max_epochs=setting.max_epochs)
+
+
+def test_as_many_trials_as_there_are_where_there_is_plenty() -> None:
+    found = planned(Setting(), Limits(1e6, 1e6), most=13)
+    assert (found.trials, found.epochs) == (13, 4)
+    assert found.plan.stages[0].stage.trials == 13
+
+
+def test_one_more_trial_would_not_fit() -> None:
+    setting, limits = Setting(profile=profile(SUBLINEAR), max_instances=4), Limits(200.0, 2.5)
+    found = planned(setting, limits)
+    ask = asking(setting, limits)
+    assert 1 < found.trials < 40
+    assert limits.admit(found.plan.estimate)
+    with pytest.raises(InfeasibleError):
+        ExactPlanner().plan(ask(found.trials + 1, setting.max_epochs))
+
+
+@pytest.mark.parametrize(("deadline", "trials"), [(97.0, 2), (98.0, 4), (117.0, 4), (118.0, 6)])
+def test_trials_come_in_whole_waves(deadline: float, trials: int) -> None:
+    """A bound that counts parts of waves lets more in than any plan can train.
+
+    Two GPUs; so many waves of two trials and two epochs, then four epochs of the best. Of two:
+    20 boot + (4 start + 2 x 8), and 4 x 8 where it is, make 72 s; of 3 or 4: 20 + 2 x 20 +
+    6 resize + 4 x 8 = 98 s; of 5 or 6: 20 s more.
+    """
+    delays = profile({1.0: 8.0}, launch=0.0, boot=20.0, start=4.0, resize=6.0, release=0.0)
+    setting = Setting(4, 2, 6, 3, offer=offer(2), profile=delays, max_instances=1)
+    found = planned(setting, Limits(deadline), most=6)
+    assert (found.trials, found.epochs) == (trials, 6)
+    assert found.plan.estimate.seconds <= deadline
+
+
+def test_one_trial_as_far_as_it_goes_where_none_can_be_trained_in_full() -> None:
+    setting, limits = Setting(max_epochs=30), Limits(None, 0.7)
+    found = planned(setting, limits)
+    assert found.trials == 1
+    assert 1 <= found.epochs < 30
+    assert found.plan.stages[-1].stage.end_epoch == found.epochs
+    with pytest.raises(InfeasibleError):
+        ExactPlanner().plan(asking(setting, limits)(1, found.epochs + 1))
+
+
+@pytest.mark.parametrize(
+    ("limits", "which"), [(Limits(20.0, 9.0), "deadline"), (Limits(900.0, 0.1), "budget")]
+)
+def test_where_not_one_epoch_fits_it_says_what_there_is(limits: Limits, which: str) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        planned(Setting(), limits)
+    assert caught.value.fastest is not None
+    assert caught.value.cheapest is not None
+    assert binding(caught.value, limits) == which
+
+
+def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        planned(Setting(max_instances=1, profile=profile({8.0: 3.0})), Limits(1e6, 1e6))
+    assert binding(caught.value, Limits(1e6, 1e6)) == "offers"
+
+
+@settings(max_examples=40)
+@given(
+    setting=jobs(max_epochs=6, epoch=st.floats(0.5, 20.0), release=st.floats(0.0, 5.0)),
+    deadline=st.floats(30.0, 900.0),
+    budget=st.floats(0.3, 20.0),
+)
+def test_it_finds_what_trying_every_number_finds(
+    setting: Setting, deadline: float, budget: float
+) -> None:
+    limits = Limits(deadline, budget)
+    ask = asking(setting, limits)
+    try:
+        found = seer_plan(ask, max_trials=9, max_epochs=setting.max_epochs)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            ExactPlanner().plan(ask(1, 1))
+        return
+    by_hand = explore(
+        ExactPlanner(),
+        ask(1, 1),
+        lambda trials, epochs: ask(trials, epochs).work,
+        max_trials=9,
+        max_epochs=setting.max_epochs,
+    )
+    assert (found.trials, found.epochs) == (by_hand.trials, by_hand.epochs)
+    assert found.plan == by_hand.plan
+
+
+@pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY])
+def test_se4_no_width_above_the_cheapest_unless_the_deadline_needs_it(
+    scaling: dict[float, float],
+) -> None:
+    setting = Setting(profile=profile(scaling), max_instances=8, max_epochs=16)
+    at_ease = ExactPlanner().plan(asking(setting, Limits())(8, 16))
+    slack = planned(setting, Limits(at_ease.estimate.seconds * 1.2, None), most=8)
+    assert widths(slack.plan) == widths(at_ease)
+    fastest = ExactPlanner().plan(replace(asking(setting, Limits())(8, 16), objective="time"))
+    hurried = planned(setting, Limits(fastest.estimate.seconds * 1.02, None), most=8)
+    assert hurried.trials == 8
+    assert max(widths(hurried.plan)) >= max(widths(at_ease))
+    assert hurried.plan.estimate.dollars >= at_ease.estimate.dollars
+
+
+def test_a_reserve_is_kept_of_both_limits() -> None:
+    reserve = Reserve(seconds=8.0, share=0.1)
+    assert reserve.limits(Limits(100.0, 50.0)) == Limits(90.0, 45.0)
+    assert reserve.limits(Limits()) == Limits()
+    assert reserve.limits(Limits(-3.0, -1.0)) == Limits(0.0, 0.0)
+    (late,) = reserve.rentables([Rentable(offer(), profile(LINEAR, release=2.0), 3)])
+    assert late.profile.release.mean == 8.0
+    (slow,) = reserve.rentables([Rentable(offer(), profile(LINEAR, release=20.0), 3)])
+    assert slow.profile.release.mean == 20.0
+
+
+def test_a_bigger_limit_never_means_fewer_trials() -> None:
+    setting = Setting(profile=profile(NODE_BOUNDARY), max_instances=5)
+    count = partial(planned, setting)
+    money = [count(Limits(240.0, 2.0 + n / 2)).trials for n in range(9)]
+    time = [count(Limits(100.0 + 20 * n, 5.0)).trials for n in range(9)]
+    assert money == sorted(money)
+    assert time == sorted(time)
+    assert (money[0], time[0]) < (money[-1], time[-1])

@@ -1,0 +1,472 @@
+"""What an elastic run does when its money, its fleet or its trials give trouble, event by event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.events import (
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    LaunchFailed,
+    NodeLost,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialStopped,
+)
+from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.allocators.same import SameWidth
+from cloudtune.planners.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
+from cloudtune.policy.base import Brakes, Metric
+from cloudtune.strategies.base import ByWidth
+from cloudtune.strategies.random_search import RandomSearch
+from cloudtune.trial import EndReason, Slice
+from tests.builders import (
+    LINEAR,
+    Given,
+    begun,
+    epoch,
+    join,
+    offer,
+    policy_with,
+    profile,
+    starts,
+    trials,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from cloudtune.commands import Command
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.progress import TrialProgress
+    from cloudtune.strategies.base import Task, View
+    from cloudtune.trial import Width
+
+FOUR = offer(4)
+RENTABLE = Rentable(FOUR, profile(LINEAR), 4)
+
+
+@dataclass
+class Widths(ByWidth):
+    """An allocator by hand: the width of whatever starts, and of what has just reported."""
+
+    start: Width = 1.0
+    then: Width = 0.0
+    name: str = "by hand"
+
+    def min_width(self, view: View) -> Width:
+        return min(1.0, self.start)
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        return [self.start] * len(tasks)
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        return self.then or trial.width
+
+
+@dataclass(frozen=True)
+class Packed(Unplanned):
+    """A fleet that is exactly as large as is needed, and consolidates for it."""
+
+    name: str = "packed"
+
+    def max_gpus(self, view: View) -> int:
+        return 8
+
+    def target(self, view: View, needed: float) -> dict[Any, int]:
+        return {FOUR: math.ceil(min(needed, 8) / 4 - 1e-6)}
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        return tuple(emptied(view, self.target(view, needed)))
+
+
+class Restless(RandomSearch):
+    """Random search that wants to look again at 100 s, and has nothing to do before."""
+
+    anytime = False
+
+    def requests(self, view: View, room: int) -> Any:
+        return super().requests(view, room) if view.now >= 100 else ()
+
+    def wake_at(self, view: View) -> float | None:
+        return 100.0
+
+
+def policy(count: int = 2, last: int = 3, **changes: Any) -> RunPolicy:
+    """Return a policy that trains so many trials, on one instance of four GPUs if not told else."""
+    kind, anytime = changes.pop("kind", RandomSearch), changes.pop("anytime", False)
+    strategy = kind(Given(trials(count)), max_epochs=last)
+    strategy.anytime = anytime
+    given: dict[str, Any] = {
+        "strategy": strategy,
+        "allocator": SameWidth(),
+        "fleet_rule": ConstantFleet(FOUR, 1),
+        "rentables": (RENTABLE,),
+        "max_instances": 4,
+        "metric": Metric("score", "max"),
+        "limits": Limits(),
+        "brakes": Brakes(avoid=15.0),
+        "heartbeat": False,
+    }
+    return policy_with(**{**given, **changes})
+
+
+def launches(commands: Sequence[Command]) -> list[str]:
+    """Return the intents that are asked for."""
+    return [c.intent for c in commands if isinstance(c, Launch)]
+
+
+def alarms(commands: Sequence[Command], name: str) -> list[float]:
+    """Return when an alarm of that name is set to."""
+    return [c.at for c in commands if isinstance(c, SetTimer) and c.name == name]
+
+
+def refusal(at: float, intent: str, *, permanent: bool = False) -> LaunchFailed:
+    return LaunchFailed(at, intent, "Dry", "none left", permanent, "capacity")
+
+
+def tick(at: float) -> TimerFired:
+    return TimerFired(at, "tick")
+
+
+# ---- money ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granularity", [0.0, 3600.0])
+def test_the_limits_are_looked_at_once_a_tick_at_most(granularity: float) -> None:
+    """A budget of exactly the charge that is due leaves nothing, for as long as it covers."""
+    rented = replace(FOUR, minimum_seconds=60.0, granularity_seconds=granularity)
+    budget = rented.charge(60.0)
+    run = policy(
+        limits=Limits(None, budget),
+        rentables=(replace(RENTABLE, offer=rented),),
+        fleet_rule=ConstantFleet(rented, 1),
+    )
+    begun(run, "i000")
+    said, looks = run.handle(TimerFired(11.0, "brake")), 0
+    while run.ending is None and run.now < 65.0 and looks < 200:
+        at = alarms(said, "brake")[-1]
+        assert at >= run.now + run.state.brakes.tick
+        said, looks = run.handle(TimerFired(at, "brake")), looks + 1
+        assert granularity or run.spent(run.now + run.state.brakes.drain) <= budget
+    assert run.ending is (None if granularity else EndReason.BUDGET)
+    assert looks <= 65
+
+
+def test_an_instance_that_could_not_join_before_the_deadline_is_not_asked_for() -> None:
+    """It boots for 20 s, and its first minute would be paid for."""
+    run = policy(limits=Limits(25.0, None))
+    assert run.handle(RunStarted(0.0)) == (EndRun(EndReason.DEADLINE),)
+
+
+def test_a_lost_instance_is_not_replaced_when_it_is_too_late() -> None:
+    run = policy(limits=Limits(100.0, None), anytime=True)
+    begun(run, "i000")
+    run.handle(epoch(70.0, "t00.1", 1))
+    gone = run.handle(InstanceGone(75.0, "i000", 75.0, "taken back"))
+    assert gone == (StopTrial("t00.1"), StopTrial("t01.1"), EndRun(EndReason.DONE))
+
+
+def test_a_lost_instance_is_not_replaced_when_the_money_ends_before_it_has_joined() -> None:
+    """It has 20 s to boot, and the rest of the budget pays for less."""
+    rented = replace(FOUR, minimum_seconds=0.0)
+    run = policy(
+        limits=Limits(None, 1.0),
+        rentables=(replace(RENTABLE, offer=rented),),
+        fleet_rule=ConstantFleet(rented, 1),
+    )
+    begun(run, "i000")
+    said = run.handle(InstanceGone(90.0, "i000", 90.0, "taken back"))
+    assert said[-1] == EndRun(EndReason.BUDGET)
+    assert not launches(said)
+
+
+@pytest.mark.parametrize("anytime", [False, True])
+def test_a_strategy_that_uses_all_it_is_given_ends_well_when_nothing_more_can_be_paid(
+    anytime: bool,
+) -> None:
+    run = policy(limits=Limits(None, 1.0), anytime=anytime)
+    begun(run, "i000")
+    run.handle(epoch(18.0, "t00.1", 1))
+    said = run.handle(InstanceGone(50.0, "i000", 50.0, "taken back"))
+    assert said[-1] == EndRun(EndReason.DONE if anytime else EndReason.BUDGET)
+
+
+def test_with_nothing_trained_no_limit_is_a_good_end() -> None:
+    run = policy(limits=Limits(60.0, None), anytime=True)
+    begun(run, "i000")
+    assert Release("i000") in run.handle(TimerFired(53.0, "brake"))
+    assert run.ending is EndReason.DEADLINE
+
+
+# ---- the fleet -----------------------------------------------------------------------------------
+
+
+def test_instances_that_never_join_are_not_rented_for_ever() -> None:
+    """Each is paid for until it is given up: after as many as `refusals` the run has failed."""
+    run = policy(brakes=Brakes(join=60.0, refusals=2))
+    run.handle(RunStarted(0.0))
+    for number, at in enumerate((1.0, 100.0)):
+        run.handle(InstanceLaunched(at, f"i00{number}", f"i-00{number}", at))
+        said = run.handle(tick(at + 61.0))
+        assert Release(f"i00{number}") in said
+        assert launches(said) == ([f"i00{number + 1}"] if number == 0 else [])
+        said = run.handle(InstanceGone(at + 63.0, f"i00{number}", at + 63.0, "released"))
+    assert said == (EndRun(EndReason.FAILED),)
+
+
+def test_a_refused_offer_is_asked_for_again_after_a_while_and_then_given_up() -> None:
+    run = policy()
+    assert launches(run.handle(RunStarted(0.0))) == ["i000"]
+    for number, at in enumerate((1.0, 20.0)):
+        assert not launches(run.handle(refusal(at, f"i00{number}")))
+        assert not launches(run.handle(tick(at + 14.0)))
+        assert launches(run.handle(tick(at + 15.5))) == [f"i00{number + 1}"]
+    assert run.handle(refusal(40.0, "i002")) == (EndRun(EndReason.NO_CAPACITY),)
+
+
+def test_one_that_waits_for_its_hour_rents_nothing_and_is_not_taken_to_be_broke() -> None:
+    run = policy(kind=Restless, fleet_rule=NaiveFleet(FOUR, 1))
+    assert run.handle(RunStarted(0.0)) == (SetTimer("wake", 100.0),)
+    assert launches(run.handle(TimerFired(100.0, "wake"))) == ["i000"]
+
+
+def test_an_instance_whose_node_is_lost_is_given_back_and_replaced() -> None:
+    run = policy(1)
+    begun(run, "i000")
+    said = run.handle(NodeLost(20.0, "i000", "no heartbeat"))
+    assert said[:3] == (
+        StopTrial("t00.1"),
+        Release("i000"),
+        Launch("i001", "g.4x", "on-demand"),
+    )
+    assert run.handle(TrialStopped(20.5, "t00.1")) == ()
+    assert starts(join(run, 40.0, "i001")) == {"t00.2": (Slice("i-001", 1.0),)}
+    assert Release("i000") in run.handle(tick(51.0)), "it was not confirmed"
+
+
+def test_an_instance_that_comes_after_it_was_given_back_is_given_back_again() -> None:
+    run = policy()
+    run.handle(RunStarted(0.0))
+    assert run.handle(Interrupted(5.0)) == (Release("i000"), SetTimer("cleanup", 35.0))
+    assert run.handle(InstanceLaunched(6.0, "i000", "i-000", 6.0)) == ()
+    assert run.handle(TimerFired(35.0, "cleanup")) == (Release("i000"), SetTimer("cleanup", 65.0))
+    gone = InstanceGone(66.0, "i000", 66.0, "released")
+    assert run.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
+    assert run.handle(gone) == (), "what comes after the end changes nothing"
+
+
+def test_an_instance_is_emptied_before_it_goes_and_the_trial_moves_as_it_is() -> None:
+    run = policy(5, fleet_rule=Packed())
+    said = begun(run, "i000", "i001")
+    assert starts(said)["t04.1"] == (Slice("i-001", 1.0),)
+    run.handle(TrialFailed(15.0, "t00.1", "boom", ""))
+    assert run.handle(epoch(20.0, "t04.1", 1)) == (StopTrial("t04.1"),)
+    said = run.handle(TrialStopped(21.0, "t04.1"))
+    assert starts(said) == {"t04.2": (Slice("i-000", 1.0),)}
+    assert Release("i001") in said
+
+
+# ---- widths --------------------------------------------------------------------------------------
+
+
+def test_a_trial_moves_only_when_its_epoch_was_saved() -> None:
+    """It would train the epoch again; with one that never saves, for ever."""
+    run = policy(1, allocator=Widths(1.0, then=4.0))
+    begun(run, "i000")
+    assert run.handle(epoch(20.0, "t00.1", 1, saved=False)) == ()
+    assert run.handle(epoch(30.0, "t00.1", 2)) == (StopTrial("t00.1"),)
+    said = run.handle(TrialStopped(31.0, "t00.1"))
+    (start,) = (c for c in said if isinstance(c, StartTrial))
+    assert (start.width, start.start_epoch, start.checkpoint) == (4.0, 2, "t00/2")
+
+
+@pytest.mark.parametrize(("asked", "given"), [(8.0, 4.0), (3.0, 2.0), (0.5, 1.0)])
+def test_a_width_that_cannot_be_had_gives_way_to_a_narrower_one(asked: Width, given: Width) -> None:
+    run = policy(1, allocator=Widths(asked), max_instances=1)
+    assert starts(begun(run, "i000")) == {"t00.1": (Slice("i-000", given),)}
+
+
+def test_a_lost_wide_trial_goes_on_with_what_is_left_and_grows_again() -> None:
+    """Eight GPUs were two instances: its ranks go on as four until there are two again."""
+    wide = Rentable(FOUR, profile({4.0: 2.0, 8.0: 1.0}), 4)
+    run = policy(
+        count=1, allocator=Widths(8.0, 8.0), fleet_rule=ConstantFleet(FOUR, 2), rentables=(wide,)
+    )
+    begun(run, "i000", "i001")
+    run.handle(epoch(20.0, "t00.1", 1))
+    said = run.handle(InstanceGone(25.0, "i001", 25.0, "taken back"))
+    assert (said[0], launches(said)) == (StopTrial("t00.1"), ["i002"])
+    assert starts(said) == {"t00.2": (Slice("i-000", 4.0),)}
+    join(run, 60.0, "i002")
+    assert run.handle(epoch(61.0, "t00.2", 2)) == (StopTrial("t00.2"),)
+    said = run.handle(TrialStopped(61.1, "t00.2"))
+    assert starts(said) == {"t00.3": (Slice("i-000", 4.0), Slice("i-002", 4.0))}
+
+
+def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:
+    """It would pay for an idle instance to the end of its budget."""
+    only = Rentable(FOUR, profile({8.0: 1.0}), 4)
+    run = policy(1, allocator=Widths(8.0), rentables=(only,))
+    run.handle(RunStarted(0.0))
+    said = join(run, 10.0, "i000")
+    assert said == (Release("i000"), SetTimer("cleanup", 40.0))
+    assert run.ending is EndReason.FAILED
+    assert run.trouble == "nothing of what is left to train fits on what is rented"
+
+
+def test_what_was_kept_for_a_trial_is_free_again_when_it_fails_on_the_way() -> None:
+    run = policy(1, allocator=Widths(1.0, then=4.0))
+    begun(run, "i000")
+    run.handle(epoch(20.0, "t00.1", 1))
+    assert run.state.free_gpus == 0.0
+    assert run.handle(TrialFailed(21.0, "t00.1", "boom", ""))[0] == Release("i000")
+
+
+def test_a_trial_whose_new_place_vanishes_goes_on_where_it_was() -> None:
+    wide = Rentable(FOUR, profile({2.0: 2.0, 8.0: 1.0}), 4)
+    run = policy(
+        count=1,
+        allocator=Widths(2.0, then=8.0),
+        fleet_rule=ConstantFleet(FOUR, 2),
+        rentables=(wide,),
+    )
+    begun(run, "i000", "i001")
+    run.handle(epoch(20.0, "t00.1", 1))
+    assert run.state.free_gpus == 0.0
+    run.handle(InstanceGone(20.5, "i001", 20.5, "taken back"))
+    said = run.handle(TrialStopped(21.0, "t00.1"))
+    assert starts(said) == {"t00.2": (Slice("i-000", 2.0),)}
+
+
+# ---- shares of a GPU -----------------------------------------------------------------------------
+
+TWO = offer(2, name="g.2x")
+PACKED = Rentable(TWO, profile({0.5: 8.0, 1.0: 5.0, 2.0: 3.0}), 4)
+
+
+def packed(trials: int, allocator: Widths) -> tuple[RunPolicy, dict[str, tuple[Slice, ...]]]:
+    """Return a run of trials on two GPUs, and where those sit that begin at once."""
+    fleet = ConstantFleet(TWO, 1)
+    run = policy(trials, 9, allocator=allocator, fleet_rule=fleet, rentables=(PACKED,))
+    return run, starts(begun(run, "i000"))
+
+
+def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+    run, placed = packed(5, Widths(0.5))
+    assert [at for (at,) in placed.values()] == [Slice("i-000", 0.5, gpu) for gpu in (0, 0, 1, 1)]
+    assert starts(run.handle(TrialFailed(20.0, "t02.1", "boom", ""))) == {
+        "t04.1": (Slice("i-000", 0.5, 1),)
+    }
+
+
+def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_trial() -> None:
+    allocator = Widths(0.5)
+    run, _ = packed(5, allocator)
+    allocator.start = 1.0
+    assert starts(run.handle(TrialFailed(20.0, "t00.1", "boom", ""))) == {}
+    assert starts(run.handle(TrialFailed(21.0, "t02.1", "boom", ""))) == {}
+    assert run.state.free_gpus == 1.0
+    said = run.handle(TrialFailed(22.0, "t01.1", "boom", ""))
+    assert starts(said) == {"t04.1": (Slice("i-000", 1.0),)}
+
+
+def test_a_share_grows_to_a_whole_gpu_only_where_it_can_have_one() -> None:
+    allocator = Widths(0.5, then=1.0)
+    run, _ = packed(4, allocator)
+    run.handle(TrialFailed(20.0, "t03.1", "boom", ""))
+    assert run.handle(epoch(21.0, "t00.1", 1)) == ()
+    assert run.handle(epoch(22.0, "t02.1", 1)) == (StopTrial("t02.1"),)
+    assert run.state.free_gpus == 0.0, "the other half is kept for it"
+    said = run.handle(TrialStopped(23.0, "t02.1"))
+    assert starts(said) == {"t02.2": (Slice("i-000", 1.0),)}
+
+
+# ---- what is told twice, or late -----------------------------------------------------------------
+
+
+def test_an_epoch_that_is_told_twice_counts_once() -> None:
+    run = policy(1, last=2)
+    begun(run, "i000")
+    run.handle(epoch(20.0, "t00.1", 1))
+    assert run.handle(epoch(21.0, "t00.1", 1, 0.9)) == ()
+    assert run.best is not None
+    assert run.best.metric == 0.5
+
+
+def test_an_epoch_of_a_session_that_is_over_is_not_heard() -> None:
+    run = policy(1, last=2)
+    begun(run, "i000")
+    run.handle(NodeLost(20.0, "i000", "no heartbeat"))
+    assert run.handle(epoch(20.5, "t00.1", 1)) == ()
+    assert run.best is None
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+def test_a_target_that_is_reached_ends_the_run() -> None:
+    run = policy(target=0.8, last=9)
+    begun(run, "i000")
+    assert run.handle(epoch(20.0, "t00.1", 1, 0.7)) == ()
+    assert run.handle(epoch(21.0, "t00.1", 2, 0.8)) == (
+        StopTrial("t00.1"),
+        StopTrial("t01.1"),
+        Release("i000"),
+        SetTimer("cleanup", 51.0),
+    )
+    assert run.ending is EndReason.DONE
+
+
+@pytest.mark.parametrize("at", [0.0, 5.0, 15.0, 25.0])
+def test_a_person_can_end_a_run_at_any_time(at: float) -> None:
+    run = policy()
+    for event in (RunStarted(0.0), InstanceLaunched(2.0, "i000", "i-000", 2.0)):
+        if event.at <= at:
+            run.handle(event)
+    if at > 10.0:
+        join(run, 10.0, "i000")
+    run.handle(Interrupted(at))
+    assert run.ending is EndReason.INTERRUPTED
+    assert EndReason.INTERRUPTED.exit_code == 130
+    gone = InstanceGone(at + 3.0, "i000", at + 3.0, "released")
+    assert run.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
+
+
+def test_no_more_run_at_once_than_allowed() -> None:
+    run = policy(3, last=1, max_concurrent=1)
+    assert set(starts(begun(run, "i000"))) == {"t00.1"}
+    assert run.handle(epoch(20.0, "t00.1", 1)) == (StopTrial("t00.1"),)
+    assert set(starts(run.handle(TrialStopped(21.0, "t00.1")))) == {"t01.1"}
+
+
+def test_with_a_heartbeat_it_looks_at_the_clock_every_tick() -> None:
+    run = policy(heartbeat=True)
+    assert alarms(run.handle(RunStarted(0.0)), "tick") == [1.0]
+    assert alarms(run.handle(tick(1.0)), "tick") == [2.0]
+
+
+def test_the_forecast_is_the_bill_at_the_deadline_and_no_more_than_the_budget() -> None:
+    run = policy(limits=Limits(600.0, 5.0))
+    begun(run, "i000")
+    assert run.forecast(20.0) == 5.0
+    run = policy(limits=Limits(200.0, 50.0))
+    begun(run, "i000")
+    assert run.forecast(20.0) == pytest.approx(run.spent(200.0))
+    run.handle(Interrupted(20.0))
+    assert run.forecast(20.0) == run.spent(20.0)
+
+
+def test_a_trial_goes_on_where_it_is_without_being_told_again() -> None:
+    """It was let on to its last epoch from the begin."""
+    run = policy(1, last=3)
+    begun(run, "i000")
+    said = run.handle(epoch(20.0, "t00.1", 1))
+    assert not any(isinstance(c, ExtendTrial) for c in said)

@@ -1,0 +1,256 @@
+"""Fluid's allocators in whole runs, played in virtual time: F1 to F22 as far as they are decisions.
+
+What concerns processes and GPUs (F12 to F14, F18, F22) is shown elsewhere: docs/allocators.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.commands import StopTrial
+from cloudtune.events import EpochDone
+from cloudtune.plan import Limits
+from cloudtune.planners.allocators.fluid import DynamicFluid, StaticFluid
+from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
+from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.trial import EndReason, Trial
+from tests.builders import Played, Setting, by_name, final, gone, offer, play, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.strategies.base import Allocator
+    from cloudtune.trial import TrialId, Width
+
+LINEAR = {0.25: 32.0, 0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.0}
+SUBLINEAR = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 3.0: 4.2, 4.0: 4.0}
+FREE = profile(LINEAR, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
+GRID = by_name("grid", max_epochs=100)
+
+
+def game(budgets: list[int], *, allocator: Callable[[], Allocator], **changes: object) -> Setting:
+    """Return a game in which trial n is trained for so many epochs, on one instance of 5 GPUs."""
+    caps = dict(enumerate(budgets))
+    base = Setting(len(budgets), caps=caps, offer=offer(5), max_instances=1, profile=FREE)
+    return base.but(allocator=allocator, **changes)
+
+
+def widths(played: Played) -> dict[TrialId, list[Width]]:
+    """Return the widths at which each trial was started, in order."""
+    found: dict[TrialId, list[Width]] = {}
+    for start in played.starts:
+        found.setdefault(start.trial, []).append(start.width)
+    return found
+
+
+def ends(played: Played) -> float:
+    return max(e.event.at for e in played.entries if isinstance(e.event, EpochDone))
+
+
+def test_f01_a_group_holds_trials_each_with_a_budget() -> None:
+    trial = Trial("t0", {})
+    assert TrialGroup("g", (Task(trial, 3),)).tasks[0].until == 3
+    with pytest.raises(ValueError, match="holds no trial"):
+        TrialGroup("g", ())
+    with pytest.raises(ValueError, match="needs a budget"):
+        TrialGroup("g", (Task(trial, 0),))
+
+
+def test_f02_a_grid_is_one_group_a_sequence_is_ordered_a_rung_is_a_group() -> None:
+    many = Setting(8, metric=final([n / 8 for n in range(8)]), offer=offer(4), max_instances=2)
+    grid = play(many, by_name("grid", max_epochs=2))
+    assert len({group.name for group in grid.groups()}) == 1
+    one_by_one = play(many, by_name("sequential", max_epochs=2))
+    assert one_by_one.max_at_once() < 8
+    halving = play(many, by_name("sha", eta=2, max_epochs=4, trials=8))
+    assert len({group.name for group in halving.groups()}) == 3, "1, 2 and 4 epochs"
+
+
+def test_f03_the_golden_toy_as_a_run() -> None:
+    """Budgets of 4, 4, 12 and 30 on five GPUs: half a GPU, half, one, three; done after 12."""
+    packed = profile(
+        {0.5: 2.0, 1.0: 1.0, 2.0: 0.5, 3.0: 1 / 3, 4.0: 0.25},
+        start=0.0,
+        resize=0.0,
+        boot=0.0,
+        launch=0.0,
+        release=0.0,
+    )
+    played = play(game([4, 4, 12, 30], allocator=StaticFluid, profile=packed), GRID)
+    assert widths(played) == {"t00": [0.5], "t01": [0.5], "t02": [1.0], "t03": [3.0]}
+    assert ends(played) == pytest.approx(12.0)
+
+
+def test_f06_f07_a_dear_resize_changes_nothing() -> None:
+    dear = profile(LINEAR, start=0.0, resize=10_000.0)
+    played = play(game([2, 8], allocator=DynamicFluid, profile=dear), GRID)
+    assert played.policy.resizes == 0
+
+
+def test_f08_it_plans_when_trials_or_gpus_come_or_go_and_at_no_other_time() -> None:
+    allocator = DynamicFluid()
+    played = play(game([10, 10, 10, 40], allocator=lambda: allocator), GRID)
+    epochs = sum(isinstance(e.event, EpochDone) for e in played.entries)
+    assert epochs == 70
+    # The group, the fleet's coming, each trial's end; a resize takes a trial off and on again.
+    assert allocator.plannings <= 6 + 2 * played.policy.resizes
+    assert allocator.plannings < epochs / 3
+
+
+def test_f09_freed_gpus_go_to_those_that_are_left() -> None:
+    """One and three GPUs by their shares of five; one is idle, and then those of who is done."""
+    static = play(game([10, 30], allocator=StaticFluid), GRID)
+    dynamic = play(game([10, 30], allocator=DynamicFluid), GRID)
+    assert widths(static) == {"t00": [1.0], "t01": [3.0]}
+    assert widths(dynamic)["t01"] == [3.0, 4.0]
+    assert ends(dynamic) < ends(static)
+
+
+def test_f09_no_gpu_idles_while_a_trial_would_gain_by_it() -> None:
+    """Sublinear: two of three GPUs' worth is wasted, but sooner is sooner."""
+    quick = profile(SUBLINEAR, start=0.0, resize=0.5, boot=0.0)
+    played = play(game([20], allocator=DynamicFluid, profile=quick), GRID)
+    assert widths(played)["t00"][-1] == 4.0
+    worth = profile({1.0: 8.0, 2.0: 8.2}, start=0.0, resize=0.5, boot=0.0)
+    kept = play(game([20], allocator=DynamicFluid, profile=worth), GRID)
+    assert kept.policy.resizes == 0, "a width that is slower is left alone"
+
+
+def test_f07_what_grew_by_idle_gpus_does_not_shrink_for_nobody() -> None:
+    """Sublinear, so narrower always saves GPU-seconds: it would shrink and grow for ever."""
+    uneven = profile({1.0: 1.0, 2.0: 0.57, 3.0: 0.42, 4.0: 0.33}, start=0.0, resize=1.9)
+    still = play(
+        game([174, 134, 13, 59], allocator=StaticFluid, offer=offer(4), profile=uneven), GRID
+    )
+    moved = play(
+        game([174, 134, 13, 59], allocator=DynamicFluid, offer=offer(4), profile=uneven), GRID
+    )
+    assert moved.policy.resizes <= 8
+    assert ends(moved) < ends(still)
+
+
+def test_f10_published_an_unprofiled_trial_begins_at_one_gpu() -> None:
+    played = play(game([30, 30], allocator=lambda: DynamicFluid(published=True)), GRID)
+    assert all(found[0] == 1.0 for found in widths(played).values())
+    assert any(found[-1] > 1.0 for found in widths(played).values()), "then by what it measured"
+    ours = play(game([30, 30], allocator=DynamicFluid), GRID)
+    assert all(found[0] == 2.0 for found in widths(ours).values()), "the profile is good enough"
+
+
+def test_f11_times_are_converted_by_the_curve() -> None:
+    """Measured at half a GPU, reckoned at one: the shares are those of the budgets alone."""
+    narrow = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
+    curved = profile(narrow, start=0.0, resize=0.0)
+    played = play(
+        game([6, 6, 6, 6, 6, 6, 6, 6, 6, 6], allocator=DynamicFluid, profile=curved), GRID
+    )
+    first = [found[0] for found in widths(played).values()]
+    assert first.count(0.5) == 10
+
+
+@pytest.mark.parametrize("name", ["static-fluid", "dynamic-fluid"])
+@pytest.mark.parametrize("strategy", ["grid", "random", "sequential", "sha", "hyperband"])
+def test_f15_with_and_without_fluid_the_same_trials_come_equally_far(
+    strategy: str, name: str
+) -> None:
+    many = Setting(
+        27,
+        metric=final([(7 * n) % 27 / 27 for n in range(27)]),
+        offer=offer(4),
+        max_instances=2,
+        profile=profile(LINEAR, resize=0.0),
+    )
+    build = by_name(strategy, eta=3, max_epochs=9)
+    fluid = many.but(allocator=lambda: ALLOCATORS[name](None))  # type: ignore[arg-type]
+    assert play(fluid, build).epochs == play(many, build).epochs
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS.keys() & {"static-fluid", "dynamic-fluid"}))
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"seer", "seer-constant"}))
+def test_every_strategy_runs_with_it_and_stays_consistent(strategy: str, name: str) -> None:
+    """Invariants are checked at each event; losses and failures come on the way."""
+
+    def trouble(trial: str, session: int, epoch: int) -> str:
+        if (trial, epoch) == ("t03", 2):
+            return "failed"
+        return "lost" if session == 1 and epoch == 1 and trial in {"t01", "t05"} else ""
+
+    many = Setting(
+        12,
+        offer=offer(4),
+        max_instances=3,
+        naive=True,
+        profile=profile(SUBLINEAR, resize=1.0, spread=0.1),
+        limits=Limits(900.0),
+        trouble=gone({"i001": 60.0}),
+        mishap=trouble,  # type: ignore[arg-type]
+        allocator=lambda: ALLOCATORS[name](None),  # type: ignore[arg-type]
+    )
+    played = play(many, by_name(strategy, trials=12))
+    assert played.policy.ending in {EndReason.DONE, EndReason.DEADLINE}
+    assert played.policy.best is not None
+
+
+def test_f16_a_target_ends_the_whole_run() -> None:
+    played = play(game([30, 30], allocator=DynamicFluid, target=0.01), GRID)
+    assert played.policy.ending is EndReason.DONE
+    assert sum(played.epochs.values()) < 60
+
+
+def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
+    def trouble(trial: str, _session: int, epoch: int) -> str:
+        return "failed" if (trial, epoch) == ("t00", 2) else ""
+
+    played = play(game([30, 30], allocator=DynamicFluid, mishap=trouble), GRID)
+    assert played.policy.trials["t00"].status == "failed"
+    assert widths(played)["t01"][-1] == 4.0
+    assert played.epochs["t01"] == 30
+
+
+def test_f19_losers_stop_once_the_next_rung_is_full() -> None:
+    many = Setting(
+        9, metric=final([n / 9 for n in range(9)]), offer=offer(4), max_instances=2, profile=FREE
+    ).but(allocator=DynamicFluid)
+    played = play(many, by_name("sha", eta=3, max_epochs=9, trials=9))
+    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
+    stopped = {c.session for said in played.commands for c in said if isinstance(c, StopTrial)}
+    assert stopped
+
+
+@pytest.mark.parametrize("kind", [StaticFluid, DynamicFluid])
+def test_f02_those_that_go_on_from_a_rung_are_a_group_of_their_own(
+    kind: Callable[[], Allocator],
+) -> None:
+    """Nine on eight GPUs have one each; three that go on share the eight; the last has four."""
+    many = Setting(
+        9, metric=final([n / 9 for n in range(9)]), offer=offer(4), max_instances=2, profile=FREE
+    ).but(allocator=kind)
+    played = play(many, by_name("sha", eta=3, max_epochs=9, trials=9))
+    (best,) = (name for name, epochs in played.epochs.items() if epochs == 9)
+    found = widths(played)[best]
+    assert found[0] == 1.0
+    assert found[-1] == 4.0
+    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
+
+
+def test_f20_an_idle_gpu_goes_to_the_trial_with_the_most_left() -> None:
+    """Five GPUs, three trials: the shares leave some idle, and the longest takes them."""
+    played = play(game([9, 10, 30], allocator=DynamicFluid), GRID)
+    grown = {name: found[-1] for name, found in widths(played).items()}
+    assert max(grown, key=lambda name: grown[name]) == "t02"
+
+
+def test_f21_no_more_run_at_once_than_may() -> None:
+    played = play(game([5] * 10, allocator=DynamicFluid, max_concurrent=3), GRID)
+    assert played.max_at_once() == 3
+    assert sorted(played.epochs.values()) == [5] * 10
+
+
+def test_f14_no_epoch_is_trained_twice_for_a_resize() -> None:
+    played = play(game([10, 20], allocator=DynamicFluid), GRID)
+    later = [start for start in played.starts if start.trial == "t00"][1:]
+    assert later
+    assert all(start.start_epoch > 0 and start.checkpoint for start in later)
+    assert sum(isinstance(e.event, EpochDone) for e in played.entries) == 30

@@ -1,0 +1,249 @@
+"""Which GPUs are free, as instances come and go and trials sit and move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.infra.node.gpus import GpuSlots
+from cloudtune.placement import rooms
+from cloudtune.policy.free_gpus import FreeGpus
+from cloudtune.trial import Slice
+from tests.builders import offer
+
+if TYPE_CHECKING:
+    from cloudtune.catalog import Offer
+
+FOUR = offer(4)
+ONE = offer(1, name="s.1x")
+
+
+def free_gpus(**usable: int) -> FreeGpus:
+    """Return the free GPUs of instances of so many GPUs."""
+    found = FreeGpus()
+    found.follow({name: FOUR if gpus == 4 else ONE for name, gpus in usable.items()}, ())
+    return found
+
+
+def test_the_fullest_instance_that_fits_is_taken() -> None:
+    found = free_gpus(a=4, b=4)
+    found.take([Slice("b", 1.0)])
+    assert found.find(2.0) == (FOUR, (Slice("b", 2.0),))
+    assert found.find(4.0) == (FOUR, (Slice("a", 4.0),))
+    assert (found.gpus, found.free_gpus) == (8, 7.0)
+
+
+def test_a_seat_that_is_found_stays_free() -> None:
+    found = free_gpus(a=4)
+    assert found.find(4.0) == found.find(4.0)
+
+
+def test_a_trial_wider_than_an_instance_takes_whole_ones() -> None:
+    found = free_gpus(a=4, b=4)
+    assert found.find(8.0) == (FOUR, (Slice("a", 4.0), Slice("b", 4.0)))
+    found.take([Slice("a", 0.5, 0)])
+    assert found.find(8.0) is None
+
+
+def test_three_thirds_fill_a_gpu() -> None:
+    found = free_gpus(a=1)
+    for _ in range(3):
+        placement = found.find(1 / 3)
+        assert placement is not None
+        found.take(placement[1])
+    assert found.find(1 / 3) is None
+    found.give([Slice("a", 1 / 3, 0)])
+    assert found.find(1 / 3) is not None
+
+
+def test_only_offers_that_have_the_width_are_looked_at() -> None:
+    found = FreeGpus({FOUR: {2.0}, ONE: {1.0}})
+    found.follow({"a": FOUR, "b": ONE}, ())
+    assert found.find(1.0) == (ONE, (Slice("b", 1.0),))
+    assert found.find(4.0) is None
+
+
+def test_the_first_offer_is_preferred_and_the_others_will_do() -> None:
+    found = free_gpus(a=4, b=1)
+    assert found.find(1.0, ONE) == (ONE, (Slice("b", 1.0),))
+    found.take([Slice("b", 1.0)])
+    assert found.find(1.0, ONE) == (FOUR, (Slice("a", 1.0),))
+
+
+def test_what_sat_on_an_instance_that_is_gone_is_forgotten() -> None:
+    found = free_gpus(a=4, b=4)
+    both = (Slice("a", 4.0), Slice("b", 4.0))
+    found.take(both)
+    found.follow({"b": FOUR}, both)
+    assert (found.gpus, found.free_gpus) == (4, 0.0)
+    found.give(both)
+    assert (found.gpus, found.free_gpus) == (4, 4.0)
+
+
+def test_a_new_instance_counts_what_sits_on_it_already() -> None:
+    found = free_gpus(a=4)
+    found.follow({"a": FOUR, "b": FOUR}, [Slice("b", 3.0)])
+    assert found.free_gpus == 5.0
+
+
+def test_a_trial_that_grows_reserves_what_it_needs_besides() -> None:
+    found = free_gpus(a=4)
+    own = (Slice("a", 1.0),)
+    found.take(own)
+    assert found.move(4.0, FOUR, own) == ((FOUR, (Slice("a", 4.0),)), (Slice("a", 3.0),))
+    assert found.free_gpus == 0.0
+
+
+def test_a_trial_that_shrinks_where_it_is_reserves_nothing() -> None:
+    found = free_gpus(a=4)
+    own = (Slice("a", 4.0),)
+    found.take(own)
+    assert found.move(2.0, FOUR, own) == ((FOUR, (Slice("a", 2.0),)), ())
+    assert found.free_gpus == 0.0
+
+
+def test_without_room_nothing_is_reserved() -> None:
+    found = free_gpus(a=4)
+    own, other = (Slice("a", 1.0),), (Slice("a", 2.0),)
+    found.take((*own, *other))
+    assert found.move(4.0, FOUR, own) is None
+    assert found.free_gpus == 1.0
+
+
+def test_a_trial_leaves_an_instance_that_is_to_go() -> None:
+    found = free_gpus(a=4, b=4)
+    own = (Slice("a", 2.0),)
+    found.take(own)
+    found.follow({"b": FOUR}, own)
+    assert found.move(2.0, FOUR, own) == ((FOUR, (Slice("b", 2.0),)), (Slice("b", 2.0),))
+    assert found.free_gpus == 2.0
+
+
+# ---- shares ------------------------------------------------------------------------------------
+
+
+def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_one() -> None:
+    found = free_gpus(a=4)
+    found.take([Slice("a", 0.5, 0), Slice("a", 0.5, 1), Slice("a", 2.0)])
+    assert found.free_gpus == 1.0
+    assert found.find(1.0) is None
+    assert found.move(1.0, FOUR, (Slice("a", 2.0),)) == ((FOUR, (Slice("a", 1.0),)), ())
+
+
+def test_a_share_that_grows_to_a_whole_gpu_keeps_the_rest_of_its_own() -> None:
+    found = free_gpus(a=1)
+    own = (Slice("a", 0.5, 0),)
+    found.take(own)
+    assert found.move(1.0, ONE, own) == ((ONE, (Slice("a", 1.0),)), (Slice("a", 0.5, 0),))
+    assert found.find(0.5) is None, "kept"
+
+
+def test_a_share_with_neighbours_needs_a_whole_gpu_besides() -> None:
+    found = free_gpus(a=4)
+    own = (Slice("a", 0.5, 0),)
+    found.take((*own, Slice("a", 0.5, 0)))
+    assert found.move(2.0, FOUR, own) == ((FOUR, (Slice("a", 2.0),)), (Slice("a", 2.0),))
+    assert found.move(2.0, FOUR, own) is None
+
+
+def test_a_share_that_grows_alone_on_a_high_gpu_stays_there() -> None:
+    """Another GPU would do as well, but there is none while it still sits on its own."""
+    found = free_gpus(a=4)
+    own = (Slice("a", 0.25, 2),)
+    found.take((*own, Slice("a", 3.0)))
+    placement = found.move(0.5, FOUR, own)
+    assert placement is not None
+    assert placement[1] == (Slice("a", 0.25, 2),)
+
+
+def test_a_whole_trial_that_becomes_a_share_is_sure_of_its_own_gpu() -> None:
+    found = free_gpus(a=1)
+    own = (Slice("a", 1.0),)
+    found.take(own)
+    assert found.move(0.5, ONE, own) == ((ONE, (Slice("a", 0.5, 0),)), ())
+
+
+# ---- what is said to be free can be had ---------------------------------------------------------
+
+
+class Machines:
+    """Physical GPUs, by the agents' own rule, next to the free GPUs that a policy counts."""
+
+    def __init__(self, *offers: Offer) -> None:
+        self.free = FreeGpus()
+        usable = {f"i{n}": each for n, each in enumerate(offers)}
+        self.free.follow(usable, ())
+        self.agents = {name: GpuSlots(each.gpus) for name, each in usable.items()}
+        self.held: dict[int, tuple[Slice, ...]] = {}
+        self.reserved: dict[int, tuple[float, Offer, tuple[Slice, ...]]] = {}
+        self.session = 0
+
+    def start(self, width: float, first: Offer | None = None) -> bool:
+        """Place a trial, if the policy finds room for it: then the agents have room."""
+        placement = self.free.find(width, first)
+        if placement is None:
+            return False
+        self.free.take(placement[1])
+        self.session += 1
+        self.held[self.session] = placement[1]
+        for piece in placement[1]:
+            taken = self.agents[piece.instance].take(str(self.session), piece.gpus, piece.gpu)
+            assert taken is not None, f"{piece} can't sit on {piece.instance}"
+        return True
+
+    def leave(self, session: int) -> None:
+        """End a session; one that was to move goes on where it was told."""
+        pieces = self.held.pop(session)
+        self.free.give(pieces)
+        for piece in pieces:
+            self.agents[piece.instance].give(str(session))
+        if session in self.reserved:
+            width, first, reserved = self.reserved.pop(session)
+            self.free.give(reserved)
+            assert self.start(width, first), "what was kept for it"
+
+    def move(self, session: int, width: float) -> None:
+        """Have a session move to another width, as soon as it has ended."""
+        pieces = self.held[session]
+        if session in self.reserved:
+            return
+        found = self.free.move(width, self.free.offers[pieces[0].instance], pieces)
+        if found is not None:
+            self.reserved[session] = (width, found[0][0], found[1])
+
+    def check(self) -> None:
+        """The count has what is held and reserved, and no GPU of them holds more than fits."""
+        kept = [piece for _, _, pieces in self.reserved.values() for piece in pieces]
+        taken = [piece for pieces in self.held.values() for piece in pieces]
+        has = {name: each.gpus for name, each in self.free.offers.items()}
+        for name, room in rooms(has, [*taken, *kept]).items():
+            assert not room.overfull()
+            assert room.matches(self.free.rooms[self.free.offers[name]][name])
+
+
+WIDTHS = st.sampled_from([0.25, 1 / 3, 0.5, 2 / 3, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0])
+STEPS = st.tuples(st.sampled_from(["start", "start", "leave", "move"]), WIDTHS, st.integers(0, 9))
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from([FOUR, ONE]), min_size=1, max_size=4), st.lists(STEPS, max_size=40))
+def test_whatever_starts_moves_and_ends_the_count_gives_what_gpus_can_hold(
+    offers: list[Offer], steps: list[tuple[str, float, int]]
+) -> None:
+    machines = Machines(*offers)
+    for what, width, which in steps:
+        if what == "start":
+            machines.start(width)
+        elif machines.held:
+            session = sorted(machines.held)[which % len(machines.held)]
+            if what == "leave":
+                machines.leave(session)
+            else:
+                machines.move(session, width)
+        machines.check()
+    while machines.held:
+        machines.leave(min(machines.held))
+    assert all(len(a.free()) == machines.free.offers[n].gpus for n, a in machines.agents.items())
+    assert machines.free.free_gpus == machines.free.gpus

@@ -1,0 +1,192 @@
+"""Launches that come to nothing: each offer has its own troubles, and nothing goes on for ever."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.commands import Launch, Release, SetTimer, StopTrial
+from cloudtune.events import (
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    LaunchFailed,
+    NodeLost,
+    RefusalKind,
+    RunStarted,
+    TimerFired,
+    TrialLost,
+    TrialStopped,
+)
+from cloudtune.plan import Plan
+from cloudtune.trial import EndReason
+from tests.builders import begun, by_hand, epoch, group, grouped, join, offer, scripted, staged
+
+if TYPE_CHECKING:
+    from cloudtune.policy.run import RunPolicy
+
+A = offer(1, name="g.1x")
+B = offer(1, name="p.1x")
+SPOT = offer(4, market="spot")
+
+
+def refused(at: float, intent: str, *, permanent: bool = False) -> LaunchFailed:
+    kind: RefusalKind = "denied" if permanent else "capacity"
+    return LaunchFailed(at, intent, "Refused", "no", permanent, kind)
+
+
+def tick(at: float) -> TimerFired:
+    return TimerFired(at, "tick")
+
+
+def launches(policy: RunPolicy, event: Event) -> list[str]:
+    return [c.intent for c in policy.handle(event) if isinstance(c, Launch)]
+
+
+def dying(plan: Plan) -> tuple[RunPolicy, int]:
+    """Play an hour in which every instance ends 5 to 8 s after its launch."""
+    policy, order, bought = scripted(plan), itertools.count(1), 0
+    coming: list[tuple[float, int, Event]] = [(0.0, 0, RunStarted(0.0))]
+    while coming and not policy.ended:
+        at, _, event = heapq.heappop(coming)
+        if at > 3600.0:
+            break
+        for command in policy.handle(event):
+            if isinstance(command, SetTimer):
+                timer = TimerFired(command.at, command.name)
+                heapq.heappush(coming, (command.at, next(order), timer))
+            elif isinstance(command, Launch):
+                bought += 1
+                born, end = at + 1.0, at + 6.0 + bought % 4
+                came = InstanceLaunched(born, command.intent, f"i-{bought}", born)
+                gone = InstanceGone(end, command.intent, end, "it ended itself")
+                heapq.heappush(coming, (born, next(order), came))
+                heapq.heappush(coming, (end, next(order), gone))
+    return policy, bought
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_instances_that_die_while_they_boot_are_bought_in_three_rounds(size: int) -> None:
+    policy, bought = dying(staged((4, 0, 2, size, 1.0)))
+    assert policy.ended
+    assert policy.ending is EndReason.FAILED
+    assert 3 <= bought <= 3 * size
+    assert "ended before it joined" in policy.trouble
+
+
+def test_spot_instances_that_are_taken_back_at_boot_are_a_lack_of_capacity() -> None:
+    policy, _ = dying(by_hand(grouped(0, 2, group(SPOT, 2, 1.0, 4))))
+    assert policy.ending is EndReason.NO_CAPACITY
+
+
+def two_offers() -> RunPolicy:
+    policy = scripted(by_hand(grouped(0, 3, group(A, 1, 1.0, 1), group(B, 1, 1.0, 1))))
+    policy.handle(RunStarted(0.0))
+    return policy
+
+
+def test_one_offer_refused_for_good_does_not_end_what_the_other_can_do() -> None:
+    for first, second in (("i000", "i001"), ("i001", "i000")):
+        policy = two_offers()
+        policy.handle(refused(1.0, first, permanent=True))
+        policy.handle(refused(1.1, second))
+        assert policy.ending is None
+        # Only the one that may have capacity later is asked for again.
+        assert launches(policy, tick(17.0)) == ["i002"]
+        assert policy.fleet["i002"].offer == (B if first == "i000" else A)
+
+
+def test_all_offers_refused_for_good_fail_the_run() -> None:
+    policy = two_offers()
+    policy.handle(refused(1.0, "i000", permanent=True))
+    policy.handle(refused(1.1, "i001", permanent=True))
+    assert policy.ending is EndReason.FAILED
+    assert policy.trouble == "Refused: no"
+
+
+def test_what_is_refused_for_good_is_not_asked_for_while_another_trains() -> None:
+    policy = two_offers()
+    policy.handle(refused(1.0, "i000", permanent=True))
+    join(policy, 5.0, "i001")
+    asked = [intent for n in range(100) for intent in launches(policy, tick(20.0 * n + 6.0))]
+    assert asked == []
+    assert policy.ending is None
+
+
+def test_the_refusals_of_one_offer_do_not_hold_the_other_back() -> None:
+    policy = two_offers()
+    join(policy, 1.0, "i000")
+    for number, at in enumerate((2.0, 20.0, 40.0, 60.0)):
+        policy.handle(refused(at, f"i00{number + 1}"))
+        policy.handle(tick(at + 16.0))
+    assert policy.ending is None
+    said = launches(policy, InstanceGone(77.0, "i000", 77.0, "spot"))
+    assert [policy.fleet[intent].offer for intent in said] == [A], "at once"
+
+
+def test_a_stage_on_an_offer_that_was_refused_for_good_ends_the_run() -> None:
+    policy = scripted(
+        by_hand(
+            grouped(0, 1, group(A, 1, 1.0, 1), group(B, 1, 1.0, 1)),
+            grouped(1, 2, group(A, 1, 1.0, 1)),
+        )
+    )
+    policy.handle(RunStarted(0.0))
+    policy.handle(refused(1.0, "i000", permanent=True))
+    join(policy, 2.0, "i001")
+    policy.handle(epoch(3.0, "t00.1", 1))
+    policy.handle(TrialStopped(3.0, "t00.1"))
+    policy.handle(epoch(4.0, "t01.1", 1))
+    policy.handle(TrialStopped(4.0, "t00.1"))
+    policy.handle(TrialStopped(4.0, "t01.1"))
+    policy.handle(InstanceGone(5.0, "i001", 5.0, "released"))
+    assert policy.ending is EndReason.FAILED
+
+
+def test_a_return_that_nobody_confirms_is_repeated() -> None:
+    policy = scripted(
+        by_hand(grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(B, 1, 1.0, 1)))
+    )
+    begun(policy, "i000")
+    said = policy.handle(epoch(20.0, "t00.1", 1))
+    assert StopTrial("t00.1") in said
+    assert Release("i000") in policy.handle(TrialStopped(20.0, "t00.1"))
+    assert Release("i000") not in policy.handle(tick(49.0))
+    assert Release("i000") in policy.handle(tick(50.0))
+    assert Release("i000") not in policy.handle(tick(51.0))
+    assert Release("i000") in policy.handle(tick(80.0))
+
+
+def test_what_the_cloud_takes_is_not_held_against_a_trial() -> None:
+    policy = scripted(by_hand(grouped(0, 2, group(SPOT, 1, 4.0, 1))))
+    begun(policy, "i000")
+    for number in range(6):
+        at, intent = 20.0 + 20.0 * number, f"i{number:03d}"
+        policy.handle(NodeLost(at, intent, "reclaimed"))
+        policy.handle(InstanceGone(at + 1.0, intent, at + 1.0, "reclaimed"))
+        join(policy, at + 10.0, f"i{number + 1:03d}")
+    assert policy.trials["t00"].live
+    for number in range(4):
+        policy.handle(TrialLost(200.0 + number, policy.trials["t00"].session, "its worker died"))
+    assert policy.trials["t00"].status == "failed"
+
+
+def test_a_hand_over_waits_for_a_vcpu_quota() -> None:
+    plan = by_hand(grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(B, 1, 1.0, 1)))
+    tight = Plan(**{**vars(plan), "vcpu_quotas": {"on-demand g": 16, "on-demand p": 16}})
+    shared = by_hand(
+        grouped(0, 1, group(A, 1, 1.0, 1)),
+        grouped(1, 2, group(offer(1, name="g.9x"), 1, 1.0, 1)),
+    )
+    bound = Plan(**{**vars(shared), "vcpu_quotas": {"on-demand g": 16}})
+    for made, at_once in ((tight, True), (bound, False)):
+        policy = scripted(made)
+        begun(policy, "i000")
+        said = [*policy.handle(epoch(20.0, "t00.1", 1))]
+        said += policy.handle(TrialStopped(20.0, "t00.1"))
+        assert any(isinstance(command, Launch) for command in said) is at_once
+        later = policy.handle(InstanceGone(22.0, "i000", 22.0, "released"))
+        assert any(isinstance(command, Launch) for command in later) is not at_once

@@ -1,0 +1,228 @@
+"""A run that is ended: by its limits, by a person, and by a cloud that doesn't answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.commands import EndRun, Launch, Release, SetTimer, StopTrial
+from cloudtune.events import (
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunStarted,
+    TimerFired,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.plan import Limits
+from cloudtune.policy.base import Brakes
+from cloudtune.trial import EndReason
+from tests.builders import (
+    begun,
+    by_hand,
+    epoch,
+    group,
+    grouped,
+    join,
+    launches_of,
+    offer,
+    scripted,
+    staged,
+    starts,
+)
+
+if TYPE_CHECKING:
+    from cloudtune.events import Event
+
+ONE_TRIAL = staged((1, 0, 9, 1, 4.0))
+
+
+def tick(at: float) -> TimerFired:
+    return TimerFired(at, "tick")
+
+
+def launch(intent: str) -> Launch:
+    return Launch(intent, "g.4x", "on-demand")
+
+
+# ---- deadline ----------------------------------------------------------------------------------
+
+
+def test_the_deadline_leaves_time_to_give_everything_back() -> None:
+    policy = scripted(ONE_TRIAL, Limits(deadline=100.0), Brakes(tick=1.0, drain=6.0))
+    begun(policy, "i000")
+    assert policy.handle(tick(92.9)) == (SetTimer("tick", 93.9),)
+    assert policy.handle(tick(93.0)) == (
+        StopTrial("t00.1"),
+        Release("i000"),
+        SetTimer("cleanup", 123.0),
+    )
+    gone = InstanceGone(95.0, "i000", 95.0, "released")
+    assert policy.handle(gone) == (EndRun(EndReason.DEADLINE),)
+
+
+def test_a_deadline_that_has_passed_already_rents_nothing() -> None:
+    policy = scripted(ONE_TRIAL, Limits(deadline=5.0))
+    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.DEADLINE),)
+
+
+# ---- budget ------------------------------------------------------------------------------------
+
+
+def test_the_budget_is_kept_with_everything_given_back() -> None:
+    policy = scripted(ONE_TRIAL, Limits(budget=1.00), Brakes(tick=1.0, drain=6.0))
+    begun(policy, "i000", at=10.0)
+    assert Release("i000") not in policy.handle(tick(103.0)), "until 110 it costs $1.00"
+    assert Release("i000") in policy.handle(TimerFired(104.0, "brake")), "a tick later"
+    gone = InstanceGone(109.0, "i000", 109.0, "released")
+    assert policy.handle(gone) == (EndRun(EndReason.BUDGET),)
+    assert policy.spent(200.0) == pytest.approx(0.99)
+
+
+def test_a_budget_below_one_minimum_charge_rents_nothing() -> None:
+    policy = scripted(ONE_TRIAL, Limits(budget=0.59))
+    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
+
+
+def test_a_budget_for_some_of_the_instances_rents_those() -> None:
+    policy = scripted(staged((3, 0, 1, 3, 4.0)), Limits(budget=1.50))
+    assert launches_of(policy.handle(RunStarted(0.0))) == [launch("i000"), launch("i001")]
+    assert policy.handle(tick(1.0)) == (SetTimer("tick", 2.0),)
+
+
+def test_a_budget_that_is_not_enough_for_a_wide_trial_rents_nothing() -> None:
+    policy = scripted(staged((1, 0, 1, 2, 8.0)), Limits(budget=1.00))
+    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
+
+
+def test_a_lost_instance_is_not_replaced_beyond_the_budget() -> None:
+    policy = scripted(staged((2, 0, 9, 2, 4.0)), Limits(budget=1.50))
+    begun(policy, "i000", "i001", at=10.0)
+    assert policy.handle(InstanceGone(12.0, "i000", 12.0, "gone")) == (StopTrial("t00.1"),)
+    policy.handle(TrialStopped(12.1, "t00.1"))
+    assert policy.ending is None, "t01 still has its GPUs"
+
+
+def test_a_lost_instance_that_cannot_be_replaced_ends_the_run() -> None:
+    policy = scripted(ONE_TRIAL, Limits(budget=1.00))
+    begun(policy, "i000", at=10.0)
+    assert policy.handle(InstanceGone(12.0, "i000", 12.0, "gone")) == (
+        StopTrial("t00.1"),
+        EndRun(EndReason.BUDGET),
+    )
+
+
+def test_without_a_minimum_charge_a_request_still_costs_what_its_return_takes() -> None:
+    by_second = by_hand(grouped(0, 9, group(offer(minimum_seconds=0.0), 1, 4.0, 1)))
+    policy = scripted(by_second, Limits(budget=0.07), Brakes(tick=1.0, drain=6.0))
+    assert launches_of(policy.handle(RunStarted(0.0))) == [launch("i000")]
+    policy = scripted(by_second, Limits(budget=0.06), Brakes(tick=1.0, drain=6.0))
+    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
+
+
+# ---- a person ----------------------------------------------------------------------------------
+
+
+def test_interrupted_before_the_start() -> None:
+    policy = scripted(ONE_TRIAL)
+    assert policy.handle(Interrupted(0.0)) == (EndRun(EndReason.INTERRUPTED),)
+    assert policy.handle(RunStarted(0.1)) == ()
+
+
+def test_interrupted_before_the_launch_is_answered() -> None:
+    policy = scripted(ONE_TRIAL)
+    policy.handle(RunStarted(0.0))
+    assert policy.handle(Interrupted(0.5)) == (Release("i000"), SetTimer("cleanup", 30.5))
+    refused = LaunchFailed(2.0, "i000", "Released", "given back before it was launched")
+    assert policy.handle(refused) == (EndRun(EndReason.INTERRUPTED),)
+    assert policy.spent(100.0) == 0.0
+
+
+def test_interrupted_while_the_launch_is_on_its_way() -> None:
+    policy = scripted(ONE_TRIAL)
+    policy.handle(RunStarted(0.0))
+    policy.handle(Interrupted(0.5))
+    assert policy.handle(InstanceLaunched(1.0, "i000", "i-000", 0.9)) == ()
+    assert policy.handle(NodeJoined(5.0, "i000")) == (), "it gets no trial"
+    gone = InstanceGone(6.0, "i000", 5.9, "released")
+    assert policy.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (),
+        (TrialStarted(11.0, "t00.1"),),
+        (TrialStarted(11.0, "t00.1"), epoch(12.0, "t00.1", 1)),
+        (epoch(12.0, "t00.1", 9),),  # at the rung, the other one trains
+    ],
+)
+def test_interrupted_in_training(before: tuple[Event, ...]) -> None:
+    policy = scripted(staged((2, 0, 9, 1, 2.0), (1, 9, 18, 1, 4.0)))
+    begun(policy, "i000")
+    for event in before:
+        policy.handle(event)
+    assert policy.handle(Interrupted(20.0)) == (
+        StopTrial("t00.1"),
+        StopTrial("t01.1"),
+        Release("i000"),
+        SetTimer("cleanup", 50.0),
+    )
+    assert policy.handle(epoch(20.1, "t01.1", 9)) == (), "too late to count"
+    assert policy.handle(Interrupted(20.2)) == (), "once is enough"
+    gone = InstanceGone(22.0, "i000", 22.0, "released")
+    assert policy.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
+
+
+def test_interrupted_between_two_stages() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 2, 8.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    assert launch("i001") in policy.handle(epoch(13.0, "t01.1", 1))
+    assert policy.handle(Interrupted(13.1))[:2] == (Release("i000"), Release("i001"))
+    assert starts(policy.handle(TrialStopped(13.2, "t00.1"))) == {}
+    assert starts(join(policy, 14.0, "i001")) == {}
+
+
+def test_the_first_reason_to_end_stays() -> None:
+    policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
+    begun(policy, "i000")
+    policy.handle(Interrupted(20.0))
+    policy.handle(tick(99.0))
+    assert policy.ending is EndReason.INTERRUPTED
+
+
+# ---- a cloud that does not answer ----------------------------------------------------------------
+
+
+def test_a_release_that_is_not_confirmed_is_repeated() -> None:
+    policy = scripted(ONE_TRIAL)
+    begun(policy, "i000")
+    assert SetTimer("cleanup", 50.0) in policy.handle(Interrupted(20.0))
+    again = policy.handle(TimerFired(50.0, "cleanup"))
+    assert again == (Release("i000"), SetTimer("cleanup", 80.0))
+    gone = InstanceGone(51.0, "i000", 51.0, "released")
+    assert policy.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
+
+
+def test_patience_ends() -> None:
+    policy = scripted(ONE_TRIAL, brakes=Brakes(cleanup=30.0, patience=2))
+    begun(policy, "i000")
+    policy.handle(Interrupted(20.0))
+    for at in (50.0, 80.0):
+        assert policy.handle(TimerFired(at, "cleanup"))[0] == Release("i000")
+    *_, end = policy.handle(TimerFired(110.0, "cleanup"))
+    assert end == EndRun(EndReason.INTERRUPTED)
+
+
+def test_what_was_released_before_the_end_is_cleaned_up_too() -> None:
+    policy = scripted(ONE_TRIAL, Limits(budget=1.00))
+    begun(policy, "i000", at=10.0)
+    lost = policy.handle(NodeLost(12.0, "i000", "heartbeat"))
+    assert lost == (StopTrial("t00.1"), Release("i000"), SetTimer("cleanup", 42.0))
+    assert Release("i000") in policy.handle(TimerFired(42.0, "cleanup"))

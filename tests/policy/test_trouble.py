@@ -1,0 +1,421 @@
+"""Trials and instances that fail, event by event."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.events import (
+    EpochDone,
+    InstanceGone,
+    InstanceLaunched,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeLost,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.policy.base import Brakes
+from cloudtune.trial import EndReason, Slice
+from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts
+
+
+def refusal(at: float, intent: str) -> LaunchFailed:
+    return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
+
+
+def tick(at: float) -> TimerFired:
+    return TimerFired(at, "tick")
+
+
+def launch(intent: str) -> Launch:
+    return Launch(intent, "g.4x", "on-demand")
+
+
+# ---- trials ------------------------------------------------------------------------------------
+
+
+def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
+    policy = scripted(staged((2, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    assert policy.handle(epoch(12.0, "t00.1", 1, math.nan)) == (StopTrial("t00.1"),)
+    assert starts(policy.handle(TrialStopped(12.5, "t00.1"))) == {"t01.1": (Slice("i-000", 4.0),)}
+    assert policy.trials["t00"].status == "failed"
+    assert policy.trials["t00"].error == "score was nan at epoch 1"
+    assert policy.best is None, "nan is no result"
+
+
+def test_a_missing_metric_is_nan() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    begun(policy, "i000")
+    silent = EpochDone(12.0, "t00.1", 1, {"loss": 0.1}, None, 1.0)
+    assert policy.handle(silent) == (StopTrial("t00.1"),)
+    policy.handle(TrialStopped(12.5, "t00.1"))
+    assert policy.ending is EndReason.FAILED
+
+
+def test_a_failed_trial_keeps_its_traceback_and_the_others_go_on() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 2.0)))
+    begun(policy, "i000")
+    assert policy.handle(TrialFailed(11.0, "t00.1", "ValueError: lr", "Traceback …")) == ()
+    assert policy.handle(epoch(12.0, "t01.1", 1)) == (ExtendTrial("t01.1", 2),)
+    failed = policy.first_error()
+    assert failed is policy.trials["t00"]
+    assert (failed.status, failed.error, failed.traceback) == (
+        "failed",
+        "ValueError: lr",
+        "Traceback …",
+    )
+    policy.handle(epoch(13.0, "t01.1", 2))
+    assert policy.ending is EndReason.DONE
+
+
+def test_the_gpus_of_a_failed_trial_go_to_the_next() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 4.0)))
+    begun(policy, "i000")
+    assert set(starts(policy.handle(TrialFailed(11.0, "t00.1", "boom", "")))) == {"t01.1"}
+
+
+@pytest.mark.parametrize("epochs_before", [0, 1])
+def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
+    """A result on the way doesn't make a run out of which nothing came a good one."""
+    policy = scripted(staged((2, 0, 3, 1, 2.0)))
+    begun(policy, "i000")
+    for number in range(epochs_before):
+        policy.handle(epoch(11.0, "t00.1", number + 1))
+    policy.handle(TrialFailed(12.0, "t00.1", "boom", ""))
+    assert policy.handle(TrialFailed(13.0, "t01.1", "bang", "")) == (
+        Release("i000"),
+        SetTimer("cleanup", 43.0),
+    )
+    gone = InstanceGone(15.0, "i000", 15.0, "released")
+    assert policy.handle(gone) == (EndRun(EndReason.FAILED),)
+
+
+def test_trials_that_failed_are_missing_in_the_next_stage() -> None:
+    policy = scripted(staged((4, 0, 1, 2, 2.0), (2, 1, 2, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    for number in (0, 2, 3):
+        policy.handle(TrialFailed(11.0, f"t0{number}.1", "boom", ""))
+    assert policy.handle(epoch(12.0, "t01.1", 1)) == (StopTrial("t01.1"),)
+    assert set(starts(policy.handle(TrialStopped(12.5, "t01.1")))) == {"t01.2"}
+
+
+def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
+    policy = scripted(staged((4, 0, 1, 1, 1.0), (4, 1, 2, 2, 2.0), (4, 2, 3, 4, 4.0)))
+    begun(policy, "i000")
+    for number in (1, 2, 3):
+        policy.handle(TrialFailed(11.0, f"t0{number}.1", "boom", ""))
+    said = policy.handle(epoch(12.0, "t00.1", 1))
+    assert said == (StopTrial("t00.1"),), "one trial needs no second instance"
+
+
+def test_a_lost_trial_goes_on_from_its_last_checkpoint() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    policy.handle(epoch(13.0, "t00.1", 2, saved=False))
+    assert policy.handle(TrialLost(13.5, "t00.1", "a worker died")) == (
+        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/1", 1, 4),
+    )
+
+
+def test_a_trial_that_is_lost_four_times_without_an_epoch_has_failed() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    begun(policy, "i000")
+    for session in (1, 2):
+        policy.handle(TrialLost(12.0, f"t00.{session}", "a worker died"))
+    policy.handle(epoch(13.0, "t00.3", 1))
+    for session in (3, 4, 5):
+        lost = policy.handle(TrialLost(14.0, f"t00.{session}", "a worker died"))
+        assert set(starts(lost)) == {f"t00.{session + 1}"}, "an epoch sets the count back"
+    assert Release("i000") in policy.handle(TrialLost(15.0, "t00.6", "a worker died"))
+    assert policy.trials["t00"].error == "lost 4 times: a worker died"
+    assert policy.ending is EndReason.FAILED
+
+
+def test_a_trial_lost_at_the_rung_is_not_trained_again() -> None:
+    policy = scripted(staged((2, 0, 2, 1, 2.0), (1, 2, 4, 1, 4.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 2, 0.9))
+    assert policy.handle(TrialLost(12.5, "t00.1", "died")) == (), "its checkpoint is at the rung"
+    assert policy.trials["t00"].status == "parked"
+    policy.handle(epoch(13.0, "t01.1", 2, 0.1))
+    assert policy.handle(TrialStopped(13.5, "t01.1")) == (
+        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/2", 2, 4),
+    )
+
+
+def test_a_trial_lost_at_the_rung_with_an_older_checkpoint_trains_what_is_missing() -> None:
+    policy = scripted(staged((2, 0, 2, 1, 2.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    policy.handle(epoch(13.0, "t00.1", 2, saved=False))
+    assert policy.handle(TrialLost(13.5, "t00.1", "died")) == (
+        StartTrial("t00.2", "t00", {"x": 0}, 2.0, (Slice("i-000", 2.0),), "t00/1", 1, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [TrialLost(13.5, "t00.1", "died"), TrialFailed(13.5, "t00.1", "boom", "Traceback …")],
+)
+def test_how_a_trial_ends_that_was_cut_does_not_matter(last_words: TrialLost | TrialFailed) -> None:
+    policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 2.0)), brakes=Brakes(losses=0))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1, 0.1))
+    policy.handle(epoch(13.0, "t01.1", 1, 0.9))
+    assert policy.handle(last_words) == ()
+    assert (policy.trials["t00"].status, policy.trials["t00"].error) == ("cut", "")
+
+
+def test_a_trial_that_fails_while_it_is_moved_has_failed() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 2.0), (2, 1, 2, 1, 1.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    policy.handle(epoch(13.0, "t01.1", 1))
+    policy.handle(TrialFailed(13.5, "t00.1", "boom", "Traceback …"))
+    assert policy.trials["t00"].status == "failed"
+
+
+# ---- instances ---------------------------------------------------------------------------------
+
+
+def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
+    policy = scripted(staged((2, 0, 4, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(epoch(12.0, "t00.1", 1))
+    assert policy.handle(InstanceGone(13.0, "i000", 12.9, "spot")) == (
+        StopTrial("t00.1"),
+        launch("i002"),
+    )
+    assert policy.handle(TrialStopped(13.1, "t00.1")) == ()
+    assert join(policy, 20.0, "i002") == (
+        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-002", 4.0),), "t00/1", 1, 4),
+    )
+
+
+def test_a_node_that_is_lost_gives_its_instance_back() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    begun(policy, "i000")
+    assert policy.handle(NodeLost(12.0, "i000", "heartbeat")) == (
+        StopTrial("t00.1"),
+        Release("i000"),
+        launch("i001"),
+    )
+    assert policy.handle(InstanceGone(14.0, "i000", 14.0, "released")) == ()
+    assert set(starts(join(policy, 20.0, "i001"))) == {"t00.2"}
+
+
+def test_a_trial_over_two_instances_falls_with_either() -> None:
+    policy = scripted(staged((1, 0, 4, 2, 8.0)))
+    begun(policy, "i000", "i001")
+    assert policy.handle(InstanceGone(13.0, "i001", 13.0, "gone")) == (
+        StopTrial("t00.1"),
+        launch("i002"),
+    )
+    assert starts(join(policy, 20.0, "i002")) == {
+        "t00.2": (Slice("i-000", 4.0), Slice("i-002", 4.0))
+    }
+
+
+def test_while_a_replacement_boots_the_trials_share_what_is_left() -> None:
+    policy = scripted(staged((2, 0, 1, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(InstanceGone(11.0, "i001", 11.0, "gone"))
+    assert policy.handle(epoch(12.0, "t00.1", 1)) == (StopTrial("t00.1"),), "t01 waits for GPUs"
+    assert set(starts(policy.handle(TrialStopped(12.2, "t00.1")))) == {"t01.2"}
+
+
+def test_an_instance_that_never_joins_is_given_back_and_replaced() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(join=60.0))
+    policy.handle(RunStarted(0.0))
+    policy.handle(InstanceLaunched(1.0, "i000", "i-000", 1.0))
+    assert policy.handle(tick(60.0)) == (SetTimer("tick", 61.0),)
+    assert policy.handle(tick(61.0)) == (Release("i000"), launch("i001"), SetTimer("tick", 62.0))
+
+
+def test_a_run_whose_instances_never_join_fails_and_stops_paying() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(join=60.0))
+    policy.handle(RunStarted(0.0))
+    policy.handle(tick(61.0))
+    policy.handle(tick(122.0))
+    assert Release("i002") in policy.handle(tick(183.0))
+    assert policy.ending is EndReason.FAILED
+
+
+# ---- refused launches --------------------------------------------------------------------------
+
+
+def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    assert policy.handle(refusal(2.0, "i000")) == ()
+    for at in range(3, 17):
+        assert policy.handle(tick(at)) == (SetTimer("tick", at + 1.0),), f"too early at {at} s"
+    assert policy.handle(tick(17.0)) == (launch("i001"), SetTimer("tick", 18.0))
+    assert policy.spent(20.0) == pytest.approx(0.60), "what was refused costs nothing"
+
+
+def test_three_refusals_with_nothing_rented_end_the_run() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number, at in enumerate((2.0, 20.0)):
+        assert policy.handle(refusal(at, f"i00{number}")) == ()
+        assert policy.handle(tick(at + 15.0))[:-1] == (launch(f"i00{number + 1}"),)
+    assert policy.handle(refusal(40.0, "i002")) == (EndRun(EndReason.NO_CAPACITY),)
+    assert policy.spent(100.0) == 0.0
+
+
+def test_with_something_rented_the_run_makes_do() -> None:
+    policy = scripted(staged((2, 0, 1, 2, 4.0)))
+    policy.handle(RunStarted(0.0))
+    assert set(starts(join(policy, 1.0, "i000"))) == {"t00.1"}
+    policy.handle(refusal(2.0, "i001"))
+    for number in range(2, 7):
+        at = 20.0 * number
+        assert policy.handle(tick(at))[:-1] == (launch(f"i00{number}"),)
+        assert policy.handle(refusal(at + 1.0, f"i00{number}")) == ()
+    said = policy.handle(epoch(150.0, "t00.1", 1))
+    assert said == (StopTrial("t00.1"),), "t01 takes its place; another one would be for nobody"
+
+
+def test_what_is_rented_must_be_enough_for_a_single_trial() -> None:
+    """One of two instances for a trial over both would wait, and bill, for ever."""
+    policy = scripted(staged((1, 0, 1, 2, 8.0)))
+    policy.handle(RunStarted(0.0))
+    join(policy, 1.0, "i000")
+    policy.handle(refusal(2.0, "i001"))
+    policy.handle(tick(20.0))
+    policy.handle(refusal(21.0, "i002"))
+    policy.handle(tick(40.0))
+    assert Release("i000") in policy.handle(refusal(41.0, "i003"))
+    assert policy.ending is EndReason.NO_CAPACITY
+
+
+def test_refusals_of_one_round_are_one_answer() -> None:
+    """A pool that is dry for a moment refuses all that is asked for at once."""
+    policy = scripted(staged((4, 0, 1, 4, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number in range(4):
+        assert policy.handle(refusal(2.0 + number / 10, f"i00{number}")) == ()
+    assert policy.ending is None
+    assert len(policy.handle(tick(18.0))[:-1]) == 4, "asked for again after the pause"
+
+
+def test_what_no_asking_helps_ends_the_run_at_once() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    denied = LaunchFailed(2.0, "i000", "Denied", "not you", permanent=True, kind="denied")
+    assert policy.handle(denied) == (EndRun(EndReason.FAILED),)
+    assert policy.trouble == "Denied: not you"
+
+
+def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number, at in enumerate((2.0, 20.0, 40.0)):
+        intent = f"i00{number}"
+        policy.handle(InstanceLaunched(at, intent, f"x-{number}", at))
+        gone = policy.handle(InstanceGone(at + 1.0, intent, at + 1.0, "Client.InternalError"))
+        if number < 2:
+            assert gone == (), "not at once"
+            assert policy.handle(tick(at + 16.0))[:-1] == (launch(f"i00{number + 1}"),)
+    assert policy.ending is EndReason.FAILED
+    assert policy.trouble == "x-2 ended before it joined: Client.InternalError"
+
+
+# ---- other zones -------------------------------------------------------------------------------
+
+
+def zoned(intent: str, zone: str) -> Launch:
+    return Launch(intent, "g.4x", "on-demand", zone)
+
+
+def test_the_next_zone_is_asked_at_once_and_a_dry_one_is_left_alone_for_three_minutes() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
+    policy.handle(RunStarted(0.0))
+    assert policy.handle(refusal(2.0, "i000")) == (zoned("i001", "a"),)
+    assert policy.handle(refusal(3.0, "i001")) == (zoned("i002", "b"),)
+    assert policy.handle(refusal(4.0, "i002")) == (), "none is left"
+    assert launches_of(policy.handle(tick(181.0))) == []
+    assert launches_of(policy.handle(tick(182.0))) == [zoned("i003", "")]
+    assert launches_of(policy.handle(refusal(182.5, "i003"))) == [], "a is left alone till 183"
+    assert launches_of(policy.handle(tick(183.0))) == [zoned("i004", "a")]
+
+
+def test_a_quota_holds_in_every_zone() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
+    policy.handle(RunStarted(0.0))
+    full = LaunchFailed(2.0, "i000", "Full", "you have enough", kind="quota")
+    assert policy.handle(full) == ()
+    assert launches_of(policy.handle(tick(182.0))) == [zoned("i001", "")]
+
+
+def test_what_failed_for_another_reason_is_repeated_where_it_was() -> None:
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
+    policy.handle(RunStarted(0.0))
+    assert policy.handle(LaunchFailed(2.0, "i000", "Slower", "wait", kind="busy")) == ()
+    assert launches_of(policy.handle(tick(17.0))) == [zoned("i001", "")]
+
+
+# ---- what the cloud takes back, with notice ----------------------------------------------------
+
+
+def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> None:
+    policy = scripted(staged((2, 0, 2, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    assert launches_of(policy.handle(InterruptionNotice(11.0, "i001", 131.0))) == [launch("i002")]
+    assert policy.handle(epoch(12.0, "t01.1", 1)) == (), "it trains on while there is no other seat"
+    assert starts(join(policy, 13.0, "i002")) == {}
+    policy.handle(epoch(13.5, "t00.1", 1))
+    policy.handle(epoch(14.0, "t00.1", 2))
+    assert policy.trials["t00"].status == "at rung"
+
+
+def test_a_trial_moves_off_at_the_end_of_its_epoch_where_there_is_a_seat() -> None:
+    policy = scripted(staged((2, 0, 3, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(InterruptionNotice(11.0, "i001", 131.0))
+    join(policy, 12.0, "i002")
+    assert policy.handle(epoch(13.0, "t01.1", 1)) == (StopTrial("t01.1"),)
+    said = policy.handle(TrialStopped(13.2, "t01.1"))
+    assert Release("i001") in said, "what is to go and is empty isn't paid for"
+    assert starts(said) == {"t01.2": (Slice("i-002", 4.0),)}
+    (moved,) = (command for command in said if isinstance(command, StartTrial))
+    assert moved.start_epoch == 1
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def test_a_packed_trial_that_runs_out_of_memory_goes_on_with_a_wider_share() -> None:
+    policy = scripted(staged((4, 0, 2, 1, 0.25)))
+    begun(policy, "i000")
+    full = TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True)
+    started = starts(policy.handle(full))
+    assert started["t01.2"] == (Slice("i-000", 0.5, 1),), "its share is doubled"
+    policy.handle(TrialStarted(12.0, "t01.2"))
+    again = TrialFailed(13.0, "t01.2", "out of memory", "…", out_of_memory=True)
+    assert starts(policy.handle(again))["t01.3"] == (Slice("i-000", 1.0),)
+    last = TrialFailed(14.0, "t01.3", "out of memory", "…", out_of_memory=True)
+    assert starts(policy.handle(last)) == {}
+    assert policy.trials["t01"].status == "failed", "a whole GPU isn't enough"
+
+
+def test_a_round_of_refusals_that_takes_longer_than_the_pause_is_counted_too() -> None:
+    """Seven zones that take a second each to refuse, and a pause of two seconds."""
+    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(avoid=2.0), zones=tuple("abcdef"))
+    said, at, asked = policy.handle(RunStarted(0.0)), 0.0, 0
+    while policy.ending is None and asked < 50:
+        at += 1.04
+        (request,) = launches_of(said)
+        assert isinstance(request, Launch)
+        said, asked = policy.handle(refusal(at, request.intent)), asked + 1
+    assert (policy.ending, asked) == (EndReason.NO_CAPACITY, 3 * 7)

@@ -1,0 +1,233 @@
+"""One run of a strategy on recorded curves: what it comes to, and that it keeps its limits."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.errors import UsageError
+from cloudtune.plan import Limits
+from cloudtune.policy.registry import STRATEGIES
+from cloudtune.simulation.benchmark import Delays
+from cloudtune.simulation.case import Case, check, play, policy_of, record
+from cloudtune.simulation.curves import Curve, Curves
+from cloudtune.simulation.parallel import play_all
+from cloudtune.simulation.speed_table import Scaling
+from cloudtune.trial import better
+from tests.builders import offer
+from tests.builders.curves import curves, small_benchmark
+
+STUDY = small_benchmark()
+HOUR = Limits(3600.0, 12.0)
+LISTED = ("random", "asha", "hyperband", "median", "hypersched", "rubberband", "seer-barrier")
+
+
+# ---- what it comes to ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", LISTED)
+def test_a_run_finds_something_and_says_what_it_took(strategy: str) -> None:
+    found = play(STUDY, Case(strategy, HOUR))
+    assert found.violations == ()
+    assert found.metric is not None
+    assert found.regret == pytest.approx(STUDY.curves.best - found.metric)
+    assert 0 < found.seconds <= 3600.0
+    assert 0 < found.dollars <= 12.0
+    assert found.trials > 0
+    assert found.epochs > 0
+    assert 0 < found.trained <= found.held <= found.gpu_seconds
+    assert found.idle == pytest.approx(found.gpu_seconds - found.held)
+
+
+@pytest.mark.parametrize("strategy", LISTED)
+def test_the_result_is_on_the_curve_of_the_winner(strategy: str) -> None:
+    found = play(STUDY, Case(strategy, HOUR))
+    winner = next(curve for curve in STUDY.curves.curves if curve.name == found.winner)
+    assert found.metric == max(winner.metrics[: found.epochs])
+    assert found.epochs <= winner.epochs
+
+
+@pytest.mark.parametrize("strategy", ["asha", "hypersched", "rubberband"])
+def test_the_ledger_and_the_policy_agree(strategy: str) -> None:
+    policies = []
+
+    def make(benchmark: object, wanted: Case) -> object:
+        policies.append(policy_of(STUDY, wanted))
+        return policies[-1]
+
+    played = record(STUDY, Case(strategy, HOUR), make)  # type: ignore[arg-type]
+    (policy,), found = policies, played.result
+    assert policy.best is not None
+    assert (policy.best.metric, policy.best.trial) == (found.metric, found.winner)
+    assert policy.over_at == found.seconds
+    assert policy.spent(policy.now) == pytest.approx(found.dollars)
+    assert len([t for t in policy.trials.values() if t.sessions]) == found.trials
+    assert len(played.entries) == found.events
+
+
+def test_a_run_is_the_same_for_its_seed_and_another_for_another() -> None:
+    one = Case("asha", HOUR, seed=3)
+    assert play(STUDY, one) == play(small_benchmark(), one)
+    assert play(STUDY, one) != play(STUDY, replace(one, seed=4))
+
+
+def test_the_bests_on_the_way_only_get_better() -> None:
+    found = play(STUDY, Case("asha", HOUR))
+    assert len(found.path) > 2
+    for one, other in zip(found.path, found.path[1:], strict=False):
+        assert better("max", other.metric, one.metric)
+        assert other.at >= one.at
+        assert other.dollars >= one.dollars
+    assert found.path[-1].metric == found.metric
+
+
+def test_a_long_run_can_be_read_at_any_limit() -> None:
+    found = play(STUDY, Case("random", Limits(None, None), fleet="constant:2"))
+    assert found.reached(Limits()) == found.path[-1]
+    assert found.reached(Limits(1.0)) is None
+    assert found.reached(Limits(None, 0.01)) is None
+    middle = found.path[len(found.path) // 2]
+    assert found.reached(Limits(middle.at)) == middle
+    assert found.reached(Limits(None, middle.dollars)) == middle
+
+
+def test_less_is_better_gives_the_same_run_mirrored() -> None:
+    mirrored = Curves(
+        "acc",
+        "min",
+        tuple(
+            replace(curve, metrics=tuple(-value for value in curve.metrics))
+            for curve in STUDY.curves.curves
+        ),
+    )
+    one, other = (
+        play(STUDY, Case("asha", HOUR)),
+        play(small_benchmark(mirrored), Case("asha", HOUR)),
+    )
+    assert one.metric == -(other.metric or 0.0)
+    assert one.regret == other.regret
+    assert one.dollars == other.dollars
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80)
+@given(
+    st.sampled_from(["random", "asha", "hypersched", "hyperband", "seer-barrier"]),
+    st.sampled_from([1.0, 60.0, 200.0, 900.0, 4000.0]),
+    st.sampled_from([0.0, 0.05, 0.5, 3.0, 20.0]),
+    st.sampled_from([0.0, 0.02, 0.3]),
+    st.integers(0, 3),
+)
+def test_no_run_passes_its_limits(
+    strategy: str, deadline: float, budget: float, spread: float, seed: int
+) -> None:
+    benchmark = small_benchmark(curves(12, 4, seed), spread=spread)
+    found = play(benchmark, Case(strategy, Limits(deadline, budget), seed=seed))
+    assert found.violations == ()
+    assert found.seconds <= deadline
+    assert found.dollars <= budget
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("limits", [Limits(3600.0, 0.0), Limits(20.0, 40.0), Limits(1.0, None)])
+def test_on_too_little_there_is_no_result(strategy: str, limits: Limits) -> None:
+    found = play(STUDY, Case(strategy, limits, max_trials=9))
+    assert (found.metric, found.regret, found.winner, found.epochs) == (None, None, None, 0)
+    assert found.path == ()
+    assert found.violations == ()
+    assert found.dollars <= (math.inf if limits.budget is None else limits.budget)
+
+
+def test_what_passes_a_limit_is_told() -> None:
+    def careless(benchmark: object, wanted: Case) -> object:
+        return policy_of(STUDY, replace(wanted, limits=Limits()))
+
+    played = record(STUDY, Case("asha", Limits(100.0, 0.1)), careless)  # type: ignore[arg-type]
+    late, dear = played.result.violations
+    assert "after the deadline of 1m 40s" in late
+    assert dear.startswith("cost $")
+
+
+# ---- what there is to try ------------------------------------------------------------------------
+
+
+def test_trials_are_capped() -> None:
+    assert play(STUDY, Case("random", Limits(), max_trials=5)).trials == 5
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+def test_samplers_draw_the_configurations_that_there_are(sampler: str) -> None:
+    found = play(STUDY, Case("asha", HOUR, sampler=sampler, max_trials=12))
+    assert found.trials == 12
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (Case("asah"), "there is no strategy 'asah'; .* Did you mean 'asha'"),
+        (Case("asha", allocator="sane"), "there is no allocator 'sane'; .* Did you mean 'same'"),
+        (Case("asha", fleet="constnat:4"), "there is no fleet 'constnat'; .* Did you mean 'const"),
+        (Case("asha", fleet="naive:x"), "fleet 'naive:x': write a whole number"),
+        (Case("asha", sampler="rando"), "there is no sampler 'rando'; .* Did you mean 'random'"),
+    ],
+)
+def test_a_wrong_name_is_told_with_the_nearest(wanted: Case, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        play(STUDY, wanted)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_strategy_that_there_is_can_be_tried(strategy: str) -> None:
+    check(STUDY, Case(strategy))
+
+
+# ---- speed, seconds ------------------------------------------------------------------------------
+
+
+def test_epochs_take_what_the_curve_and_the_profile_say() -> None:
+    """Two curves, one twice as slow: an epoch takes 60 s at width 1 on average."""
+    made = Curves(
+        "acc", "max", (Curve("a", (0.1,), 1, {}, (10.0,)), Curve("b", (0.2,), 1, {}, (20.0,)))
+    )
+    found = record(
+        small_benchmark(made, spread=0.0), Case("random", Limits(), fleet="constant:1")
+    ).audit
+    trained = {span.trial: span.trained for span in found.spans}
+    assert trained == pytest.approx({"a": 40.0, "b": 80.0})
+
+
+def test_delays_of_the_profile_give_way_to_those_that_are_given() -> None:
+    scaling = Scaling({1.0: 1.0, 2.0: 1.5}, start=3.0, resize=None)
+    made = Delays(spread=0.1).profile(offer(4), scaling, 60.0)
+    assert (made.start.mean, made.resize.mean, made.boot.mean) == (3.0, 20.0, 90.0)
+    assert made.epoch_seconds(2.0) == 40.0
+    assert made.epoch[1.0].sd == 6.0
+    assert Delays(start=7.0).profile(offer(4), scaling, 60.0).start.mean == 7.0
+
+
+def test_a_curve_without_seconds_takes_what_the_profile_says() -> None:
+    made = Curves("acc", "max", (Curve("a", (0.1, math.nan), 4),))
+    found = record(small_benchmark(made, spread=0.0), Case("random", Limits())).audit
+    assert found.epochs == {"a": 2}
+    assert found.spans[0].trained == pytest.approx(120.0)
+
+
+# ---- many ----------------------------------------------------------------------------------------
+
+
+def test_in_other_processes_the_runs_are_the_same() -> None:
+    benchmark = small_benchmark(curves(8, 4))
+    runs = [Case("asha", Limits(900.0, 3.0), seed=seed) for seed in range(18)]
+    assert list(play_all(benchmark, runs, processes=2)) == list(play_all(benchmark, runs))
+
+
+def test_a_study_survives_pickling() -> None:
+    copied = pickle.loads(pickle.dumps(STUDY))
+    assert play(copied, Case("asha", HOUR)) == play(STUDY, Case("asha", HOUR))

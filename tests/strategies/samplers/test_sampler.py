@@ -1,0 +1,466 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment.search_space import (
+    Choice,
+    Constant,
+    Grid,
+    LogUniform,
+    QUniform,
+    RandInt,
+    Uniform,
+    sample,
+)
+from cloudtune.policy.registry import sampler_for
+from cloudtune.strategies.samplers.axes import (
+    Labels,
+    Line,
+    Places,
+    Steps,
+    axes_by_size,
+    axes_of,
+    axes_of_rows,
+    perturbed,
+)
+from cloudtune.strategies.samplers.sampler import (
+    MODEL_BASED,
+    SAMPLERS,
+    ListedTrials,
+    SpaceSampler,
+    TableSampler,
+)
+from cloudtune.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.experiment.search_space import Domain
+    from cloudtune.strategies.base import Sampler
+    from cloudtune.trial import Mode
+
+SPACE: dict[str, Domain] = {
+    "lr": LogUniform(1e-5, 1.0),
+    "momentum": Uniform(0, 1),
+    "batch": Choice((16, 32, 64)),
+    "layers": RandInt(1, 9),
+    "dropout": QUniform(0.1, 0.7, 0.1),
+    "optimizer": Grid(("sgd", "adam", None)),
+    "nesterov": Choice((True, 1, "1", None)),
+    "seed": RandInt(0, 2**63 - 1),
+    "workers": Constant(4),
+    "depth": RandInt(3, 4),
+    "width": Choice((7,)),
+    "device": Grid(("gpu",)),
+}
+FLAT: dict[str, Domain] = {"x": Uniform(0, 1), "y": LogUniform(1e-4, 1)}
+
+
+def loss(config: Mapping[str, object]) -> float:
+    """Return a bowl: least at x = 0.3, y = 0.01."""
+    x, y = config["x"], config["y"]
+    assert isinstance(x, float)
+    assert isinstance(y, float)
+    return (x - 0.3) ** 2 + (math.log10(y) + 2) ** 2 / 16
+
+
+def told(sampler: Sampler, count: int, sign: float = 1.0, epoch: int = 1) -> list[Trial]:
+    """Ask for so many trials, and tell of each how it did before the next."""
+    found = []
+    for _ in range(count):
+        trial = sampler.ask()
+        assert trial is not None
+        sampler.tell(trial, epoch, sign * loss(trial.config))
+        found.append(trial)
+    return found
+
+
+def allows(domain: Domain, value: object) -> bool:
+    match domain:
+        case Uniform(low, high) | LogUniform(low, high):
+            return isinstance(value, float) and low <= value <= high
+        case QUniform(low, high, q):
+            steps = round(value / q)  # type: ignore[operator]
+            return low <= value <= high and repr(value) == repr(float(f"{steps * q:.12g}"))  # type: ignore[operator]
+        case RandInt(low, high):
+            return type(value) is int and low <= value < high
+        case Choice(values) | Grid(values):
+            return any(
+                value is each or (value == each and type(value) is type(each)) for each in values
+            )
+        case Constant(only):
+            return value == only
+
+
+# ---- of a search space -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_every_domain_gives_values_that_it_allows(kind: str) -> None:
+    count = 14 if kind == "gp" else 60
+    sampler = SpaceSampler(SPACE, kind, seed=3, most=count)
+    for number in range(count):
+        trial = sampler.ask()
+        assert trial is not None
+        assert trial.id == f"t{number:02d}"
+        assert list(trial.config) == list(SPACE)
+        for name, domain in SPACE.items():
+            assert allows(domain, trial.config[name]), (name, trial.config[name])
+        sampler.tell(trial, 1, float(number % 7))
+    assert sampler.ask() is None
+
+
+@pytest.mark.parametrize("kind", ["random", "qmc", "tpe", "cma-es"])
+def test_grids_are_gone_through_as_a_plain_sample_does(kind: str) -> None:
+    space: dict[str, Domain] = {"a": Grid((1, 2)), "x": Uniform(0, 1), "b": Grid(("p", "q", "r"))}
+    sampler = SpaceSampler(space, kind)
+    asked = []
+    for _ in range(13):
+        trial = sampler.ask()
+        assert trial is not None
+        sampler.tell(trial, 1, 0.0)
+        asked.append((trial.config["a"], trial.config["b"]))
+    assert asked == [(each["a"], each["b"]) for each in sample(space, 13, 0)]
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_grid_alone_is_gone_through_once_without_optuna(kind: str) -> None:
+    space: dict[str, Domain] = {"a": Grid((1, 2)), "c": Constant("x"), "b": Grid(("p", "q", "r"))}
+    sampler = SpaceSampler(space, kind)
+    configs = [trial.config for trial in iter(sampler.ask, None)]
+    assert configs == list(sample(space, 99, 0))
+    capped = SpaceSampler(space, kind, most=4)
+    assert [t.id for t in iter(capped.ask, None)] == ["t00", "t01", "t02", "t03"]
+
+
+def test_ids_are_as_long_as_the_last_one_needs() -> None:
+    trial = SpaceSampler(FLAT, most=1001).ask()
+    assert trial is not None
+    assert trial.id == "t0000"
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_the_same_tells_give_the_same_asks(kind: str) -> None:
+    count = 6 if kind == "gp" else 40
+    configs = [[t.config for t in told(SpaceSampler(FLAT, kind, seed=5), count)] for _ in range(2)]
+    assert configs[0] == configs[1]
+    other = [t.config for t in told(SpaceSampler(FLAT, kind, seed=6), count)]
+    assert all(one != two for one, two in zip(configs[0][:6], other, strict=False))
+
+
+def test_asks_are_the_same_in_another_process() -> None:
+    """Where strings hash otherwise."""
+    code = (
+        "import json; from tests.strategies.samplers.test_sampler import *; "
+        "print(json.dumps([dict(t.config) for t in told(SpaceSampler(FLAT, 'tpe'), 12)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONHASHSEED": "7"}, capture_output=True, check=True
+    )
+    assert json.loads(done.stdout) == [t.config for t in told(SpaceSampler(FLAT, "tpe"), 12)]
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("tpe", "min"), ("cma-es", "max"), ("gp", "max")])
+def test_a_model_finds_what_is_good(kind: str, mode: Mode) -> None:
+    count = 12 if kind == "gp" else 120
+    sign = 1.0 if mode == "min" else -1.0
+    sampler = SpaceSampler(FLAT, kind, mode=mode, seed=1)
+    late = [loss(trial.config) for trial in told(sampler, count, sign)[-5:]]
+    chance = [loss(trial.config) for trial in told(SpaceSampler(FLAT), 200)]
+    assert np.median(late) < np.median(chance) / 3
+
+
+def test_less_of_the_negative_is_more() -> None:
+    down = told(SpaceSampler(FLAT, "tpe", mode="min"), 40, 1.0)
+    up = told(SpaceSampler(FLAT, "tpe", mode="max"), 40, -1.0)
+    assert down == up
+
+
+def test_many_asks_before_a_tell_differ() -> None:
+    for kind in ("tpe", "cma-es", "random", "qmc"):
+        sampler = SpaceSampler(FLAT, kind)
+        told(sampler, 10)
+        batch = [sampler.ask() for _ in range(20)]
+        assert len({json.dumps(dict(t.config)) for t in batch if t is not None}) == 20
+        for trial in batch:
+            assert trial is not None
+            sampler.tell(trial, 1, loss(trial.config))
+        assert sampler.ask() is not None
+
+
+def test_what_learns_begins_at_random() -> None:
+    """Four trials are two more than two hyperparameters; till then chance decides."""
+    asks = {
+        kind: [t.config for t in told(SpaceSampler(FLAT, kind), 5)] for kind in ("random", "tpe")
+    }
+    assert asks["tpe"][:4] == asks["random"][:4]
+    assert asks["tpe"][4] != asks["random"][4]
+
+
+def test_all_that_is_random_is_random() -> None:
+    mixed = told(SpaceSampler(FLAT, "tpe", random_fraction=1.0), 20)
+    assert mixed == told(SpaceSampler(FLAT, "random"), 20)
+
+
+@pytest.mark.parametrize("kind", MODEL_BASED)
+def test_a_failed_trial_is_the_worst(kind: str) -> None:
+    """Half of the line fails, and the other half is all the same."""
+    space: dict[str, Domain] = {"x": Uniform(0, 1)}
+    sampler, asked = SpaceSampler(space, kind, mode="min", seed=1), []
+    values = itertools.cycle([None, math.nan, math.inf])
+    for _ in range(9 if kind == "gp" else 100):
+        trial = sampler.ask()
+        assert trial is not None
+        x = trial.config["x"]
+        assert isinstance(x, float)
+        sampler.tell(trial, 1, 1.0 if x < 0.5 else next(values))
+        asked.append(x)
+    late = asked[len(asked) // 2 :]
+    assert sum(x < 0.5 for x in late) / len(late) > 0.65
+
+
+def test_all_failing_is_no_end() -> None:
+    sampler = SpaceSampler(FLAT, "tpe")
+    for _ in range(20):
+        trial = sampler.ask()
+        assert trial is not None
+        sampler.tell(trial, 0, None)
+    assert told(SpaceSampler(FLAT, "random"), 21)[-1].config == sampler.ask().config  # type: ignore[union-attr]
+
+
+def test_the_highest_epoch_with_enough_trials_is_learned_from() -> None:
+    """Epoch 1 says that x should be large, epoch 9 that it should be small; four trials decide."""
+    space: dict[str, Domain] = {"x": Uniform(0, 1), "y": Uniform(0, 1)}
+
+    def means(deep: int) -> float:
+        found: list[object] = []
+        for seed in range(8):
+            sampler = SpaceSampler(space, "tpe", mode="max", seed=seed)
+            trials = [sampler.ask() for _ in range(30)]
+            for number, trial in enumerate(trials):
+                assert trial is not None
+                x = trial.config["x"]
+                assert isinstance(x, float)
+                sampler.tell(trial, 1, x)
+                if number < deep:
+                    sampler.tell(trial, 9, -x)
+            found += [trial.config["x"] for _ in range(5) if (trial := sampler.ask())]
+        return float(np.mean(np.array(found, dtype=float)))
+
+    assert means(deep=3) > 0.6
+    assert means(deep=12) < 0.4
+
+
+def test_what_is_told_late_or_twice_or_of_another_level_does_no_harm() -> None:
+    sampler = SpaceSampler(FLAT, "cma-es")
+    trials = told(sampler, 8, epoch=2)
+    late = sampler.ask()
+    assert late is not None
+    for epoch in (1, 2, 2, 3):
+        sampler.tell(late, epoch, 0.5)
+    sampler.tell(late, 3, None)
+    for trial in trials:
+        sampler.tell(trial, 3, loss(trial.config))
+    sampler.tell(Trial("given", {"x": 0.1, "y": 0.1}), 3, 0.2)
+    assert sampler.ask() is not None
+
+
+def test_a_space_of_labels_and_a_line_of_one() -> None:
+    for kind in SAMPLERS:
+        labels = SpaceSampler({"a": Choice(("p", "q")), "b": Choice((1, 2, 3))}, kind)
+        line = SpaceSampler({"x": Uniform(0, 1)}, kind)
+        for number in range(7):
+            for sampler in (labels, line):
+                trial = sampler.ask()
+                assert trial is not None
+                sampler.tell(trial, 1, float(number))
+
+
+def test_an_unknown_sampler_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"no sampler 'cmaes'; there are random.*'cma-es'"):
+        SpaceSampler(FLAT, "cmaes")
+
+
+def test_which_sampler_a_strategy_gets() -> None:
+    assert sampler_for("asha") == ("random", 0.0)
+    assert sampler_for("asha", "gp") == ("gp", 0.0)
+    assert sampler_for("bohb") == ("tpe", 1 / 3)
+    assert sampler_for("sync-bohb", "gp") == ("gp", 1 / 3)
+    with pytest.raises(UsageError, match="bohb with the sampler qmc is Hyperband"):
+        sampler_for("bohb", "qmc")
+
+
+def test_optuna_is_not_loaded_for_what_needs_none() -> None:
+    code = (
+        "import sys; import cloudtune.cli.main, cloudtune.policy.registry; "
+        "from cloudtune.strategies.samplers.sampler import *; "
+        "from cloudtune.experiment.search_space import Grid; "
+        "SpaceSampler({'a': Grid((1, 2))}).ask(); "
+        "TableSampler([Trial('a', {})]).ask(); print('optuna' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for kind in ("tpe", "cma-es", "qmc"):
+        told(SpaceSampler(FLAT, kind), 12)
+    assert capfd.readouterr() == ("", "")
+
+
+# ---- of a list and of a table ----------------------------------------------------------------
+
+
+def test_listed_trials_come_in_order() -> None:
+    trials = [Trial("b", {}), Trial("a", {})]
+    sampler = ListedTrials(trials)
+    assert list(iter(sampler.ask, None)) == trials
+    sampler.tell(trials[0], 1, 0.5)
+    assert sampler.ask() is None
+
+
+def table(count: int = 150) -> list[Trial]:
+    chance = np.random.default_rng(0)
+    return [
+        Trial(f"c{n}", {"x": float(chance.random()), "y": float(10 ** -(4 * chance.random()))})
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_each_row_comes_once(kind: str) -> None:
+    rows = table(6 if kind == "gp" else 40)
+    asked = told(TableSampler(rows, kind, 2), len(rows))
+    assert sorted(trial.id for trial in asked) == sorted(trial.id for trial in rows)
+    assert asked == told(TableSampler(rows, kind, 2), len(rows))
+    assert asked != told(TableSampler(rows, kind, 3), len(rows))
+
+
+def test_no_more_rows_than_asked_for() -> None:
+    sampler = TableSampler(table(), most=3)
+    assert len(list(iter(sampler.ask, None))) == 3
+    assert TableSampler([], "tpe").ask() is None
+
+
+@pytest.mark.parametrize("kind", ["tpe", "cma-es"])
+def test_a_model_finds_good_rows_early(kind: str) -> None:
+    rows, count = table(400), 80
+    late = [loss(t.config) for t in told(TableSampler(rows, kind, 1, mode="min"), count)[-5:]]
+    assert np.median(late) < np.median([loss(t.config) for t in rows]) / 2
+
+
+def test_rows_without_hyperparameters_can_only_be_drawn() -> None:
+    rows = [Trial(f"c{n}", {}) for n in range(5)]
+    assert len({t.id for t in iter(TableSampler(rows).ask, None)}) == 5
+    with pytest.raises(UsageError, match=r"needs the hyperparameters.*--configs.*random"):
+        TableSampler(rows, "tpe")
+    with pytest.raises(UsageError, match="perturbs hyperparameters"):
+        TableSampler(rows).explore(rows[0])
+
+
+def test_columns_become_lines_or_labels() -> None:
+    rows: list[dict[str, object]] = [
+        {"lr": 1e-4, "l": 1, "act": "relu", "same": 3, "flag": True, "gap": 1.0},
+        {"lr": 1e-1, "l": 5, "act": "tanh", "same": 3, "flag": False},
+        {"lr": 1e-2, "l": 2, "act": "relu", "same": 3, "flag": True, "gap": math.nan},
+    ]
+    assert axes_of_rows(rows) == {
+        "lr": Line(1e-4, 1e-1, log=True),
+        "l": Line(1.0, 5.0),
+        "act": Labels(("relu", "tanh")),
+        "flag": Labels((True, False)),
+        "gap": Labels((1.0, None)),
+    }
+
+
+def test_the_nearest_row_is_near_in_the_logarithm_and_equal_in_labels() -> None:
+    rows: list[dict[str, object]] = [
+        {"lr": 1e-4, "act": "relu"},
+        {"lr": 1e-1, "act": "relu"},
+        {"lr": 1e-3, "act": "tanh"},
+    ]
+    gaps = Places(axes_of_rows(rows), rows).gaps({"lr": 1e-3, "act": "relu"})
+    assert gaps == pytest.approx([1 / 9, 4 / 9, 1.0])
+
+
+def test_rows_with_gaps_can_be_learned_from() -> None:
+    rows = [
+        Trial(f"c{n}", {"x": n, "opt": "adam"} | ({"m": n % 5} if n % 2 else {})) for n in range(30)
+    ]
+    for kind in ("tpe", "cma-es", "qmc"):
+        sampler = TableSampler(rows, kind)
+        for n, trial in enumerate(iter(sampler.ask, None)):
+            sampler.tell(trial, 1, float(n))
+
+
+# ---- perturbed configurations ----------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=40)
+def test_a_perturbed_configuration_is_one_of_the_space(seed: int) -> None:
+    sampler = SpaceSampler(SPACE, seed=seed % 5)
+    parent = sampler.ask()
+    assert parent is not None
+    child = perturbed(axes_of(SPACE), parent.config, np.random.default_rng(seed))
+    assert list(child) == list(SPACE)
+    for name, domain in SPACE.items():
+        assert allows(domain, child[name]), (name, child[name])
+
+
+def test_numbers_change_by_a_fifth_and_listed_ones_to_the_neighbour() -> None:
+    axes = axes_of(
+        {"x": Uniform(0, 10), "n": RandInt(0, 100), "b": Choice((64, 16, 32)), "k": RandInt(1, 5)}
+    )
+    parent = {"x": 5.0, "n": 50, "b": 32, "k": 2, "constant": 9}
+    chance = np.random.default_rng(0)
+    children = [perturbed(axes, parent, chance) for _ in range(300)]
+    assert all(child["constant"] == 9 for child in children)
+    for name, kept in (("x", (4.0, 6.0)), ("n", (40, 60)), ("b", (16, 64)), ("k", (1, 3))):
+        share = sum(child[name] in kept for child in children) / len(children)
+        assert share > 0.7, name
+    assert sum(child["x"] not in (4.0, 6.0) for child in children) == pytest.approx(75, abs=25)
+
+
+def test_a_clone_of_a_table_is_the_nearest_row_that_is_left() -> None:
+    rows = [Trial(f"c{n}", {"x": n / 10}) for n in range(11)]
+    sampler = TableSampler(rows, seed=1)
+    clones = [sampler.explore(rows[5]) for _ in range(11)]
+    assert len({clone.id for clone in clones if clone is not None}) == 11
+    assert sampler.explore(rows[5]) is None
+    assert sampler.ask() is None
+
+
+def test_clones_count_as_trials() -> None:
+    sampler = SpaceSampler(FLAT, most=2)
+    parent = sampler.ask()
+    assert parent is not None
+    clone = sampler.explore(parent)
+    assert clone is not None
+    assert clone.id == "t01"
+    assert sampler.explore(parent) is None
+
+
+def test_listed_numbers_have_places_for_neighbours_only() -> None:
+    space: dict[str, Domain] = {
+        "b": Choice((16, 64, 32)),
+        "o": Choice(("x", "y")),
+        "n": RandInt(0, 3),
+    }
+    assert axes_of(space)["b"] == Labels((16, 64, 32))
+    assert axes_by_size(space) == {
+        "b": Line(16.0, 64.0),
+        "o": Labels(("x", "y")),
+        "n": Steps(0, 3),
+    }

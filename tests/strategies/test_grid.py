@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.plan import Limits
+from cloudtune.strategies.grid import Sequential
+from cloudtune.trial import EndReason
+from tests.builders import Setting, by_name, play, trials
+from tests.contracts.strategy import OrderedContract
+
+if TYPE_CHECKING:
+    from cloudtune.strategies.base import Sampler
+
+
+class TestGridSearch(OrderedContract):
+    name = "grid"
+
+
+class TestSequential(OrderedContract):
+    name = "sequential"
+    wide = 1
+
+
+class TestSequentialByFours(OrderedContract):
+    name = "sequential"
+
+    def build(self, sampler: Sampler, game: Setting) -> Sequential:
+        return Sequential(sampler, max_epochs=9, size=4)
+
+
+def test_a_grid_is_one_group() -> None:
+    played = play(Setting(5), by_name("grid"))
+    assert played.parts("") == {"grid": 5}
+    assert set(played.epochs.values()) == {9}
+
+
+def test_a_grid_that_is_cut_short_is_not_done_but_a_random_search_is() -> None:
+    game = Setting(12, limits=Limits(deadline=110.0))
+    assert play(game, by_name("grid")).policy.ending is EndReason.DEADLINE
+    assert play(game, by_name("random")).policy.ending is EndReason.DONE
+
+
+def test_a_group_begins_when_the_one_before_is_over() -> None:
+    game = Setting(10)
+    played = play(game, lambda sampler, _: Sequential(sampler, max_epochs=3, size=4))
+    assert played.parts("") == {"group 1": 4, "group 2": 4, "group 3": 2}
+    ends = {}
+    begins: dict[str, float] = {}
+    for entry in played.entries:
+        for start in (c for c in entry.commands if c in played.starts):
+            begins.setdefault(start.trial, entry.event.at)
+        if (session := getattr(entry.event, "session", None)) is not None:
+            ends[session.partition(".")[0]] = entry.event.at
+    assert max(ends[f"t{n:02d}"] for n in range(4)) <= min(begins[f"t{n:02d}"] for n in range(4, 8))
+    assert max(ends[f"t{n:02d}"] for n in range(4, 8)) <= min(begins["t08"], begins["t09"])
+
+
+def test_a_sampler_is_asked_for_a_group_when_it_knows_all_of_the_one_before() -> None:
+    class Curious:
+        def __init__(self) -> None:
+            self.told: list[str] = []
+            self.knew: list[int] = []
+            self.trials = iter(trials(6))
+
+        def ask(self) -> object:
+            self.knew.append(len(set(self.told)))
+            return next(self.trials, None)
+
+        def tell(self, trial: object, epoch: int, value: float | None) -> None:
+            self.told.append(trial.id)  # type: ignore[attr-defined]
+
+    curious = Curious()
+    play(Setting(0), lambda _, game: Sequential(curious, max_epochs=2, size=2))  # type: ignore[arg-type]
+    assert curious.knew[:6] == [0, 0, 2, 2, 4, 4]

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.strategies.hyperband import bracket_shapes
+from tests.builders import Setting, by_name, play, trials
+from tests.contracts.strategy import OrderedContract
+
+
+class TestHyperband(OrderedContract):
+    name = "hyperband"
+
+
+def test_the_brackets_of_the_paper() -> None:
+    assert bracket_shapes(1, 81, 3) == (
+        (81, (1, 3, 9, 27, 81)),
+        (34, (3, 9, 27, 81)),
+        (15, (9, 27, 81)),
+        (8, (27, 81)),
+        (5, (81,)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shapes"),
+    [
+        ((9, 81, 3), ((9, (9, 27, 81)), (5, (27, 81)), (3, (81,)))),
+        ((1, 100, 4), ((64, (2, 6, 25, 100)), (22, (6, 25, 100)), (8, (25, 100)), (4, (100,)))),
+        ((1, 2, 3), ((1, (2,)),)),
+        ((5, 5, 2), ((1, (5,)),)),
+        ((9, 4, 2), ((1, (4,)),)),
+    ],
+)
+def test_brackets_between_other_epochs(
+    arguments: tuple[int, int, int], shapes: tuple[tuple[int, tuple[int, ...]], ...]
+) -> None:
+    assert bracket_shapes(*arguments) == shapes
+
+
+@given(first=st.integers(1, 20), last=st.integers(1, 1000), eta=st.integers(2, 6))
+def test_rungs_rise_from_the_first_epoch_to_the_last(first: int, last: int, eta: int) -> None:
+    shapes = bracket_shapes(first, last, eta)
+    assert [len(epochs) for _, epochs in shapes] == list(range(len(shapes), 0, -1))
+    for members, epochs in shapes:
+        assert members >= 1
+        assert epochs[-1] == last
+        assert epochs[0] >= min(first, last)
+        assert all(one < other for one, other in itertools.pairwise(epochs))
+
+
+def test_each_bracket_halves_and_they_go_round() -> None:
+    played = play(Setting(30, max_instances=1), by_name("hyperband"))
+    assert played.parts("") == {
+        "bracket 0, rung 0": 9,
+        "bracket 0, rung 1": 3,
+        "bracket 0, rung 2": 1,
+        "bracket 1, rung 0": 5,
+        "bracket 1, rung 1": 1,
+        "bracket 2, rung 0": 3,
+        "bracket 3, rung 0": 9,
+        "bracket 3, rung 1": 3,
+        "bracket 3, rung 2": 1,
+        "bracket 4, rung 0": 4,
+        "bracket 4, rung 1": 1,
+    }
+
+
+def test_the_next_bracket_begins_while_a_rung_is_waited_for() -> None:
+    """On 12 GPUs the nine trials of bracket 0 leave room for three of bracket 1."""
+    played = play(Setting(30, max_instances=3), by_name("hyperband"))
+    first = [group.name for group in played.groups()[:2]]
+    assert first == ["bracket 0, rung 0", "bracket 1, rung 0"]
+    assert [len(group.tasks) for group in played.groups()[:2]] == [9, 3]
+    assert {start.until_epoch for start in played.starts[9:12]} == {3}
+
+
+def test_no_more_is_asked_of_the_sampler_than_begins() -> None:
+    """A sampler that learns is asked as late as can be: one trial ahead."""
+    asked: list[str] = []
+
+    class Counting:
+        def __init__(self) -> None:
+            self.trials = iter(trials(100))
+
+        def ask(self) -> object:
+            trial = next(self.trials, None)
+            asked.append("" if trial is None else trial.id)
+            return trial
+
+        def tell(self, trial: object, epoch: int, value: float | None) -> None:
+            begun = {t.id for t in policy.trials.values()}
+            assert len(asked) <= len(begun) + 1 + 8
+
+    game = Setting(12, max_instances=2)
+    sampler = Counting()
+    policy = game.policy(by_name("hyperband"), sampler)  # type: ignore[arg-type]
+    run(policy, game.world(), MemoryLedger())
+    assert len(policy.trials) == 100

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from cloudtune.commands import StartTrial
+from cloudtune.events import EpochDone
+from cloudtune.plan import Limits
+from cloudtune.planners.allocators.hypersched import POLICIES, HyperSchedAllocator
+from cloudtune.policy.base import Brakes
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.registry import chosen, components
+from cloudtune.progress import TrialProgress
+from cloudtune.strategies.base import Go, Verdict
+from cloudtune.strategies.hypersched import HyperSched
+from cloudtune.strategies.hypersched_rules import Switches
+from cloudtune.trial import EndReason, Trial
+from tests.builders import Given, Played, Setting, by_name, final, offer, play, profile, trials
+from tests.contracts.strategy import StrategyContract
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.progress import Status
+    from cloudtune.strategies.base import Decision, Sampler, Strategy, View
+    from cloudtune.trial import Mode
+    from tests.builders import Build
+
+WIDTHS = profile(
+    {1.0: 8.0, 2.0: 8 / 1.870, 3.0: 8 / 2.6455, 4.0: 8 / 3.421, 8.0: 8 / 5.598},
+    start=2.0,
+    resize=2.0,
+)
+"""ResNet-50's speed-ups, that of 3 GPUs interpolated."""
+GO = Go(100)
+
+
+class TestHyperSched(StrategyContract):
+    name = "hypersched"
+
+
+class TestHyperSchedWithItsAllocator(StrategyContract):
+    name = "hypersched"
+
+    @pytest.fixture(params=[False, True], ids=["constant", "naive"])
+    def game(self, request: pytest.FixtureRequest) -> Setting:
+        return Setting(12, naive=request.param, allocator=HyperSchedAllocator)
+
+
+class TestKillingHyperSched(StrategyContract):
+    """H16: the same without pauses."""
+
+    name = "hypersched"
+
+    def build(self, sampler: Sampler, game: Setting) -> Strategy:
+        return hypersched(max_epochs=9, eta=3, use_pausing=False)(sampler, game)
+
+
+def hypersched(**options: object) -> Build:
+    """Return a way to build the strategy; its last epoch is 100 and eta 2, unless told."""
+
+    def build(sampler: Sampler, game: Setting) -> HyperSched:
+        given = {"min_epochs": 1, "max_epochs": 100, "eta": 2, **options}
+        return HyperSched(sampler, mode=game.mode, **given)  # type: ignore[arg-type]
+
+    return build
+
+
+@dataclass
+class Script:
+    """A strategy that is told results by hand; time is plenty, until it is told otherwise."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    trials: tuple[Trial, ...] = field(default_factory=lambda: trials(9))
+    mode: Mode = "max"
+
+    def __post_init__(self) -> None:
+        self.known: dict[str, TrialProgress] = {}
+        self.state = SimpleNamespace(
+            mode=self.mode,
+            trials=self.known,
+            running=(),
+            seconds_left=math.inf,
+            setups=[],
+            limits=Limits(1000.0, None),
+        )
+        game = Setting(12, mode=self.mode)
+        self.strategy = hypersched(**self.options)(Given(self.trials), game)
+
+    @property
+    def view(self) -> View:
+        return cast("View", self.state)
+
+    def says(self, name: str, epoch: int, metric: float, seconds: float = 1.0) -> Decision:
+        """Report an epoch; a trial that is paused is parked at once."""
+        trial = self.known.setdefault(name, TrialProgress(Trial(name, {}), width=1.0))
+        trial.epoch, trial.metric, trial.epoch_seconds = epoch, metric, seconds
+        trial.seconds += seconds
+        trial.status = "training"
+        decision = self.strategy.on_result(self.view, trial)
+        if decision is Verdict.PAUSE:
+            trial.status = "parked"
+        return decision
+
+    def asks(self, room: int = 9) -> dict[str, list[str]]:
+        """Return what is wanted, by group."""
+        groups = self.strategy.requests(self.view, room)
+        return {group.name: [task.trial.id for task in group.tasks] for group in groups}
+
+
+# ---- judgement ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3, 7, 8, 9, 32, 64, 128, 199])
+def test_h1_trials_are_compared_at_powers_of_eta_times_the_first_rung(epoch: int) -> None:
+    """A bad epoch matters at a rung, and nowhere else."""
+    script = Script({"min_epochs": 2, "max_epochs": 200, "eta": 4})
+    for each in range(1, 200):
+        script.says("good", each, 0.9)
+    said = [script.says("bad", each, 0.1 if each == epoch else 0.9) for each in range(1, epoch + 1)]
+    assert said[:-1] == [Go(200)] * (epoch - 1)
+    assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
+
+
+def test_h2_the_first_at_a_rung_goes_on() -> None:
+    assert Script().says("t0", 1, 0.1) == GO
+
+
+def test_h3_a_trial_is_paused_when_a_rung_it_has_passed_asks_for_more() -> None:
+    """Epoch 3 is no rung: what holds it back are the others that came to rung 1 after it."""
+    script = Script()
+    assert script.says("t0", 1, 0.5) == GO
+    assert script.says("t0", 2, 0.6) == GO
+    assert script.says("t1", 1, 0.9) == GO
+    assert script.says("t0", 3, 0.99) is Verdict.PAUSE
+
+
+def test_h3_only_a_record_counts_not_what_a_trial_has_become() -> None:
+    script = Script()
+    script.says("t0", 1, 0.9)
+    assert script.says("t1", 1, 0.5) is Verdict.PAUSE
+    assert script.says("t0", 3, 0.0) == GO
+
+
+def test_h3_h19_without_speculation_a_trial_is_judged_once_a_rung() -> None:
+    """As ASHA does: the best floor(n / eta) go on, so the first of all doesn't."""
+    script = Script({"switches": Switches(no_speculation=True)})
+    assert script.says("t0", 1, 0.5) is Verdict.PAUSE
+    assert script.says("t1", 1, 0.6) == GO
+    assert script.says("t2", 1, 0.9) == GO
+    assert script.says("t3", 1, 0.8) == GO
+    assert script.says("t1", 2, 0.0) is Verdict.PAUSE  # the first at the next rung
+    assert script.says("t2", 2, 0.9) == GO
+    assert script.says("t2", 3, 0.0) == GO
+
+
+def test_h5_a_trial_ends_at_the_last_epoch_however_bad_it_is() -> None:
+    script = Script({"max_epochs": 4})
+    for epoch in (1, 2, 3):
+        script.says("t0", epoch, 0.9)
+        script.says("t1", epoch, 0.1)
+    assert script.says("t0", 4, 0.9) is Verdict.FINISH
+    assert script.says("t1", 4, 0.1) is Verdict.FINISH
+
+
+def test_h5_or_at_its_own_last_one() -> None:
+    played = play(Setting(3, caps={1: 2}), hypersched(max_epochs=9))
+    assert played.epochs == {"t00": 9, "t01": 2, "t02": 9}
+
+
+def test_h16_killed_instead_of_paused() -> None:
+    script = Script({"use_pausing": False})
+    script.says("t0", 1, 0.9)
+    assert script.says("t1", 1, 0.5) is Verdict.CUT
+    assert "paused" not in script.asks()
+
+
+def test_h17_where_less_is_better_the_greater_is_paused() -> None:
+    script = Script(mode="min")
+    script.says("t0", 1, 0.5)
+    assert script.says("t1", 1, 0.9) is Verdict.PAUSE
+    assert script.says("t2", 1, 0.1) == GO
+    assert script.says("t0", 2, 0.1) == GO
+
+
+def test_what_is_trained_a_second_time_is_not_judged_again() -> None:
+    """So a trial that was paused between two checkpoints gets further when it comes back."""
+    script = Script()
+    script.says("t0", 1, 0.9)
+    script.says("t1", 1, 0.5)
+    assert script.says("t1", 1, 0.5) == GO
+    assert script.says("t1", 2, 0.5) is Verdict.PAUSE
+
+
+# ---- what starts -------------------------------------------------------------------------------
+
+
+def test_h4_promotions_come_first_then_new_trials_then_any_that_is_paused() -> None:
+    script = Script()
+    script.says("a", 1, 0.5)
+    assert script.says("b", 1, 0.9) == GO
+    assert script.says("a", 2, 0.5) is Verdict.PAUSE
+    for name, metric in (("c", 0.3), ("d", 0.2)):
+        assert script.says(name, 1, metric) is Verdict.PAUSE
+    assert script.asks(3) == {"promoted": ["a"], "new": ["t00", "t01"]}
+    assert script.asks(12)["paused"] == ["c", "d"]
+
+
+def test_h4_paused_trials_rise_as_worse_ones_arrive_the_highest_rung_first() -> None:
+    script = Script({"min_epochs": 2})
+    assert script.says("b", 2, 0.5) == GO
+    assert script.says("c", 2, 0.9) == GO
+    assert script.says("b", 3, 0.6) is Verdict.PAUSE  # by the rung at 2
+    assert script.says("a", 2, 0.95) == GO
+    assert script.says("a", 4, 0.6) == GO
+    assert script.says("c", 4, 0.8) == GO
+    assert script.says("a", 5, 0.6) is Verdict.PAUSE  # by the rung at 4
+    assert "promoted" not in script.asks()
+    for name, metric in (("x", 0.4), ("y", 0.3), ("z", 0.2)):
+        assert script.says(name, 2, metric) is Verdict.PAUSE
+    assert script.asks()["promoted"] == ["b"]
+    assert script.says("d", 2, 0.92) == GO
+    assert script.says("d", 4, 0.1) is Verdict.PAUSE
+    assert script.asks()["promoted"] == ["a", "b"]
+
+
+def test_a_paused_trial_that_another_rung_would_pause_at_once_is_not_promoted() -> None:
+    """It is good enough at its last rung, but not at the first."""
+    script = Script()
+    script.says("a", 1, 0.5)
+    script.says("a", 2, 0.5)
+    script.says("b", 1, 0.9)
+    assert script.says("a", 3, 0.5) is Verdict.PAUSE
+    assert "promoted" not in script.asks()
+    assert script.asks(12)["paused"] == ["a"]
+
+
+@pytest.mark.parametrize("status", ["starting", "stopping", "failed"])
+def test_only_what_is_parked_is_asked_for(status: Status) -> None:
+    script = Script()
+    script.says("a", 1, 0.9)
+    script.says("b", 1, 0.5)
+    script.known["b"].status = status
+    assert "paused" not in script.asks()
+
+
+def test_h6_when_too_little_time_is_left_nothing_starts_ever_again() -> None:
+    """The longest took 5 s, so another one would need eta times as much."""
+    script = Script()
+    script.says("a", 1, 0.9, seconds=5.0)
+    script.says("b", 1, 0.5, seconds=1.0)
+    script.state.seconds_left = 10.0
+    assert set(script.asks(12)) == {"new", "paused"}
+    script.state.seconds_left = 9.9
+    assert script.asks() == {}
+    script.state.seconds_left = 1000.0
+    assert script.asks() == {}
+    assert script.strategy.done(script.view)
+    assert script.says("a", 2, 0.9) == GO
+    assert script.says("c", 1, 0.2) is Verdict.CUT
+
+
+def test_h6_all_can_be_refused_though_nothing_asks() -> None:
+    script = Script()
+    script.says("a", 1, 0.9, seconds=5.0)
+    script.known["a"].status = "finished"
+    assert not script.strategy.done(script.view)
+    script.state.seconds_left = 1.0
+    assert script.strategy.done(script.view)
+
+
+def test_h19_without_a_job_limit_something_starts_to_the_last() -> None:
+    script = Script({"switches": Switches(no_job_limit=True)})
+    script.says("a", 1, 0.9, seconds=5.0)
+    script.state.seconds_left = 0.5
+    assert "new" in script.asks()
+
+
+def test_h19_fixed_exploration_starts_something_for_its_share_of_the_time() -> None:
+    made = Switches(fixed_exploration=True, exploration_ratio=0.5)
+    script = Script({"switches": made})
+    script.says("a", 1, 0.9, seconds=400.0)
+    script.state.seconds_left = 500.0
+    assert "new" in script.asks()
+    script.state.seconds_left = 499.0
+    assert script.asks() == {}
+
+
+# ---- whole runs --------------------------------------------------------------------------------
+
+
+def widths(played: Played, trial: str) -> list[float]:
+    """Return how wide each session of a trial was."""
+    return [start.width for start in played.starts if start.trial == trial]
+
+
+ONE_BY_ONE = Setting(
+    8,
+    caps={n: 20 + 30 * (7 - n) for n in range(1, 8)},
+    metric=final([0.9 - n / 10 for n in range(8)]),
+    offer=offer(8),
+    max_instances=1,
+    profile=WIDTHS,
+    allocator=HyperSchedAllocator,
+)
+"""Trials that end one after the other, the worst first; no rung stands in their way."""
+
+
+def test_h18_the_winner_grows_as_the_others_end() -> None:
+    played = play(ONE_BY_ONE, hypersched(min_epochs=1000, max_epochs=1000))
+    assert widths(played, "t00") == [1.0, 2.0, 3.0, 4.0, 8.0]
+    assert played.policy.resizes > 4
+
+
+def test_h11_growth_waits_until_the_gpus_are_free() -> None:
+    """When t0 first may grow, t1 to t3 have all of what is not its own; t1 ends after 16 epochs."""
+    game = replace(
+        ONE_BY_ONE,
+        trials=4,
+        caps=dict.fromkeys((1, 2, 3), 16),
+        allocator=lambda: HyperSchedAllocator(policy="TOP_JOB"),
+        offer=offer(4),
+    )
+    played = play(game, hypersched(min_epochs=1000, max_epochs=40))
+    assert widths(played, "t00") == [1.0, 4.0]
+    grown = next(e for e in played.entries for c in e.commands if _starts(c, "t00.2"))
+    ended = [
+        e.event.at
+        for e in played.entries
+        if isinstance(e.event, EpochDone) and e.event.epoch == 16 and "t00" not in e.event.session
+    ]
+    assert len(ended) == 3
+    assert grown.event.at >= max(ended)
+
+
+def _starts(command: object, session: str) -> bool:
+    return isinstance(command, StartTrial) and command.session == session
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_h8_h11_no_policy_takes_more_than_there_is(policy: str) -> None:
+    """The policy checks at each event that no GPU is given twice."""
+    game = replace(
+        ONE_BY_ONE,
+        trials=14,
+        metric=None,
+        limits=Limits(600.0, None),
+        allocator=lambda: HyperSchedAllocator(policy=policy, seed=3, recharge=1),
+    )
+    played = play(game, hypersched(max_epochs=60))
+    assert played.policy.ending is EndReason.DONE
+    assert (played.policy.resizes > 0) == (policy != "NONE")
+
+
+@pytest.mark.parametrize("deadline", [90.0, 200.0, 700.0])
+def test_h15_nothing_runs_after_the_deadline(deadline: float) -> None:
+    game = replace(ONE_BY_ONE, trials=40, metric=None, limits=Limits(deadline, None))
+    played = play(game, hypersched(min_epochs=2, eta=4))
+    seconds, _ = played.bill()
+    assert seconds <= deadline
+    assert not played.policy.state.running
+    assert played.policy.best is not None
+    assert played.policy.best.checkpoint is not None
+
+
+def test_the_furthest_is_the_widest_when_time_runs_out() -> None:
+    game = replace(ONE_BY_ONE, trials=60, metric=None, limits=Limits(700.0, None))
+    played = play(game, hypersched(min_epochs=2, eta=4, max_epochs=500))
+    assert played.starts[-1].width > 1.0
+    assert max(played.epochs.values()) > 3 * sorted(played.epochs.values())[-9]
+    assert len(played.epochs) < 60
+
+
+def test_h19_each_switch_changes_a_run() -> None:
+    """Of the published run and those of five switches no two are the same."""
+    uneven = profile({1.0: 8.0, 2.0: 4.3, 3.0: 4.2, 4.0: 4.1, 8.0: 2.0}, start=25.0, resize=25.0)
+    game = replace(ONE_BY_ONE, trials=40, metric=None, profile=uneven)
+    switches = [
+        Switches(),
+        Switches(no_speculation=True),
+        Switches(ignore_overhead=True),
+        Switches(no_job_limit=True),
+        Switches(fixed_exploration=True, exploration_ratio=0.5),
+        Switches(assume_linear=True),
+    ]
+    runs = {_run(each, game.but(limits=Limits(500.0, None))) for each in switches}
+    assert len(runs) == len(switches)
+
+
+def _run(switches: Switches, game: Setting) -> tuple[tuple[str, float, int], ...]:
+    made = game.but(allocator=lambda: HyperSchedAllocator(switches=switches))
+    played = play(made, hypersched(min_epochs=2, eta=4, switches=switches))
+    return tuple((start.session, start.width, start.start_epoch) for start in played.starts)
+
+
+def test_a_paused_trial_gets_further_though_checkpoints_are_rare() -> None:
+    played = play(
+        Setting(12, saves_every=4, offer=offer(1), max_instances=1), hypersched(max_epochs=9, eta=3)
+    )
+    assert set(played.epochs.values()) == {9}
+
+
+def test_the_run_tells_how_long_setups_and_trials_took() -> None:
+    """A start takes 4 s and an epoch 8; a start from a checkpoint takes 6."""
+    game = Setting(2, metric=final([0.9, 0.5]), offer=offer(1), max_instances=1)
+    played = play(game, hypersched(max_epochs=2))
+    assert played.policy.state.setups == [4.0, 4.0, 6.0]
+    assert [t.seconds for t in played.policy.trials.values()] == [20.0, 26.0]
+    assert [t.epoch_seconds for t in played.policy.trials.values()] == [8.0, 8.0]
+
+
+def test_without_a_deadline_all_are_trained_to_the_end() -> None:
+    played = play(Setting(12), by_name("hypersched"))
+    assert set(played.epochs.values()) == {9}
+
+
+# ---- by its name -------------------------------------------------------------------------------
+
+
+def context(game: Setting) -> BuildContext:
+    """Return what components are made from."""
+    return BuildContext(game.rentables, 3, Limits(3600.0, 1000.0), "max", 1, 9)
+
+
+def test_by_its_name_it_comes_with_its_allocator_on_a_constant_fleet() -> None:
+    made = components(context(Setting(12)), Given(()), chosen("hypersched"), Brakes())
+    assert (made.strategy.name, made.allocator.name, made.fleet_rule.name) == (
+        "hypersched",
+        "hypersched",
+        "constant",
+    )
+    other = components(
+        context(Setting(12)), Given(()), chosen("asha", "hypersched:TOP_JOB", "naive:2"), Brakes()
+    )
+    assert (other.allocator.name, other.fleet_rule.name) == ("hypersched", "naive")

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld
+from cloudtune.experiment.search_space import Uniform
+from cloudtune.strategies.pbt import PopulationBased
+from cloudtune.strategies.samplers.sampler import SpaceSampler, TableSampler
+from cloudtune.trial import EndReason, Trial
+from tests.builders import Setting, by_name, final, gone, level, offer, play, table
+from tests.contracts.strategy import StrategyContract, sometimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.strategies.base import Sampler, Strategy
+    from tests.builders import Build
+
+
+class TestPopulationBased(StrategyContract):
+    """Of trials that are given, a clone takes the next: it begins where its parent was."""
+
+    name = "pbt"
+
+    def test_each_epoch_of_each_trial_is_told_once_and_in_order(self, game: Setting) -> None:
+        played = self.play(game)
+        first = {start.trial: start.start_epoch for start in reversed(played.starts)}
+        for trial, last in played.epochs.items():
+            told = [epoch for name, epoch in played.sampler.told if name == trial]
+            assert told == list(range(first[trial] + 1, last + 1))
+
+    @pytest.mark.parametrize("saves_every", [1, 2, 4])
+    def test_lost_trials_go_on_from_their_checkpoint(self, game: Setting, saves_every: int) -> None:
+        trouble: Callable[..., str] = lambda *at: "lost" if sometimes(*at) else ""  # noqa: E731
+        played = self.play(game.but(mishap=trouble, saves_every=saves_every))
+        assert played.policy.ending is EndReason.DONE
+        assert not played.sampler.failed
+        parents = {t.trial.id: t.clone_of for g in played.groups() for t in g.tasks}
+        for start in played.starts:
+            assert start.start_epoch % saves_every == 0
+            if start.start_epoch:
+                at = f"/{start.start_epoch}"
+                assert start.checkpoint in {
+                    f"sim://{name}{at}" for name in _line(start.trial, parents)
+                }
+
+    def test_a_vanished_fleet_changes_nothing_but_time(self, game: Setting) -> None:
+        """But where clones begin: with a checkpoint each epoch, that is the same."""
+        single = game.but(offer=offer(1), max_instances=1)
+        assert (
+            self.play(single.but(trouble=gone({"i000": 100.0}))).epochs == self.play(single).epochs
+        )
+
+
+def _line(trial: str, parents: dict[str, str | None]) -> list[str]:
+    """Return a trial and those that it descends from."""
+    found = [trial]
+    while (parent := parents.get(found[-1])) is not None:
+        found.append(parent)
+    return found
+
+
+def eight(values: list[float], extra: int = 8) -> Setting:
+    """Return a game in which trial n has a constant metric, on a GPU for each of eight."""
+    levels = values + [0.65] * extra
+    return Setting(len(levels), metric=final(levels), offer=offer(8), max_instances=1)
+
+
+def pbt(explore: Callable[[Trial], Trial | None] | None = None, **options: int) -> Build:
+    def build(sampler: Sampler, game: Setting) -> Strategy:
+        found = {"max_epochs": 12, "interval": 4} | options
+        return PopulationBased(sampler, mode=game.mode, explore=explore, **found)
+
+    return build
+
+
+def test_the_worst_quarter_goes_on_as_clones_of_the_best() -> None:
+    """t00 and t01 are the worst of eight at epoch 4, t06 and t07 the best."""
+    played = play(eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), pbt())
+    clones = {t.trial.id: t.clone_of for g in played.groups() for t in g.tasks if t.clone_of}
+    assert set(clones) >= {"t08", "t09"}
+    assert {clones["t08"], clones["t09"]} <= {"t06", "t07"}
+    starts = {start.trial: start for start in played.starts}
+    for child in ("t08", "t09"):
+        begun = starts[child]
+        assert begun.checkpoint == f"sim://{clones[child]}/{begun.start_epoch}"
+        assert begun.start_epoch >= 4
+    assert played.policy.trials["t00"].status == "cut"
+    assert played.policy.trials["t01"].status == "cut"
+    assert played.epochs["t00"] == played.epochs["t01"] == 4
+    assert played.epochs["t07"] == 12
+
+
+def test_the_middle_goes_on_as_it_is() -> None:
+    played = play(eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), pbt())
+    assert [played.epochs[f"t{n:02d}"] for n in range(8)] == [4, 4, 8, 8, 12, 12, 12, 12]
+    assert all(played.policy.trials[f"t{n:02d}"].sessions == 1 for n in range(4, 8))
+
+
+def test_less_is_better_turns_it_round() -> None:
+    played = play(eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]).but(mode="min"), pbt())
+    assert played.policy.trials["t07"].status == "cut"
+    assert played.policy.trials["t00"].status == "finished"
+
+
+def test_fewer_than_four_results_cut_nobody() -> None:
+    played = play(eight([0.1, 0.2, 0.3], extra=0), pbt(population=3))
+    assert set(played.epochs.values()) == {12}
+
+
+def test_the_configuration_of_a_clone_is_the_explored_one() -> None:
+    asked: list[str] = []
+
+    def explore(parent: Trial) -> Trial:
+        asked.append(parent.id)
+        return Trial(f"c{len(asked):03d}", {"x": 7, "from": parent.id})
+
+    played = play(eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], extra=0), pbt(explore))
+    clones = {name: t for name, t in played.policy.trials.items() if name.startswith("c")}
+    assert len(clones) == len(asked) >= 2
+    assert [t.trial.config["from"] for t in clones.values()] == asked
+    assert set(asked) <= {"t06", "t07", *clones}
+
+
+def test_where_nothing_is_left_to_explore_the_worst_go_on() -> None:
+    played = play(eight([n / 10 for n in range(8)], extra=0), pbt(lambda _parent: None))
+    assert set(played.epochs.values()) == {12}
+    assert all(t.status == "finished" for t in played.policy.trials.values())
+
+
+def test_a_failed_member_is_replaced_by_a_clone() -> None:
+    game = eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]).but(
+        mishap=lambda trial, _session, epoch: "failed" if (trial, epoch) == ("t04", 6) else ""
+    )
+    played = play(game, pbt())
+    assert played.policy.trials["t04"].status == "failed"
+    whole = [name for name, epoch in played.epochs.items() if epoch == 12]
+    assert len(whole) >= 8
+
+
+def test_a_member_that_fails_before_any_result_is_replaced_by_a_new_one() -> None:
+    metric = table(
+        {n: [math.nan if n == 0 else level(n, e) for e in range(1, 13)] for n in range(9)}
+    )
+    played = play(Setting(2, metric=metric, offer=offer(1), max_instances=1), pbt(population=1))
+    assert played.policy.trials["t00"].status == "failed"
+    assert played.epochs["t01"] == 12
+
+
+def test_members_take_turns_where_there_are_too_few_gpus() -> None:
+    """Two GPUs for four members: none is a whole interval ahead for long."""
+    game = Setting(4, metric=final([0.5, 0.6, 0.7, 0.8]), offer=offer(2), max_instances=1)
+    played = play(game, pbt(population=4))
+    first = [(start.trial, start.start_epoch) for start in played.starts[:4]]
+    assert first == [("t00", 0), ("t01", 0), ("t02", 0), ("t03", 0)]
+    assert played.starts[4].start_epoch == 4
+
+
+def test_one_population_after_the_other() -> None:
+    played = play(eight([0.1 * n for n in range(7)], extra=0), pbt(population=3))
+    assert played.parts("") == {"population 0": 3, "population 1": 3, "population 2": 1}
+
+
+def test_it_improves_on_the_same_trials_without_clones() -> None:
+    """A clone's own configuration is what counts from where it begins."""
+
+    def best(interval: int) -> float:
+        sampler = SpaceSampler({"x": Uniform(0.0, 100.0)}, seed=4, most=60)
+        game = Setting(12, offer=offer(8), max_instances=1)
+        policy = game.policy(pbt(sampler.explore, max_epochs=40, interval=interval), sampler)
+        world = SimWorld(
+            game.rentables, "score", lambda config, _epoch: -gap(Trial("", config)), game.seed
+        )
+        run(policy, world, MemoryLedger())
+        assert policy.ending is EndReason.DONE
+        finished = [t for t in policy.trials.values() if t.status == "finished"][:8]
+        return sum(gap(t.trial) for t in finished) / len(finished)
+
+    assert best(interval=4) < 0.6 * best(interval=41)
+
+
+def gap(trial: Trial) -> float:
+    """Return how far a configuration is from the best, 80."""
+    x = trial.config["x"]
+    assert isinstance(x, float)
+    return abs(x - 80)
+
+
+def test_on_a_table_the_clone_is_a_row_nearby() -> None:
+    rows = [Trial(f"c{n:03d}", {"x": n}) for n in range(200)]
+    game = Setting(12, metric=lambda n, e: n / 200 + e / 1000, offer=offer(8), max_instances=1)
+    sampler = TableSampler(rows, most=40)
+    policy = game.policy(by_name("pbt", max_epochs=30), sampler)
+    run(policy, game.world(), MemoryLedger())
+    assert policy.ending is EndReason.DONE
+    strategy = policy.strategy
+    parents = {
+        t.trial.id: t.clone_of
+        for g in strategy.groups  # type: ignore[attr-defined]
+        for t in g.tasks
+        if t.clone_of
+    }
+    near = [
+        0.7 <= int(child[1:]) / max(1, int(parent[1:])) <= 1.3 for child, parent in parents.items()
+    ]
+    assert len(near) >= 8
+    assert sum(near) / len(near) > 0.5

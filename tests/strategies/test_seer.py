@@ -1,0 +1,473 @@
+"""SEER's promises (SE1-SE7), and what a hostile reader would try on it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from statistics import fmean
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.commands import Launch
+from cloudtune.engine.audit import audit
+from cloudtune.plan import Limits, Rentable
+from cloudtune.simulation.case import Case
+from cloudtune.simulation.case import play as tried
+from cloudtune.simulation.speed_table import Scaling
+from cloudtune.strategies.seer import Seer, cheapest_width
+from cloudtune.trial import EndReason
+from tests.builders import (
+    LINEAR,
+    NODE_BOUNDARY,
+    SUBLINEAR,
+    Given,
+    Played,
+    Setting,
+    by_name,
+    final,
+    gone,
+    offer,
+    play,
+    profile,
+    refused,
+    trials,
+)
+from tests.builders.curves import curves, small_benchmark
+from tests.contracts.strategy import SHAKY, StrategyContract
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.engine.audit import Audit
+    from cloudtune.simulation.benchmark import Benchmark
+    from cloudtune.simulation.case import Result
+    from cloudtune.strategies.base import View
+
+BOTH = ["seer", "seer-constant"]
+FLAT = {1.0: 8.0, 2.0: 7.6, 4.0: 7.4}
+
+
+def own(trials: int = 12, price: float = 36.0, slower: float = 1.0, **changes: object) -> Setting:
+    """Return a setting in which SEER itself says how wide trials are, on how many of which offers.
+
+    In the world, epochs take `slower` times what the profile says.
+    """
+    made = Setting(trials, 1, 27, 3, by="seer").but(**changes)
+    made = made.but(offer=replace(made.offer, usd_per_hour=price))
+    real = (replace(each, profile=each.profile.slowed(slower)) for each in made.rentables)
+    return made if slower == 1.0 else made.but(real=tuple(real))
+
+
+class TestSeerOnGivenFleets(StrategyContract):
+    name = "seer"
+
+
+class TestSeer(StrategyContract):
+    """With its own allocator and its own fleet."""
+
+    name = "seer"
+
+    @pytest.fixture
+    def game(self) -> Setting:
+        return own(max_epochs=9)
+
+    def play(self, game: Setting) -> Played:
+        return play(game, self.name if game.by else self.build)
+
+
+class TestSeerConstant(TestSeer):
+    name = "seer-constant"
+
+
+def seer(game: Setting, name: str = "seer") -> tuple[Played, Audit]:
+    """Return a run, and what it took by its events alone."""
+    played = play(game, name)
+    offers = [each.offer for each in game.rentables]
+    return played, audit(played.entries, offers, "score", game.mode)
+
+
+def launched(played: Played) -> Counter[str]:
+    """Return how many instances of each type were asked for."""
+    said = (command for commands in played.commands for command in commands)
+    return Counter(c.instance_type for c in said if isinstance(c, Launch))
+
+
+# ---- SE1: limits -------------------------------------------------------------------------------
+
+
+@st.composite
+def games(draw: st.DrawFn) -> Setting:
+    """Give jobs on one or two offers, with all that can go wrong."""
+    seconds = st.floats(0.0, 25.0)
+    scaling = st.sampled_from([LINEAR, SUBLINEAR, NODE_BOUNDARY, {0.5: 9.0, **LINEAR}, {2.0: 6.0}])
+
+    def made(name: str) -> Mapping[str, object]:
+        delays = {k: draw(seconds) for k in ("launch", "boot", "start", "resize", "release")}
+        return {**delays, "spread": draw(st.sampled_from([0.0, 0.2])), "name": name}
+
+    spot = offer(draw(st.sampled_from([2, 4])), 20.0, name="h.4x", interruptions_per_hour=20.0)
+    other = Rentable(spot, profile(draw(scaling), **made("h.4x")), 2)  # type: ignore[arg-type]
+    intents = [f"i{n:03d}" for n in range(5)]
+    return own(
+        draw(st.integers(1, 24)),
+        mode=draw(st.sampled_from(["min", "max"])),
+        offer=offer(draw(st.sampled_from([2, 4]))),
+        max_instances=draw(st.integers(1, 3)),
+        profile=profile(draw(scaling), **made("g.4x")),  # type: ignore[arg-type]
+        limits=Limits(
+            draw(st.none() | st.floats(1.0, 900.0)), draw(st.none() | st.floats(0.1, 12.0))
+        ),
+        seed=draw(st.integers(0, 99)),
+        saves_every=draw(st.integers(1, 3)),
+        trouble=[
+            *gone(
+                draw(st.dictionaries(st.sampled_from(intents), st.floats(30.0, 300.0), max_size=3))
+            ),
+            *refused(
+                draw(st.dictionaries(st.sampled_from(intents), st.floats(0.0, 4.0), max_size=3))
+            ),
+        ],
+        max_epochs=draw(st.integers(1, 12)),
+        others=draw(st.sampled_from([(), (other,)])),
+        price=draw(st.sampled_from([36.0, 36.0, 10.0, 0.0])),
+        slower=draw(st.sampled_from([1.0, 1.5])),
+    )
+
+
+@pytest.mark.parametrize("name", BOTH)
+@given(game=games())
+@settings(max_examples=60)
+def test_se1_neither_limit_is_ever_passed(name: str, game: Setting) -> None:
+    played, took = seer(game, name)
+    assert took.violations(game.limits) == ()
+    assert took.not_returned == ()
+    assert took.dollars == pytest.approx(played.policy.spent(played.policy.now))
+    if game.limits == Limits():
+        assert played.policy.ending in set(EndReason) - {EndReason.DEADLINE, EndReason.BUDGET}
+
+
+# ---- SE2: what more money and more time buy ----------------------------------------------------
+
+
+def sublinear(count: int) -> Benchmark:
+    """Return so many curves, which 8 GPUs train 2.3 times as fast as one."""
+    return small_benchmark(
+        curves(count, 27, 3), scaling=Scaling({1.0: 1.0, 2.0: 1.5, 4.0: 2.0, 8.0: 2.3})
+    )
+
+
+STUDY = sublinear(120)
+
+
+def results(strategy: str, deadline: float, budget: float, made: Benchmark = STUDY) -> list[Result]:
+    """Return four runs on the same curves, each with its own luck."""
+    limits = Limits(deadline, budget)
+    wanted = [Case(strategy, limits, seed=seed, sampler="random") for seed in range(4)]
+    return [tried(made, one) for one in wanted]
+
+
+def regret(found: list[Result]) -> float:
+    """Return the mean regret; nothing reached is the worst."""
+    return fmean(1.0 if each.regret is None else each.regret for each in found)
+
+
+@pytest.mark.parametrize(
+    ("cells", "slack"),
+    [
+        ([(3000, 5), (3000, 10), (3000, 20), (3000, 40)], 1.0),
+        ([(1000, 1000), (1500, 1000), (2500, 1000)], 1.0),
+        ([(1500, 10), (3000, 10), (6000, 10)], 0.9),  # the same money, more slowly
+    ],
+    ids=["money", "time", "time for the same money"],
+)
+def test_se2_more_money_or_time_is_never_clearly_worse(
+    cells: list[tuple[float, float]], slack: float
+) -> None:
+    before: list[Result] = []
+    for deadline, budget in cells:
+        found = results("seer", deadline, budget)
+        assert all(each.violations == () for each in found)
+        if before:
+            assert fmean(o.trials for o in found) >= slack * fmean(o.trials for o in before)
+            assert regret(found) <= regret(before) + 0.01
+        before = found
+
+
+# ---- SE3, SE4: widths --------------------------------------------------------------------------
+
+TIGHT = own(60, max_instances=4, profile=profile(SUBLINEAR), limits=Limits(200.0, None))
+LOOSE = replace(TIGHT, limits=Limits(6000.0, 24.0))
+
+
+def widest_share(took: Audit) -> float:
+    """Return the part of the GPU-seconds held that was held at more than one GPU."""
+    held = [((span.end - span.begin) * span.width, span.width) for span in took.spans]
+    return sum(each for each, width in held if width > 1) / sum(each for each, _ in held)
+
+
+def test_se3_widths_differ_within_one_moment() -> None:
+    _, took = seer(TIGHT)
+    moments = [
+        {other.width for other in took.spans if other.begin <= span.begin < other.end}
+        for span in took.spans
+    ]
+    assert max(len(widths) for widths in moments) > 1
+
+
+def test_se4_trials_are_wide_where_the_deadline_needs_it() -> None:
+    """Loose: one GPU each, but for the last before the money ends."""
+    _, tight = seer(TIGHT)
+    _, loose = seer(LOOSE)
+    assert widest_share(loose) < 0.05 < widest_share(tight)
+
+
+def test_se4_the_wide_ones_are_among_the_best() -> None:
+    played, took = seer(TIGHT)
+    wide = {span.trial for span in took.spans if span.width > 1}
+    best = {name: max(t.history.values()) for name, t in played.policy.trials.items() if t.history}
+    assert fmean(best[name] for name in wide) > fmean(best.values())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 30])
+def test_the_width_over_two_nodes_that_is_slower_is_never_used(count: int) -> None:
+    game = own(count, max_instances=4, profile=profile(NODE_BOUNDARY), limits=Limits(150.0, None))
+    widths = {start.width for start in seer(game)[0].starts}
+    assert 8.0 not in widths
+    assert count > 3 or 4.0 in widths
+
+
+def test_trials_share_a_gpu_where_that_is_cheaper_by_the_epoch() -> None:
+    game = own(60, limits=Limits(400.0, 6.0), profile=profile({0.5: 10.0, **LINEAR}))
+    assert seer(game)[0].starts[0].width == 0.5
+    dear = game.but(profile=profile({0.5: 20.0, **LINEAR}))
+    assert all(start.width >= 1 for start in seer(dear)[0].starts)
+
+
+def test_the_cheapest_width_is_one_that_shares_or_fills_a_gpu() -> None:
+    def cheapest(epoch: Mapping[float, float]) -> float:
+        return cheapest_width(Rentable(offer(4), profile(epoch), 1))
+
+    assert cheapest({0.25: 20.0, 0.5: 15.0, 1.0: 8.0}) == 0.25  # 5, 7.5 and 8 GPU-seconds
+    assert cheapest({0.5: 16.0, 1.0: 8.0}) == 1.0  # as cheap, and faster
+    assert cheapest({1.0: 8.0, 2.0: 3.0}) == 1.0  # 2 GPUs are cheaper still, but aren't one
+    assert cheapest({2.0: 8.0, 4.0: 5.0}) == 2.0
+
+
+# ---- SE5, SE6, SE7 -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT])
+def test_se5_with_plenty_of_both_the_winner_is_trained_to_its_end(
+    name: str, scaling: Mapping[float, float]
+) -> None:
+    game = own(30, profile=profile(scaling), limits=Limits(3000.0, 40.0))
+    played, _ = seer(game, name)
+    assert played.policy.best is not None
+    assert played.policy.best.epoch == game.max_epochs
+
+
+@pytest.mark.parametrize("limits", [Limits(700.0, None), Limits(None, 7.0), Limits(700.0, 9.0)])
+def test_se6_a_profile_that_is_too_optimistic_is_seen_through(limits: Limits) -> None:
+    game = own(60, limits=limits, slower=1.5, profile=profile(LINEAR, spread=0.1))
+    played, took = seer(game)
+    assert took.violations(limits) == ()
+    learned = played.policy.state.epoch_seconds(None, game.rentables[0].offer, 1.0)
+    assert learned == pytest.approx(12.0, rel=0.1)
+    assert max(played.epochs.values()) > 0.75 * game.max_epochs  # it stopped exploring in time
+
+
+CELLS = [(1500, 10), (3000, 20), (6000, 20), (6000, 40)]
+
+
+@pytest.mark.parametrize(("count", "more"), [(60, 0.0), (120, 0.002)])
+def test_se7_beats_asha_over_a_grid_of_limits_or_ties(count: int, more: float) -> None:
+    """Where configurations run out ASHA can't use what is left; where they don't, they tie."""
+    made = sublinear(count)
+    ours = [regret(results("seer", *cell, made)) for cell in CELLS]
+    theirs = [regret(results("asha", *cell, made)) for cell in CELLS]
+    assert fmean(ours) <= fmean(theirs) + more
+
+
+# ---- time and money ----------------------------------------------------------------------------
+
+
+def test_no_gpu_waits_while_there_is_time_for_another_season() -> None:
+    """One GPU: with its only trial at its end, nothing else would wake the run."""
+    game = own(40, offer=offer(1), max_instances=1, limits=Limits(1000.0, None))
+    _, took = seer(game)
+    assert max(span.end for span in took.spans) > 980.0
+    assert took.idle < 0.05 * took.gpu_seconds
+
+
+def test_nobody_is_dropped_for_good() -> None:
+    played, _ = seer(own(20, limits=Limits(800.0, None)))
+    assert not any(trial.status == "cut" for trial in played.policy.trials.values())
+    ended, _ = seer(own(20))
+    assert set(ended.epochs.values()) == {27}
+
+
+def test_what_nobody_can_use_at_the_end_is_given_back() -> None:
+    game = own(60, max_instances=4, profile=profile(FLAT), limits=Limits(500.0, 8.0))
+    ends = {}
+    for name in BOTH:
+        _, took = seer(game, name)
+        ends[name] = [lease.end for lease in took.leases]
+    assert max(ends["seer"]) - min(ends["seer"]) > 20.0
+    assert max(ends["seer-constant"]) - min(ends["seer-constant"]) < 10.0
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("limits", [Limits(500.0, None), Limits(None, 6.0), Limits(500.0, 6.0)])
+def test_what_is_given_is_used(name: str, limits: Limits) -> None:
+    _, took = seer(own(60, limits=limits), name)
+    used = [
+        took.seconds / (limits.deadline or math.inf),
+        took.dollars / (limits.budget or math.inf),
+    ]
+    assert 0.9 < max(used) <= 1.0
+
+
+def test_money_that_costs_nothing_is_no_limit() -> None:
+    played, took = seer(own(12, price=0.0, limits=Limits(400.0, 1.0)))
+    assert took.dollars == 0
+    assert sum(lease.begin < 10 for lease in took.leases) == 2
+    assert max(played.epochs.values()) == 27
+
+
+@pytest.mark.parametrize(
+    ("limits", "instances"),
+    [
+        (Limits(100.0, 1.0), 1),  # a cent a second
+        (Limits(100.0, 2.5), 3),  # rounded up: the last of it pays for less than all the time
+        (Limits(100.0, 3.0), 3),
+        (Limits(100.0, 90.0), 8),
+        (Limits(100.0, None), 8),
+        (Limits(None, 5.0), 1),
+        (Limits(0.0, 5.0), 8),
+        (Limits(100.0, 0.0), 1),
+    ],
+)
+def test_the_fleet_is_what_the_budget_pays_for_until_the_deadline(
+    limits: Limits, instances: int
+) -> None:
+    assert strategy(limits).instances(view()) == instances
+
+
+def test_money_is_time() -> None:
+    """What is left is the deadline's, or what the fleet can be paid for."""
+    made = strategy(Limits(100.0, 3.0))  # three instances, three cents a second
+    assert made.time_left(view(seconds_left=60.0, dollars_left=2.4)) == pytest.approx(60.0)
+    assert made.time_left(view(seconds_left=60.0, dollars_left=1.2)) == pytest.approx(40.0)
+    assert made.time_left(view(seconds_left=60.0)) == 60.0
+    assert strategy(Limits()).time_left(view()) == math.inf
+
+
+def strategy(limits: Limits) -> Seer:
+    """Return SEER on at most eight instances of 4 GPUs."""
+    rentables = [Rentable(offer(4), profile(LINEAR), 8)]
+    return Seer(
+        Given(trials(9)),
+        min_epochs=1,
+        max_epochs=9,
+        mode="max",
+        rentables=rentables,
+        max_instances=8,
+        limits=limits,
+    )
+
+
+def view(**state: float) -> View:
+    """Return a view of plenty, but for what is given."""
+    plenty = {"seconds_left": math.inf, "dollars_left": math.inf, **state}
+    return cast("View", SimpleNamespace(refused=lambda _offer: False, **plenty))
+
+
+# ---- offers ------------------------------------------------------------------------------------
+
+CHEAP = Rentable(offer(4, 20.0, name="c.4x"), profile(LINEAR, name="c.4x"), 2)
+PACKED = own(30, limits=Limits(400.0, 8.0), profile=profile({0.5: 10.0, 1.0: 8.0}), price=30.0)
+
+
+def test_the_cheaper_offer_is_taken_alone_while_it_can_be_had() -> None:
+    played, _ = seer(own(30, limits=Limits(400.0, 4.0), others=(CHEAP,)))
+    assert set(launched(played)) == {"c.4x"}
+
+
+def test_the_next_offer_is_taken_when_the_first_is_refused_for_good() -> None:
+    lost = refused(dict.fromkeys(("i000", "i001"), 0.5))
+    game = own(30, limits=Limits(400.0, 4.0), others=(CHEAP,), trouble=lost)
+    played, _ = seer(game)
+    assert launched(played) == {"c.4x": 2, "g.4x": 1}
+    assert max(played.epochs.values()) > 9
+
+
+@pytest.mark.parametrize("other", [{1.0: 8.0, 2.0: 4.5}, {2.0: 5.0}])
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_the_next_offer_need_not_have_the_width_of_the_first(
+    other: Mapping[float, float], gpus: int
+) -> None:
+    dear = Rentable(offer(gpus, 20.0 * gpus, name="h"), profile(other, name="h"), 2)
+    lost = refused(dict.fromkeys(("i000", "i001"), 1.0))
+    played, took = seer(PACKED.but(others=(dear,), trouble=lost))
+    assert {start.width for start in played.starts} <= set(other)
+    assert took.trained > 0.4 * took.gpu_seconds
+
+
+def test_a_spot_offer_that_is_taken_back_loses_no_trial() -> None:
+    spot = offer(4, 12.0, name="s.4x", market="spot", interruptions_per_hour=15.0)
+    rentable = Rentable(spot, profile(LINEAR, name="s.4x"), 2)
+    game = own(20, others=(rentable,), limits=Limits(1500.0, 8.0), saves_every=2)
+    played, took = seer(game)
+    assert set(launched(played)) == {"s.4x"}
+    assert any(trial.taken or trial.sessions > 1 for trial in played.policy.trials.values())
+    assert not played.sampler.failed
+    assert took.violations(game.limits) == ()
+
+
+# ---- small jobs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("limits", [Limits(), Limits(600.0, 8.0)])
+def test_curves_of_one_epoch(name: str, limits: Limits) -> None:
+    played, _ = seer(own(20, max_epochs=1, limits=limits), name)
+    assert set(played.epochs.values()) == {1}
+    assert len(played.starts) == len(played.epochs) == 20
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_first_rung_at_the_last_epoch_is_random_search(name: str) -> None:
+    game = Setting(10)
+    played = play(game, by_name(name, min_epochs=9, max_epochs=9))
+    assert set(played.epochs.values()) == {9}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_single_trial_trains_to_its_end_at_once(name: str) -> None:
+    played, took = seer(own(1, limits=Limits(400.0, 8.0)), name)
+    assert played.epochs == {"t00": 27}
+    assert took.seconds < 300.0  # and what it took is given back
+
+
+def test_equal_trials_are_all_as_good() -> None:
+    played, _ = seer(own(6, metric=final([0.5] * 6)))
+    assert set(played.epochs.values()) == {27}
+
+
+def test_the_seed_of_a_try_decides_all_of_it() -> None:
+    limits = Limits(1500.0, 10.0)
+    first, again, other = (tried(STUDY, Case("seer", limits, seed=seed)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_shaky_run_mirrors_itself() -> None:
+    game = own(16, limits=Limits(300.0, 5.0), profile=SHAKY)
+    mirrored = game.mirrored()
+    assert seer(game)[0].commands == seer(mirrored)[0].commands

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.commands import ExtendTrial, Release
+from cloudtune.plan import Limits
+from cloudtune.strategies.successive_halving import Halving, SuccessiveHalving
+from cloudtune.trial import EndReason
+from tests.builders import (
+    LINEAR,
+    Setting,
+    by_name,
+    final,
+    gone,
+    offer,
+    play,
+    profile,
+    refused,
+    trials,
+)
+from tests.contracts.strategy import OrderedContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.strategies.base import Sampler
+    from cloudtune.trial import Mode
+    from tests.builders import Build
+
+
+class TestHalving(OrderedContract):
+    name = "sha"
+
+    @pytest.mark.parametrize("most", [1, 3, 5])
+    def test_who_goes_on_depends_on_neither_fleet_nor_losses(
+        self, game: Setting, most: int
+    ) -> None:
+        expected = self.play(Setting(12)).epochs
+        for saves_every in (1, 2, 5):
+            shaken = game.but(
+                max_instances=most,
+                profile=profile(LINEAR, spread=0.3),
+                saves_every=saves_every,
+                trouble=gone({"i000": 55.0, "i001": 80.0}),
+                max_concurrent=most,
+            )
+            assert self.play(shaken).epochs == expected
+
+
+class TestRepeatedHalving(OrderedContract):
+    name = "sha"
+    trials: ClassVar[int] = 5
+
+    def build(self, sampler: Sampler, game: Setting) -> Halving:
+        return Halving(
+            sampler, trials=5, min_epochs=2, max_epochs=9, eta=2, mode=game.mode, repeat=True
+        )
+
+
+def halving(trials: int, min_epochs: int, max_epochs: int, eta: int) -> Build:
+    return lambda sampler, game: Halving(
+        sampler,
+        trials=trials,
+        min_epochs=min_epochs,
+        max_epochs=max_epochs,
+        eta=eta,
+        mode=game.mode,
+    )
+
+
+def sha_epochs(sha: SuccessiveHalving, metric: Callable[[int, int], float]) -> dict[str, int]:
+    """Return how far each trial comes by the strategy that knows its stages beforehand."""
+    going, reached = [t.id for t in trials(sha.trials)], {}
+    for number, stage in enumerate(sha.stages()):
+        results = {name: metric(int(name[1:]), stage.end_epoch) for name in going}
+        reached.update(dict.fromkeys(going, stage.end_epoch))
+        going = list(sha.promote(number, results))
+    return reached
+
+
+@given(
+    trials=st.integers(1, 40),
+    first=st.integers(1, 4),
+    last=st.integers(1, 30),
+    eta=st.integers(2, 4),
+    mode=st.sampled_from(["min", "max"]),
+    scores=st.lists(st.integers(0, 12), min_size=40, max_size=40),
+    gpus=st.sampled_from([1, 4]),
+    naive=st.booleans(),
+)
+def test_the_same_trials_go_on_as_where_the_stages_are_known_beforehand(
+    trials: int,
+    first: int,
+    last: int,
+    eta: int,
+    mode: Mode,
+    scores: Sequence[int],
+    gpus: int,
+    naive: bool,
+) -> None:
+    def metric(number: int, epoch: int) -> float:
+        return scores[number] + ((number * 5 + epoch) % 7) / 4
+
+    game = Setting(trials, metric=metric, mode=mode, offer=offer(gpus), naive=naive)
+    sha = SuccessiveHalving(trials, first, last, eta, mode)
+    assert play(game, halving(trials, first, last, eta)).epochs == sha_epochs(sha, metric)
+
+
+def test_a_rung_is_a_group() -> None:
+    game = Setting(27, metric=final([n / 27 for n in range(27)]), max_instances=1)
+    played = play(game, halving(27, 1, 27, 3))
+    assert played.parts("") == {
+        "bracket 0, rung 0": 27,
+        "bracket 0, rung 1": 9,
+        "bracket 0, rung 2": 3,
+        "bracket 0, rung 3": 1,
+    }
+    far = {name: epochs for name, epochs in played.epochs.items() if epochs > 3}
+    assert far == {"t24": 9, "t25": 9, "t26": 27}
+
+
+def test_a_trial_that_goes_on_keeps_its_gpu_and_the_losers_give_theirs_back() -> None:
+    played = play(Setting(4, max_instances=1), halving(4, 1, 4, 2))
+    assert len(played.starts) == 4
+    decided = [
+        entry.commands
+        for entry in played.entries
+        if any(isinstance(c, ExtendTrial) for c in entry.commands)
+    ]
+    assert [[type(command).__name__ for command in said] for said in decided] == [
+        ["StopTrial", "StopTrial", "ExtendTrial", "ExtendTrial"],
+        ["StopTrial", "ExtendTrial"],
+    ]
+    assert [t.status for t in played.policy.trials.values()].count("cut") == 3
+
+
+def test_trials_that_hold_make_room_for_the_rest_of_their_rung() -> None:
+    played = play(Setting(4, offer=offer(2), max_instances=1), halving(4, 1, 4, 2))
+    assert {start.trial for start in played.starts[:4]} == {"t00", "t01", "t02", "t03"}
+    assert all(start.start_epoch == 0 for start in played.starts[:4])
+    assert {start.until_epoch for start in played.starts[:4]} == {1}
+
+
+def test_a_trial_that_holds_makes_room_for_one_that_was_lost() -> None:
+    """t01 loses its instance, no other is to be had, and t00 waits for it on the last GPU."""
+    game = Setting(
+        2,
+        offer=offer(1),
+        trouble=[*gone({"i001": 30.0}), *refused({"i002": 30.5})],
+    )
+    played = play(game, halving(2, 1, 4, 2))
+    assert played.policy.ending is EndReason.DONE
+    assert sorted(played.epochs.values()) == [1, 4]
+    assert [start.trial for start in played.starts[:3]] == ["t00", "t01", "t01"]
+
+
+def test_a_naive_fleet_shrinks_when_a_rung_is_decided() -> None:
+    played = play(Setting(8, naive=True), halving(8, 1, 8, 2))
+    releases = [e.event.at for e in played.entries for c in e.commands if isinstance(c, Release)]
+    assert releases[0] < releases[-1]
+
+
+def test_one_trial_at_least_goes_on() -> None:
+    assert max(play(Setting(2), halving(2, 1, 27, 3)).epochs.values()) == 27
+
+
+def test_who_failed_still_counts_in_the_size_of_the_next_rung() -> None:
+    def metric(number: int, _epoch: int) -> float:
+        return math.nan if number < 4 else number / 10
+
+    played = play(Setting(9, metric=metric), halving(9, 1, 3, 3))
+    assert sorted(name for name, epochs in played.epochs.items() if epochs == 3) == [
+        "t06",
+        "t07",
+        "t08",
+    ]
+
+
+def test_a_rung_of_which_all_fail_ends_the_bracket() -> None:
+    def metric(number: int, epoch: int) -> float:
+        return math.nan if epoch == 3 else float(number)
+
+    played = play(Setting(9, metric=metric), halving(9, 1, 9, 3))
+    assert played.policy.ending is EndReason.DONE
+    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 3
+
+
+def test_a_trial_at_its_own_last_epoch_keeps_its_place_and_trains_no_further() -> None:
+    game = Setting(6, caps={5: 1, 4: 2}, metric=final([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
+    played = play(game, halving(6, 1, 4, 2))
+    assert played.epochs == {"t00": 1, "t01": 1, "t02": 1, "t03": 2, "t04": 2, "t05": 1}
+    assert {n: t.status for n, t in played.policy.trials.items() if t.status != "cut"} == {
+        "t04": "finished",
+        "t05": "finished",
+    }
+
+
+def test_a_sampler_that_runs_dry_makes_the_rung_smaller() -> None:
+    played = play(Setting(6), halving(27, 1, 9, 3))
+    assert sorted(played.epochs.values()) == [1, 1, 1, 1, 3, 9]
+
+
+def test_one_bracket_is_all_that_is_asked_for() -> None:
+    played = play(Setting(30), halving(4, 1, 4, 2))
+    assert len(played.epochs) == 4
+    assert not played.policy.strategy.anytime
+
+
+def test_another_bracket_begins_while_there_are_trials() -> None:
+    played = play(Setting(22), by_name("sha", max_epochs=9))
+    assert played.parts("") == {
+        "bracket 0, rung 0": 9,
+        "bracket 0, rung 1": 3,
+        "bracket 0, rung 2": 1,
+        "bracket 1, rung 0": 9,
+        "bracket 1, rung 1": 3,
+        "bracket 1, rung 2": 1,
+        "bracket 2, rung 0": 4,
+        "bracket 2, rung 1": 1,
+        "bracket 2, rung 2": 1,
+    }
+
+
+def test_brackets_that_are_repeated_use_what_they_are_given() -> None:
+    game = Setting(500, limits=Limits(deadline=400.0))
+    played = play(game, by_name("sha"))
+    assert played.policy.ending is EndReason.DONE
+    assert 330.0 < played.bill()[0] <= 400.0
+    once = play(game, by_name("sha", trials=500))
+    assert once.policy.ending is EndReason.DEADLINE

@@ -1,0 +1,170 @@
+"""A run of tests ends, whatever its tests leave, and says what that was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests import guard
+
+if TYPE_CHECKING:
+    import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+HASTE = """
+import tests.guard
+
+tests.guard.PATIENCE = tests.guard.LAST_SECONDS = 0.5
+"""
+
+BLOCKED = """
+import threading
+
+def wait_for_ever():
+    threading.Event().wait()
+
+def test_it():
+    threading.Thread(target=wait_for_ever, name="stuck").start()
+    assert {passes}
+"""
+
+
+def run(folder: Path, text: str, *options: str) -> tuple[int, list[str]]:
+    """Run a file of tests in a pytest of its own; returns its exit code and its lines."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "conftest.py").write_text(HASTE)
+    (folder / "test_it.py").write_text(text)
+    plugins = ["-p", "tests.guard", "-p", "pytest_timeout", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, *options, "test_it.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def closing(lines: list[str]) -> str:
+    """Return what the last line says, without its frame and its seconds."""
+    assert lines[-1].startswith("===")
+    return lines[-1].strip("= ").partition(" in ")[0]
+
+
+def test_a_blocked_thread_fails_its_test_and_does_not_keep_pytest_from_ending(
+    tmp_path: Path,
+) -> None:
+    code, lines = run(tmp_path, BLOCKED.format(passes=False) + "\ndef test_next():\n    pass\n")
+    assert code == 1
+    assert closing(lines) == "1 failed, 1 passed, 1 error"
+    assert any("ERROR at teardown of test_it " in line for line in lines)
+    told = [line for line in lines if line.startswith("thread 'stuck', in wait_for_ever (")]
+    assert len(told) == 2, "by its test and at the end"
+
+
+def test_a_daemon_thread_is_left_as_well(tmp_path: Path) -> None:
+    text = BLOCKED.format(passes=True).replace('name="stuck"', 'name="stuck", daemon=True')
+    code, lines = run(tmp_path, text)
+    assert code == 1
+    assert closing(lines) == "1 passed, 1 error"
+    assert sum(line.startswith("daemon thread 'stuck'") for line in lines) == 1, "not at the end"
+
+
+def test_processes_that_a_test_leaves_are_ended(tmp_path: Path) -> None:
+    text = """
+import pathlib, subprocess, sys
+
+def test_it():
+    code = "import subprocess, sys; subprocess.run(['sleep', '600'])"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    process.returncode = 0  # so that its end warns of nothing
+    pathlib.Path("pid").write_text(str(process.pid))
+"""
+    code, lines = run(tmp_path, text)
+    assert code == 1
+    assert closing(lines) == "1 passed, 1 error"
+    pid = int((tmp_path / "pid").read_text())
+    assert any(line.startswith(f"process {pid}: ") for line in lines)
+    assert any(line.endswith(": sleep 600") for line in lines), "its own as well"
+    assert not psutil.pid_exists(pid)
+
+
+def test_what_a_wider_fixture_holds_is_nobodys_fault_until_the_end(tmp_path: Path) -> None:
+    text = """
+import subprocess, threading
+import pytest
+
+@pytest.fixture(scope="module")
+def held():
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    ended.set()
+    thread.join()
+    {end}
+
+def test_it(held):
+    assert held.poll() is None
+
+def test_again(held):
+    assert held.poll() is None
+"""
+    code, lines = run(tmp_path, text.format(end="held = process.kill(), process.wait()"))
+    assert (code, closing(lines)) == (0, "2 passed")
+    code, lines = run(tmp_path, text.format(end="process.returncode = 0"))
+    assert (code, closing(lines)) == (1, "2 passed")
+    assert sum(line.endswith(": sleep 600") for line in lines) == 1
+
+
+def test_a_run_that_takes_too_long_ends_in_order(tmp_path: Path) -> None:
+    text = """
+import time
+import pytest
+
+@pytest.mark.parametrize("n", range(50))
+def test_it(n):
+    time.sleep(0.2)
+"""
+    code, lines = run(tmp_path, text, "--session-timeout=0.5")
+    assert code == 1
+    assert any("session-timeout" in line for line in lines)
+    assert closing(lines).endswith(" passed")
+
+
+def test_a_run_that_its_limits_cannot_end_is_interrupted(tmp_path: Path) -> None:
+    text = """
+import time
+import tests.guard
+
+{first}
+
+def test_it():
+    time.sleep(600)
+"""
+    (tmp_path / "more.py").write_text("import tests.guard\ntests.guard.LIMIT = 0.5\n")
+    code, lines = run(tmp_path, text.format(first=""), "-p", "more")
+    assert code == 2
+    assert closing(lines) == "no tests ran"
+    deaf = (
+        "tests.guard.LIMIT_PATIENCE = 0.5\n"
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
+    )
+    code, lines = run(tmp_path, text.format(first=deaf), "-p", "more")
+    assert code == 2
+
+
+def test_the_whole_run_has_a_limit(pytestconfig: pytest.Config) -> None:
+    in_order = float(str(pytestconfig.getini("session_timeout")))
+    assert 0 < in_order < guard.LIMIT < 60 * 60

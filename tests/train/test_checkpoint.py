@@ -1,0 +1,345 @@
+"""A checkpoint is there whole or not at all, wherever a save breaks off."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.train.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    CheckpointError,
+    CheckpointStore,
+    load,
+    read_manifest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class BrokenError(RuntimeError):
+    """The plug is pulled."""
+
+
+class BreakingFileSystem:
+    """A file system that fails at its `at`-th change, writes of a stream included."""
+
+    CHANGES = frozenset({"create_dir", "move", "delete_file", "delete_dir"})
+
+    def __init__(self, real: Any, at: int) -> None:
+        self.real = real
+        self.left = at
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise BrokenError
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.CHANGES:
+            self.step()
+        return getattr(self.real, name)
+
+    def open_output_stream(self, path: str) -> BreakingStream:
+        self.step()
+        return BreakingStream(self.real.open_output_stream(path), self)
+
+
+class BreakingStream:
+    """Fails after half of what it was given has reached the disk."""
+
+    def __init__(self, real: Any, fs: BreakingFileSystem) -> None:
+        self.real = real
+        self.fs = fs
+
+    def write(self, data: bytes) -> None:
+        self.real.write(data[: len(data) // 2])
+        self.fs.step()
+        self.real.write(data[len(data) // 2 :])
+
+    def __enter__(self) -> BreakingStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.real.close()
+
+
+def folder_of(path: Path, text: str) -> Path:
+    (path / "deep").mkdir(parents=True, exist_ok=True)
+    (path / "state.pt").write_text(text)
+    (path / "deep" / "more.bin").write_text(text * 3)
+    return path
+
+
+def content(path: str, scratch: Path) -> str:
+    load(path, scratch)
+    state = (scratch / "state.pt").read_text()
+    assert (scratch / "deep" / "more.bin").read_text() == state * 3
+    return state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(str(tmp_path / "store"))
+
+
+def test_a_saved_checkpoint_is_loaded_as_it_was(store: CheckpointStore, tmp_path: Path) -> None:
+    path = store.save("t1", 3, {"acc": 0.5, "loss": math.nan}, folder_of(tmp_path / "in", "one"))
+
+    assert path == f"{tmp_path}/store/t1/epoch-00003"
+    assert store.latest("t1") == path
+    assert store.latest("t2") is None
+    manifest = store.load(path, tmp_path / "out")
+    assert (manifest.trial, manifest.epoch, manifest.metrics["acc"]) == ("t1", 3, 0.5)
+    assert math.isnan(manifest.metrics["loss"])
+    assert manifest.files["state.pt"].size == 3
+    assert content(path, tmp_path / "out") == "one"
+
+
+def test_the_manifest_is_strict_json(store: CheckpointStore, tmp_path: Path) -> None:
+    path = store.save("t1", 1, {"loss": math.inf}, folder_of(tmp_path / "in", "one"))
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    document = json.loads((Path(path) / MANIFEST).read_text(), parse_constant=refuse)
+    assert document["version"] == 1
+    assert document["metrics"] == {"loss": "inf"}
+    assert read_manifest(path).metrics == {"loss": math.inf}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["next epoch", "the same epoch again"])
+def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, again: bool) -> None:
+    folder_of(tmp_path / "old", "old")
+    folder_of(tmp_path / "new", "new")
+    for at in range(1, 100):
+        store = CheckpointStore(str(tmp_path / f"store{at}"))
+        first = store.save("t", 1, {}, tmp_path / "old")
+        real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
+        try:
+            store.save("t", 1 if again else 2, {}, tmp_path / "new")
+        except BrokenError:
+            store._fs = real
+        else:
+            break
+        latest = store.latest("t")
+        assert latest is not None
+        found = content(latest, tmp_path / f"out{at}")
+        assert found in {"old", "new"}
+        assert found == "new" or latest == first
+    assert at > 8, "too few steps were broken to prove anything"
+    store._fs = real
+    assert content(str(store.latest("t")), tmp_path / "last") == "new"
+
+
+@pytest.fixture(params=[True, False], ids=["storage on this disk", "storage elsewhere"])
+def near(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(CheckpointStore, "_is_on_local_disk", request.param)
+    return bool(request.param)
+
+
+def test_staged_files_are_a_checkpoint_once_they_are_committed(
+    store: CheckpointStore, tmp_path: Path, near: bool
+) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    staged = store.stage("t1", 3, source)
+    folder_of(source, "two")  # the script goes on
+    assert store.latest("t1") is None
+    path = store.commit(staged, {"acc": 0.5})
+    assert path == store.latest("t1")
+    assert content(path, tmp_path / "out") == "one"
+    assert read_manifest(path).metrics == {"acc": 0.5}
+    assert Path(staged.files).exists() == near, "what was elsewhere is gone"
+    again = store.commit(store.stage("t1", 3, source), {})
+    assert content(again, tmp_path / "out") == "two"
+    assert len(list(Path(again).iterdir())) == 2
+
+
+def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, near: bool) -> None:
+    folder_of(tmp_path / "old", "old")
+    folder_of(tmp_path / "new", "new")
+    for at in range(1, 100):
+        store = CheckpointStore(str(tmp_path / f"store{at}"))
+        store.save("t", 1, {}, tmp_path / "old")
+        staged = store.stage("t", 1, tmp_path / "new")
+        real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
+        try:
+            store.commit(staged, {})
+        except BrokenError:
+            store._fs = real
+        else:
+            break
+        assert content(str(store.latest("t")), tmp_path / f"out{at}") in {"old", "new"}
+    assert at > 4, "too few steps were broken to prove anything"
+
+
+def test_nothing_is_staged_of_an_empty_folder(store: CheckpointStore, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(UsageError, match="holds no files"):
+        store.stage("t", 1, tmp_path / "in")
+    assert store.latest("t") is None
+
+
+def test_debris_does_not_outlive_the_next_prune(store: CheckpointStore, tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "x")
+    real, store._fs = store._fs, BreakingFileSystem(store._fs, 3)
+    with pytest.raises(BrokenError):
+        store.save("t", 1, {}, source)
+    store._fs = real
+    assert store.latest("t") is None
+    store.save("t", 2, {"acc": 1.0}, source)
+    store.prune("t", "acc", "max")
+    assert [path.name for path in (tmp_path / "store" / "t").iterdir()] == ["epoch-00002"]
+
+
+def test_saving_an_epoch_again_leaves_no_second_copy(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    store.save("t", 1, {}, folder_of(tmp_path / "in", "one"))
+    path = store.save("t", 1, {}, folder_of(tmp_path / "in", "two"))
+    assert len(list(Path(path).iterdir())) == 2  # the manifest and the folder of its files
+    assert content(path, tmp_path / "out") == "two"
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "kept"),
+    [
+        ("max", [0.1, 0.9, 0.5, 0.4], [2, 4]),
+        ("min", [0.1, 0.9, 0.5, 0.4], [1, 4]),
+        ("max", [math.nan, 0.2, math.nan], [2, 3]),
+        ("min", [0.2, math.nan], [1, 2]),
+        ("max", [math.nan, math.nan], [2]),
+        ("max", [0.5, 0.5, 0.5], [1, 3]),
+    ],
+)
+def test_prune_keeps_the_latest_and_the_best(
+    store: CheckpointStore, tmp_path: Path, mode: str, values: list[float], kept: list[int]
+) -> None:
+    source = folder_of(tmp_path / "in", "x")
+    for epoch, value in enumerate(values, start=1):
+        store.save("t", epoch, {"acc": value}, source)
+    store.save("other", 1, {"acc": 1.0}, source)
+    store.prune("t", "acc", mode)
+    folders = sorted(path.name for path in (tmp_path / "store" / "t").iterdir())
+    assert folders == [f"epoch-{epoch:05d}" for epoch in kept]
+    assert store.latest("other") is not None
+
+
+def test_a_prune_broken_off_leaves_the_latest_and_the_best(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    source = folder_of(tmp_path / "in", "x")
+    for epoch, value in enumerate([0.1, 0.9, 0.5, 0.4], start=1):
+        store.save("t", epoch, {"acc": value}, source)
+    real = store._fs
+    for at in range(1, 7):  # two folders go, of three entries each
+        store._fs = BreakingFileSystem(real, at)
+        try:
+            store.prune("t", "acc", "max")
+        except BrokenError:
+            store._fs = real
+        assert {2, 4} <= set(store._saved("t"))
+
+
+def test_corruption_is_named(store: CheckpointStore, tmp_path: Path) -> None:
+    path = store.save("t", 1, {}, folder_of(tmp_path / "in", "good"))
+    (file,) = Path(path).rglob("state.pt")
+
+    file.write_text("evil")
+    with pytest.raises(CheckpointError, match=r"state\.pt of the checkpoint .* is corrupt"):
+        load(path, tmp_path / "out")
+    file.write_text("goo")
+    with pytest.raises(CheckpointError, match=r"is corrupt: 3 bytes, .*; 4 bytes"):
+        load(path, tmp_path / "out")
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"state\.pt is missing"):
+        load(path, tmp_path / "out")
+
+
+def test_a_folder_without_a_whole_manifest_is_no_checkpoint(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    source = folder_of(tmp_path / "in", "x")
+    first = store.save("t", 1, {}, source)
+    second = Path(store.save("t", 2, {}, source))
+
+    (second / MANIFEST).write_text((second / MANIFEST).read_text()[:20])
+    assert store.latest("t") == first
+    with pytest.raises(CheckpointError, match="isn't a checkpoint's manifest"):
+        read_manifest(str(second))
+    (second / MANIFEST).unlink()
+    assert store.latest("t") == first
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        read_manifest(str(second))
+
+
+def test_a_manifest_of_another_version_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+    path = Path(store.save("t", 1, {}, folder_of(tmp_path / "in", "x")))
+    text = (path / MANIFEST).read_text()
+    (path / MANIFEST).write_text(text.replace('"version": 1', '"version": 2'))
+    with pytest.raises(CheckpointError, match="has version 2; this cloudtune reads 1"):
+        read_manifest(str(path))
+
+
+def test_a_users_folder_is_used_in_place_and_a_stored_one_copied(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    source = folder_of(tmp_path / "in", "x")
+    with Checkpoint.from_directory(source).as_directory() as folder:
+        assert folder == str(source)
+    stored = Checkpoint(store.save("t", 4, {}, source), epoch=4)
+    with stored.as_directory() as folder:
+        assert (Path(folder) / "state.pt").read_text() == "x"
+        assert not Path(folder).is_relative_to(tmp_path / "store")
+    assert not Path(folder).exists()
+
+
+def test_what_is_no_folder_or_empty_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a folder"):
+        Checkpoint.from_directory(tmp_path / "none")
+    with pytest.raises(UsageError, match="holds no files"):
+        store.save("t", 1, {}, tmp_path)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="shelf")
+    yield "s3://shelf/runs"
+    server.stop()
+
+
+def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
+    import boto3
+
+    store = CheckpointStore(bucket)
+    assert store.latest("t") is None
+    source = folder_of(tmp_path / "in", "one")
+    for epoch, value in enumerate([0.3, 0.9, 0.1, 0.2], start=1):
+        store.save("t", epoch, {"acc": value}, source)
+    store.save("t", 4, {"acc": 0.2}, folder_of(tmp_path / "in", "again"))
+    store.prune("t", "acc", "max")
+
+    path = "s3://shelf/runs/t/epoch-00004"
+    assert store.latest("t") == path
+    assert content(path, tmp_path / "out") == "again"
+    objects = boto3.client("s3", region_name="us-east-1").list_objects_v2(Bucket="shelf")
+    epochs = {item["Key"].split("/")[2] for item in objects["Contents"]} - {""}
+    assert epochs == {"epoch-00002", "epoch-00004"}
+    with pytest.raises(CheckpointError, match="there is no checkpoint at s3://"):
+        read_manifest("s3://shelf/runs/t/epoch-00001")

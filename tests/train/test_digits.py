@@ -1,0 +1,200 @@
+"""The digits example, which every user copies: it learns, at any width, from any checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.search_space import sample
+from cloudtune.train.checkpoint import CheckpointStore, read_manifest
+from cloudtune.train.session import Report, Session
+from cloudtune.train.user_script import load_function
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "digits"
+CONFIG = {
+    "lr": 0.03,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "batch_size": 32,
+    "channels": 20,
+    "hidden": 64,
+    "dropout": 0.2,
+    "label_smoothing": 0.05,
+    "shift": 1,
+}
+# Without random draws in it, training takes the same steps at any width. A small learning rate
+# keeps what rounding makes of them small as well.
+PLAIN_CONFIG = {**CONFIG, "channels": 12, "dropout": 0.0, "shift": 0, "lr": 0.01}
+
+# One rank of a trial, as a worker process runs it; its reports go to standard output.
+WORKER = """
+import json, sys
+from pathlib import Path
+import torch
+from cloudtune.train.checkpoint import CheckpointStore
+from cloudtune.train.session import Session
+from cloudtune.train.user_script import load_function
+
+example, folder, rank, config = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+torch.set_num_threads(1)
+torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+)
+session = Session(
+    "t1", lambda report: print(json.dumps(vars(report))), "val_accuracy", "max", 2,
+    rank=rank, local_rank=rank, world_size=2, store=CheckpointStore(f"{folder}/store"),
+)
+session.grant(3)
+function = load_function(example, "train.py:train")
+if "keep-gradients" in sys.argv:
+    torch.nn.parallel.DistributedDataParallel = lambda model, device_ids: model
+session.run(function, json.loads(config))
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_a_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(config: dict[str, Any], epochs: int, **options: Any) -> list[Report]:
+    reports: list[Report] = []
+    session = Session("t1", reports.append, "val_accuracy", "max", epochs, **options)
+    session.grant(epochs + 1)
+    session.run(load_function(EXAMPLE, "train.py:train"), config)
+    return reports
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "error",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        **more,
+    }
+
+
+def train_on_two(folder: Path, config: dict[str, Any], *flags: str) -> list[dict[str, Any]]:
+    """Train two epochs in two processes; give the reports of rank 0."""
+    arguments = [str(EXAMPLE), str(folder)]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, *arguments, str(rank), json.dumps(config), *flags],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        outputs = [worker.communicate(timeout=60) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    assert outputs[1][0] == "", "only rank 0 delivers"
+    return [json.loads(line) for line in outputs[0][0].splitlines()]
+
+
+def test_it_learns() -> None:
+    reports = train(CONFIG, 6)
+    assert set(reports[0].metrics) == {"val_accuracy", "val_loss", "train_loss"}
+    assert reports[0].metrics["val_accuracy"] < reports[-1].metrics["val_accuracy"]
+    assert reports[-1].metrics["val_accuracy"] > 0.9
+
+
+def test_the_same_seed_gives_the_same_training() -> None:
+    one, other = train(CONFIG, 1, seed=3), train(CONFIG, 1, seed=3)
+    assert one[0].metrics == other[0].metrics
+    assert train(CONFIG, 1, seed=4)[0].metrics != one[0].metrics
+
+
+def test_divergence_is_reported_and_no_crash() -> None:
+    last = train({**CONFIG, "lr": 1.0, "momentum": 0.95, "batch_size": 16}, 2)[-1].metrics
+    assert math.isnan(last["val_loss"])
+    assert last["val_accuracy"] < 0.2
+
+
+def test_the_parts_are_disjoint_and_stratified() -> None:
+    load_digits = load_function(EXAMPLE, "train.py:train").__globals__["load_digits"]
+    parts = load_digits()
+    assert [len(part) for part in parts] == [1079, 359, 359]
+    for part in parts:
+        shares = torch.bincount(part.tensors[1]) / len(part)
+        assert 0.09 < shares.min() < shares.max() < 0.11
+    images = [{tuple(image.flatten().tolist()) for image in part.tensors[0]} for part in parts]
+    assert not images[0] & images[1]
+    assert not images[0] & images[2]
+    assert not images[1] & images[2]
+    again = load_digits()
+    assert all(torch.equal(parts[i].tensors[0], again[i].tensors[0]) for i in range(3))
+
+
+def test_two_workers_train_as_one_and_one_goes_on_from_them(tmp_path: Path) -> None:
+    alone = train(PLAIN_CONFIG, 2)
+    together = train_on_two(tmp_path, PLAIN_CONFIG)
+
+    assert [report["epoch"] for report in together] == [1, 2]
+    assert [report["in_sync"] for report in together] == [True, True]
+    for one, two in zip(alone, together, strict=True):
+        assert two["metrics"]["val_loss"] == pytest.approx(one.metrics["val_loss"], rel=1e-4)
+
+    path = together[-1]["checkpoint"]
+    store = CheckpointStore(str(tmp_path / "store"))
+    assert path == store.latest("t1")
+    assert read_manifest(path).epoch == 2
+    onward = train(PLAIN_CONFIG, 4, restore=path, store=store)
+    assert [report.epoch for report in onward] == [3, 4]
+    straight = train(PLAIN_CONFIG, 4)
+    assert onward[-1].metrics["val_loss"] == pytest.approx(
+        straight[-1].metrics["val_loss"], rel=1e-2
+    )
+
+
+def test_workers_that_keep_their_gradients_are_found_out(tmp_path: Path) -> None:
+    reports = train_on_two(tmp_path, PLAIN_CONFIG, "keep-gradients")
+    assert [report["in_sync"] for report in reports] == [False, False]
+
+
+def test_alone_it_trains_and_prints(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "train.py")],
+        cwd=tmp_path,
+        env=environment(CLOUDTUNE_EPOCHS="2"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["epoch", "1", "val_accuracy"],
+        ["epoch", "2", "val_accuracy"],
+    ]
+
+
+def test_the_experiments_search_space_is_what_the_script_takes() -> None:
+    experiment = Experiment.load(EXAMPLE / "experiment.yaml")
+    experiment.check_train()
+    assert set(experiment.space) == set(CONFIG)
+    first, *others = sample(experiment.space, experiment.trials, experiment.seed)
+    assert len(others) == experiment.trials - 1
+    assert experiment.metric.name in train(dict(first), 1)[0].metrics

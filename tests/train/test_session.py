@@ -1,0 +1,744 @@
+"""The contract between a user's script and who runs it."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import math
+import os
+import queue
+import random
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.utils import data
+
+import cloudtune
+from cloudtune.errors import UsageError
+from cloudtune.train import session as training
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.train.session import (
+    MissingMetricError,
+    NeverReportedError,
+    Report,
+    Session,
+    StopTraining,
+)
+from cloudtune.train.torch_state import CONTEXT_MIB, digest
+from cloudtune.train.user_script import load_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Driver:
+    """Runs a session's script in a thread and hands its reports over one by one."""
+
+    def __init__(self, **options: Any) -> None:
+        self.reports: list[Report] = []
+        self._arrived: queue.Queue[Report] = queue.Queue()
+        self.session = make_session(self._take, **options)
+        self.error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def _take(self, report: Report) -> None:
+        self.reports.append(report)
+        self._arrived.put(report)
+
+    def start(self, function: Callable[[dict[str, Any]], object]) -> None:
+        def run() -> None:
+            try:
+                self.session.run(function, {})
+            except BaseException as error:  # noqa: BLE001
+                self.error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def next_report(self) -> Report:
+        return self._arrived.get(timeout=10)
+
+    def join(self) -> None:
+        assert self._thread is not None
+        self._thread.join(timeout=10)
+        assert not self._thread.is_alive()
+
+
+def make_session(hook: Callable[[Report], object] = lambda _: None, **options: Any) -> Session:
+    names = {"trial_id": "t1", "metric_name": "acc", "metric_mode": "max", "max_epoch": 9}
+    return Session(report_hook=hook, **{**names, **options})
+
+
+def run_granted(function: Callable[[dict[str, Any]], object], **options: Any) -> list[Report]:
+    """Run a script to its end with every epoch granted."""
+    reports: list[Report] = []
+    session = make_session(reports.append, **options)
+    session.grant(session.max_epoch + 1)
+    session.run(function, {})
+    return reports
+
+
+def steady(config: dict[str, Any]) -> None:
+    for epoch in cloudtune.epochs():
+        cloudtune.report({"acc": epoch / 10})
+
+
+def endless(config: dict[str, Any]) -> None:
+    for epoch in itertools.count(1):
+        cloudtune.report({"acc": epoch / 10})
+
+
+# ── the façade ──
+
+
+def test_the_facade() -> None:
+    assert sorted(cloudtune.__all__) == [
+        "Checkpoint",
+        "CloudtuneError",
+        "Experiment",
+        "StopTraining",
+        "batch_and_lr",
+        "epochs",
+        "get_checkpoint",
+        "get_context",
+        "is_leaving",
+        "prepare_data_loader",
+        "prepare_model",
+        "report",
+        "save",
+    ]
+    assert cloudtune.report is training.report
+    assert cloudtune.Checkpoint is Checkpoint
+    assert cloudtune.Experiment.__module__ == "cloudtune.experiment.schema"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = cloudtune.nothing
+
+
+def test_no_module_hides_a_name_of_the_facade() -> None:
+    """Importing a submodule `cloudtune.report` would put it in place of the function."""
+    folder = ROOT / "cloudtune"
+    hidden = {path.stem for path in folder.iterdir()} & set(cloudtune.__all__)
+    assert not hidden, f"give cloudtune/{{{', '.join(hidden)}}} another name"
+
+
+@pytest.mark.parametrize("module", ["cloudtune", "cloudtune.train.session"])
+def test_the_import_is_cheap(module: str) -> None:
+    heavy = {"ray", "torch", "boto3", "pydantic", "pyarrow", "numpy", "moto"}
+    code = f"import {module}, sys; print(sorted({heavy} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+# ── epochs, grants and stops ──
+
+
+@pytest.mark.parametrize("script", [steady, endless])
+def test_a_script_trains_as_far_as_it_is_granted(script: Callable[..., None]) -> None:
+    driver = Driver()
+    driver.session.grant(2)
+    driver.start(script)
+    assert [driver.next_report().epoch, driver.next_report().epoch] == [1, 2]
+    assert driver.session.epoch == 2
+
+    driver.session.grant(3)
+    assert driver.next_report().epoch == 3
+    driver.session.grant(1)  # an older word that arrives late takes nothing back
+    driver.session.grant(4)
+    assert driver.next_report().epoch == 4
+    driver.session.stop()
+    driver.join()
+    assert driver.error is None
+    assert [report.epoch for report in driver.reports] == [1, 2, 3, 4]
+
+
+def test_a_stop_takes_effect_at_the_end_of_the_epoch() -> None:
+    seen: list[str] = []
+
+    def script(config: dict[str, Any]) -> None:
+        cloudtune.report({"acc": 0.1})
+        session.stop()
+        try:
+            cloudtune.report({"acc": 0.2})
+        except Exception:  # noqa: BLE001
+            seen.append("swallowed")
+        finally:
+            seen.append("unwound")
+        seen.append("went on")
+
+    reports: list[Report] = []
+    session = make_session(reports.append)
+    session.grant(9)
+    session.run(script, {})
+    assert seen == ["unwound"]
+    assert [report.epoch for report in reports] == [1, 2]
+
+
+def test_all_granted_the_script_runs_to_its_end() -> None:
+    after: list[str] = []
+
+    def script(config: dict[str, Any]) -> None:
+        steady(config)
+        after.append("evaluated")
+
+    reports = run_granted(script, max_epoch=3)
+    assert [report.epoch for report in reports] == [1, 2, 3]
+    assert after == ["evaluated"]
+
+
+def test_nothing_is_reported_past_the_last_epoch() -> None:
+    assert [report.epoch for report in run_granted(endless, max_epoch=3)] == [1, 2, 3]
+
+
+def test_a_script_that_never_reports_is_told_so() -> None:
+    with pytest.raises(NeverReportedError, match="trial t1 returned without ever calling"):
+        run_granted(lambda config: None)
+    with pytest.raises(NeverReportedError, match=r"epoch 1 ended without cloudtune\.report"):
+        run_granted(lambda config: list(cloudtune.epochs()))
+
+
+def test_a_users_error_passes_through() -> None:
+    def script(config: dict[str, Any]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_granted(script)
+
+
+def test_waiting_for_a_grant_and_setting_up_are_not_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(training, "time", clock)
+
+    def script(config: dict[str, Any]) -> None:
+        clock.now += 100  # set up
+        for _ in cloudtune.epochs():
+            clock.now += 2
+            cloudtune.report({"acc": 0.5})
+
+    def wait(report: Report) -> None:
+        reports.append(report)
+        clock.now += 1000  # the controller thinks
+
+    reports: list[Report] = []
+    session = make_session(wait, max_epoch=3)
+    session.grant(4)
+    session.run(script, {})
+    assert [report.seconds for report in reports] == [2, 2, 2]
+
+
+# ── metrics ──
+
+
+def test_metrics_become_floats_and_nan_passes() -> None:
+    given: dict[str, Any] = {"acc": torch.tensor(0.5), "loss": math.nan, "steps": 3}
+    (report,) = run_granted(lambda config: cloudtune.report(given), max_epoch=1)
+    assert [type(value) for value in report.metrics.values()] == [float] * 3
+    assert report.metrics["acc"] == 0.5
+    assert math.isnan(report.metrics["loss"])
+    assert report.checkpoint is None
+    assert report.in_sync is None
+
+
+def test_a_missing_metric_is_named() -> None:
+    def script(config: dict[str, Any]) -> None:
+        cloudtune.report({"loss": 1.0, "acc": 1.0})
+
+    with pytest.raises(MissingMetricError) as caught:
+        run_granted(script, metric_name="val_accuracy")
+    expected = "report() gave {acc, loss}; the experiment's metric is 'val_accuracy'"
+    assert str(caught.value) == expected
+    run_granted(script, metric_name="val_accuracy", rank=1)  # only rank 0's metrics count
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [1.0], torch.zeros(2)])
+def test_what_is_no_number_is_no_metric(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"report\(\) gave acc = .*; a metric is a number"):
+        run_granted(lambda config: cloudtune.report({"acc": value}))
+
+
+def test_metrics_are_a_mapping() -> None:
+    with pytest.raises(UsageError, match="takes a mapping"):
+        run_granted(lambda config: cloudtune.report(0.5))  # type: ignore[arg-type]
+
+
+# ── checkpoints ──
+
+
+def saving(config: dict[str, Any]) -> None:
+    folder = Path(config["folder"])
+    for epoch in cloudtune.epochs():
+        (folder / "epoch.txt").write_text(str(epoch))
+        cloudtune.report({"acc": 1 / epoch}, cloudtune.Checkpoint.from_directory(folder))
+
+
+def test_a_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path / "store"))
+    (tmp_path / "work").mkdir()
+    first = run_granted(lambda _: saving({"folder": tmp_path / "work"}), store=store, max_epoch=4)
+    path = first[-1].checkpoint
+    assert path is not None
+    assert path == store.latest("t1")
+    assert read_manifest(path).metrics == {"acc": 0.25}
+    seen: list[str] = []
+
+    def resumed(config: dict[str, Any]) -> None:
+        checkpoint = cloudtune.get_checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.epoch == 4
+        with checkpoint.as_directory() as folder:
+            seen.append((Path(folder) / "epoch.txt").read_text())
+        steady(config)
+
+    second = run_granted(resumed, store=store, restore=path, max_epoch=6)
+    assert seen == ["4"]
+    assert [report.epoch for report in second] == [5, 6]
+
+
+def test_the_one_before_the_last_is_kept_until_the_last_is_known(tmp_path: Path) -> None:
+    """The controller may not hear of a checkpoint whose node is lost as it is saved."""
+    store = CheckpointStore(str(tmp_path / "store"))
+    (tmp_path / "work").mkdir()
+    known: list[str | None] = []
+
+    def deliver(report: Report) -> None:
+        for path in [*known[-1:], report.checkpoint]:
+            assert path is not None
+            read_manifest(path)  # the last that was known is still there, as is the new one
+        known.append(report.checkpoint)
+
+    session = make_session(deliver, store=store, max_epoch=5)
+    session.grant(6)
+    session.run(saving, {"folder": tmp_path / "work"})
+    kept = sorted(path.name for path in (tmp_path / "store" / "t1").iterdir())
+    assert kept == ["epoch-00001", "epoch-00004", "epoch-00005"]  # best, last known, latest
+
+
+def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(tmp_path: Path) -> None:
+    """It may have told the trial to stop at epoch 2: until that arrives, the trial trains on."""
+    store = CheckpointStore(str(tmp_path / "store"))
+    (tmp_path / "work").mkdir()
+
+    def deliver(report: Report) -> None:
+        if report.epoch <= 2 or report.epoch == 6:
+            session.acknowledge(report.epoch)
+
+    session = make_session(deliver, store=store, max_epoch=8, known=0)
+    session.grant(9)
+    session.run(saving, {"folder": tmp_path / "work"})
+    kept = sorted(int(path.name[-5:]) for path in (tmp_path / "store" / "t1").iterdir())
+    assert kept == [1, 6, 7, 8]  # the best, and all since the last that is known
+    assert session.known == 6
+
+
+class SlowStore(CheckpointStore):
+    """Brings checkpoints into the storage when it is told to."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.may_commit = threading.Event()
+        self.error: Exception | None = None
+
+    def commit(self, *arguments: Any) -> str:
+        assert self.may_commit.wait(10)
+        if self.error is not None:
+            raise self.error
+        return super().commit(*arguments)
+
+
+def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path) -> None:
+    store, folder = SlowStore(str(tmp_path / "store")), tmp_path / "work"
+    folder.mkdir()
+    driver, began = Driver(store=store), queue.Queue[int]()
+
+    def script(config: dict[str, Any]) -> None:
+        for epoch in cloudtune.epochs():
+            began.put(epoch)
+            (folder / "epoch.txt").write_text(str(epoch))
+            cloudtune.report({"acc": 0.5}, cloudtune.Checkpoint.from_directory(folder))
+            (folder / "epoch.txt").write_text("written over")
+
+    driver.session.grant(3)
+    driver.start(script)
+    assert [began.get(timeout=10), began.get(timeout=10)] == [1, 2]
+    assert driver.reports == [], "nobody may go on from a checkpoint that isn't there yet"
+    store.may_commit.set()
+    for epoch in (1, 2, 3):
+        report = driver.next_report()
+        assert report.epoch == epoch
+        assert 0.0 < report.saving <= report.seconds
+        with Checkpoint(str(report.checkpoint), epoch).as_directory() as saved:
+            assert (Path(saved) / "epoch.txt").read_text() == str(epoch)
+    driver.session.stop()
+    driver.join()
+
+
+def test_who_is_stopped_brings_its_checkpoint_home_first(tmp_path: Path) -> None:
+    store = SlowStore(str(tmp_path / "store"))
+    driver = Driver(store=store)
+    driver.session.grant(1)
+    (tmp_path / "work").mkdir()
+    driver.start(lambda _: saving({"folder": tmp_path / "work"}))
+    driver.session.stop()
+    store.may_commit.set()
+    driver.join()
+    driver.session.flush()
+    assert [report.checkpoint for report in driver.reports] == [store.latest("t1")]
+
+
+@pytest.mark.parametrize("granted", [1, 2], ids=["while it waits", "while it trains"])
+def test_a_storage_that_refuses_ends_the_script(tmp_path: Path, granted: int) -> None:
+    store = SlowStore(str(tmp_path / "store"))
+    store.error = OSError("the bucket is gone")
+    driver = Driver(store=store)
+    driver.session.grant(granted)
+    (tmp_path / "work").mkdir()
+    driver.start(lambda _: saving({"folder": tmp_path / "work"}))
+    store.may_commit.set()
+    driver.join()
+    assert driver.error is store.error
+    assert driver.reports == []
+
+
+def test_only_rank_0_saves_and_delivers(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path / "store"))
+    (tmp_path / "work").mkdir()
+    options = {"store": store, "rank": 1, "world_size": 2}
+    assert run_granted(lambda _: saving({"folder": tmp_path / "work"}), **options) == []
+    assert store.latest("t1") is None
+
+
+# ── the epoch hook ──
+
+
+def test_the_epoch_hook_comes_before_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paced_machine.py").write_text(
+        "calls = []\ndef factory():\n    return lambda **words: calls.append(words)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CLOUDTUNE_EPOCH_HOOK", "paced_machine:factory")
+    calls: list[dict[str, Any]] = __import__("paced_machine").calls
+
+    counts: list[int] = []
+    session = make_session(lambda _: counts.append(len(calls)), max_epoch=2, nodes=2)
+    session.grant(3)
+    session.run(steady, {})
+    assert counts == [2, 3]
+    assert [call.pop("elapsed") >= 0 for call in calls] == [True, True, True]
+    assert [call["epoch"] for call in calls] == [0, 1, 2], "epoch 0 is the set-up"
+    assert calls[2] == {"trial": "t1", "epoch": 2, "width": 1.0, "nodes": 2}
+
+
+def test_a_hook_that_names_no_factory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTUNE_EPOCH_HOOK", "paced_machine")
+    with pytest.raises(UsageError, match="write it as module:factory"):
+        run_granted(steady)
+
+
+# ── seeds, models and loaders ──
+
+
+def draws(trial: str, seed: int, rank: int = 0) -> tuple[float, float]:
+    with make_session(trial_id=trial, seed=seed, rank=rank).activate():
+        return random.random(), torch.rand(1).item()
+
+
+def test_seeds_follow_from_the_seed_and_the_trial() -> None:
+    assert draws("a", 0) == draws("a", 0) == draws("a", 0, rank=1)
+    assert len({draws("a", 0), draws("a", 1), draws("b", 0)}) == 3
+
+
+def numbers_of(loader: data.DataLoader[Any]) -> list[list[int]]:
+    return [batch[0].tolist() for batch in loader]
+
+
+def loader_of(**options: Any) -> data.DataLoader[Any]:
+    return data.DataLoader(data.TensorDataset(torch.arange(24)), **options)
+
+
+def passes(rank: int, world: int, first_epoch: int = 1, **options: Any) -> list[list[list[int]]]:
+    """Give the batches of two epochs as one rank sees them."""
+    session = make_session(rank=rank, world_size=world, start_epoch=first_epoch - 1)
+    with session.activate():
+        loader = cloudtune.prepare_data_loader(loader_of(**options))
+        first = numbers_of(loader)
+        session.epoch += 1
+        return [first, numbers_of(loader)]
+
+
+def test_the_ranks_share_each_batch_that_one_rank_would_take() -> None:
+    alone = passes(0, 1, batch_size=6, shuffle=True)
+    shares = [passes(rank, 2, batch_size=6, shuffle=True) for rank in (0, 1)]
+    for epoch in (0, 1):
+        together = [left + right for left, right in zip(*(s[epoch] for s in shares), strict=True)]
+        assert [sorted(batch) for batch in together] == [sorted(batch) for batch in alone[epoch]]
+    assert alone[0] != alone[1], "each epoch has its own order"
+    assert sorted(itertools.chain(*alone[0])) == list(range(24))
+
+
+def test_a_restored_trial_sees_the_order_of_its_epoch() -> None:
+    first, second = passes(0, 1, batch_size=6, shuffle=True)
+    assert passes(0, 1, first_epoch=2, batch_size=6, shuffle=True)[0] == second != first
+
+
+def test_a_second_pass_in_an_epoch_has_its_own_order() -> None:
+    with make_session().activate():
+        loader = cloudtune.prepare_data_loader(loader_of(batch_size=6, shuffle=True))
+        assert numbers_of(loader) != numbers_of(loader)
+
+
+def test_an_ordered_loader_stays_ordered() -> None:
+    assert passes(0, 1, batch_size=24)[1] == [list(range(24))]
+    assert passes(1, 2, batch_size=24)[1] == [list(range(1, 24, 2))]
+
+
+def test_a_batch_smaller_than_the_width_gives_each_rank_one_sample() -> None:
+    assert {len(batch) for batch in passes(0, 8, batch_size=4)[0]} == {1}
+
+
+def test_a_loader_of_the_users_own_making() -> None:
+    weights = data.WeightedRandomSampler([1.0] * 24, 24)
+    with make_session().activate():
+        loader = cloudtune.prepare_data_loader(loader_of(batch_size=6, sampler=weights))
+        assert loader.sampler is weights
+        assert len(loader) == 4
+    with (
+        make_session(world_size=2).activate(),
+        pytest.raises(UsageError, match="can't split a loader with a WeightedRandomSampler"),
+    ):
+        cloudtune.prepare_data_loader(loader_of(batch_size=6, sampler=weights))
+
+
+def test_batches_of_any_shape_move_to_the_device() -> None:
+    samples = [{"x": torch.ones(2), "pair": (torch.ones(1), "text")}] * 4
+    with make_session(device="meta").activate():
+        loader = cloudtune.prepare_data_loader(data.DataLoader(samples, batch_size=2))  # type: ignore[arg-type]
+        batch = next(iter(loader))
+    assert batch["x"].device.type == batch["pair"][0].device.type == "meta"
+    assert batch["pair"][1] == ("text", "text")
+
+
+def test_a_model_moves_to_the_device() -> None:
+    with make_session(device="meta").activate():
+        model = torch.nn.Linear(2, 2)
+        assert cloudtune.prepare_model(model) is model
+        assert cloudtune.get_context().get_device() == torch.device("meta")
+    assert model.weight.device.type == "meta"
+
+
+def test_the_digest_tells_parameters_apart() -> None:
+    model = torch.nn.Linear(2, 2).to(torch.bfloat16)
+    before = digest([model])
+    assert digest([model]) == before
+    with torch.no_grad():
+        model.bias[1] += 1
+    assert digest([model]) != before
+
+
+def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [report.memory_mib for report in run_granted(steady, max_epoch=1)] == [None]
+    asked: list[str] = []
+
+    def reserved(device: str) -> int:
+        asked.append(device)
+        return 3 * 2**20
+
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", reserved)
+    told = run_granted(steady, max_epoch=1, device="cuda:0")
+    assert [report.memory_mib for report in told] == [3 + CONTEXT_MIB]
+    assert asked == ["cuda:0"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_model_and_batches_meet_on_the_gpu() -> None:
+    with make_session(device="cuda:0").activate():
+        model = cloudtune.prepare_model(torch.nn.Linear(1, 1))
+        loader = cloudtune.prepare_data_loader(
+            data.DataLoader(data.TensorDataset(torch.ones(8, 1)), batch_size=4, pin_memory=True)
+        )
+        outputs = [model(batch) for (batch,) in loader]
+    assert {output.device for output in outputs} == {torch.device("cuda:0")}
+
+
+# ── context, and scripts on their own ──
+
+
+def test_the_context_has_ray_trains_names() -> None:
+    with make_session(rank=3, local_rank=1, world_size=4).activate():
+        context = cloudtune.get_context()
+        assert context.get_trial_id() == "t1"
+        assert context.get_world_rank() == 3
+        assert context.get_local_rank() == 1
+        assert context.get_world_size() == 4
+        assert context.get_max_epochs() == 9
+
+
+def test_a_thread_keeps_its_session_while_another_begins() -> None:
+    """A stopped trial that still trains must not report into the next one."""
+    old, new = Driver(trial_id="old"), Driver(trial_id="new")
+    old.start(steady)
+    new.start(steady)
+    assert old.next_report().epoch == new.next_report().epoch == 1
+    old.session.grant(2)
+    assert old.next_report().epoch == 2
+    assert len(new.reports) == 1
+    for driver in (old, new):
+        driver.session.stop()
+        driver.join()
+
+
+def test_alone_a_script_prints_its_metrics(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script() -> None:
+        assert cloudtune.get_checkpoint() is None
+        assert cloudtune.get_context().get_world_size() == 1
+        steady({})
+
+    contextvars.Context().run(script)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  (")[0] for line in lines] == [
+        "epoch 1  acc 0.1",
+        "epoch 2  acc 0.2",
+        "epoch 3  acc 0.3",
+    ]
+    monkeypatch.setenv("CLOUDTUNE_EPOCHS", "1")
+    with pytest.raises(StopTraining):  # a SystemExit: the script ends quietly
+        contextvars.Context().run(endless, {})
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    monkeypatch.setenv("CLOUDTUNE_EPOCHS", "many")
+    with pytest.raises(UsageError, match="CLOUDTUNE_EPOCHS is 'many'"):
+        contextvars.Context().run(steady, {})
+
+
+# ── the user's file ──
+
+
+def test_the_users_function_is_found_and_sees_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "neighbour_of_it.py").write_text("ANSWER = 42\n")
+    (tmp_path / "tuned.py").write_text(
+        textwrap.dedent("""\
+            from dataclasses import dataclass
+            from neighbour_of_it import ANSWER
+
+            @dataclass
+            class Settings:
+                answer: int = ANSWER
+
+            def train(config):
+                return Settings().answer
+            """)
+    )
+    assert load_function(tmp_path, "tuned.py:train")({}) == 42
+    assert sys.path[0] == str(tmp_path)
+    assert "tuned" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tuned.py", "names no function; write it as train.py:train"),
+        ("other.py:train", "there is no Python file"),
+        ("tuned.py:run", "has no function 'run'"),
+        ("tuned.py:VALUE", "has no function 'VALUE'"),
+    ],
+)
+def test_a_function_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, message: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "tuned.py").write_text("VALUE = 1\ndef train(config): ...\n")
+    with pytest.raises(UsageError, match=message):
+        load_function(tmp_path, spec)
+
+
+# ── saving in the middle of an epoch ──
+
+
+def counting(kept: list[bool]) -> Callable[[dict[str, Any]], None]:
+    """Return a script that counts steps and saves in mid-epoch, and goes on from there."""
+
+    def train(config: dict[str, Any]) -> None:
+        steps = 0
+        checkpoint = cloudtune.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                steps = int(Path(folder, "steps").read_text())
+        for _ in cloudtune.epochs():
+            steps += 1
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "steps").write_text(str(steps))
+                kept.append(cloudtune.save(Checkpoint.from_directory(folder)))
+                steps += 9
+                Path(folder, "steps").write_text(str(steps))
+                cloudtune.report({"acc": float(steps)}, Checkpoint.from_directory(folder))
+
+    return train
+
+
+def test_an_epoch_begins_again_from_what_was_saved_in_its_middle(tmp_path: Path) -> None:
+    kept: list[bool] = []
+    store = CheckpointStore(str(tmp_path))
+    session = make_session(store=store)
+    session.grant(2)
+    thread = threading.Thread(target=session.run, args=(counting(kept), {}))
+    thread.start()
+    while len(kept) < 2 or session.epoch < 2:
+        assert thread.is_alive()
+        session.flush()
+    session.stop()
+    thread.join()
+    assert kept == [False, True], "before the first epoch nobody would look for it"
+
+    middle = tmp_path / "middle"
+    middle.mkdir()
+    (middle / "steps").write_text("21")
+    path = store.latest("t1")
+    assert path is not None
+    again = make_session(store=store, restore=path, max_epoch=3)
+    with again.activate():
+        assert again.save(Checkpoint.from_directory(middle)), "of a restored one, too"
+    reports = run_granted(counting(kept), store=store, restore=path, max_epoch=3)
+    assert [report.metrics["acc"] for report in reports] == [31.0], "21 steps, and an epoch's 10"
+    assert read_manifest(path).metrics == {"acc": 20.0}, "the metrics are the last epoch's"
+
+
+def test_other_ranks_and_clones_save_nothing_in_mid_epoch(tmp_path: Path) -> None:
+    store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
+    files.mkdir()
+    (files / "steps").write_text("1")
+    here = Checkpoint.from_directory(files)
+    path = store.save("parent", 3, {"acc": 0.5}, files)
+    others: list[dict[str, Any]] = [{"rank": 1, "trial_id": "parent"}, {"trial_id": "clone"}]
+    for options in others:
+        session = make_session(store=store, restore=path, **options)
+        with session.activate():
+            assert not session.save(here)
+
+
+def test_a_script_is_told_that_its_machine_is_leaving() -> None:
+    session = make_session()
+    with session.activate():
+        assert not cloudtune.is_leaving()
+        session.leaving = True
+        assert cloudtune.is_leaving()
