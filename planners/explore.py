@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.dp.search import search_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from cloudtune.plan import Plan, Stage
+    from cloudtune.plan import Plan
     from cloudtune.planners.base import Planner, PlanRequest
+
+    Ask: TypeAlias = Callable[[int, int], PlanRequest]
+
+_SLACK = 1e-9
 
 
 @dataclass(frozen=True)
@@ -23,65 +29,77 @@ class Explored:
     plan: Plan
 
 
-def explore(
-    planner: Planner,
-    request: PlanRequest,
-    work: Callable[[int, int], Sequence[Stage]],
-    *,
-    max_trials: int,
-    max_epochs: int,
-) -> Explored:
+def explore(planner: Planner, ask: Ask, *, max_trials: int, max_epochs: int) -> Explored:
     """Return the largest number of trials, up to `max_trials`, that fits into both limits.
 
-    `work(trials, epochs)` gives the stages that train so many trials, the best of them to that
-    epoch; more of either must not mean less work in any stage. If not even one trial can be trained
-    to `max_epochs`, the answer is one trial, trained as far as the limits pay for.
+    `ask(trials, epochs)` gives the request for so many trials, the best of them trained for so many
+    epochs; more of either must not mean less work in any stage. If not even one trial can be
+    trained for `max_epochs`, the answer is one trial, trained as far as the limits pay for.
 
     Exact where the planner is: whatever can be done with more trials can be done with fewer on the
     same instances, no slower and no dearer, so that halving the interval finds the border.
 
     Raises:
-        InfeasibleError: not even one epoch of one trial fits.
+        InfeasibleError: not even one epoch of one trial fits; carries the fastest and the cheapest.
     """
-
-    def with_trials(trials: int) -> Plan | None:
-        return _plan(planner, request, work(trials, max_epochs))
-
-    def with_epochs(epochs: int) -> Plan | None:
-        return _plan(planner, request, work(1, epochs))
-
-    trials, plan = _most(with_trials, max_trials)
+    trials, plan = _most(planner, lambda count: ask(count, max_epochs), max_trials)
     if plan is not None:
         return Explored(trials, max_epochs, plan)
-    epochs, plan = _most(with_epochs, max_epochs - 1)
+    epochs, plan = _most(planner, lambda count: ask(1, count), max_epochs - 1)
     if plan is not None:
         return Explored(1, epochs, plan)
-    planner.plan(replace(request, work=tuple(work(1, 1))))
-    raise AssertionError("a job of one epoch is feasible now, and was not before")
+    return Explored(1, 1, planner.plan(ask(1, 1)))
 
 
-def _plan(planner: Planner, request: PlanRequest, work: Sequence[Stage]) -> Plan | None:
+def _most(
+    planner: Planner, ask: Callable[[int], PlanRequest], most: int
+) -> tuple[int, Plan | None]:
+    """Return the largest size up to `most` that has a plan, and the plan; 0 and None if none.
+
+    To plan a size takes long. The bound on all plans is quick and seldom far from the border, so
+    the search begins there, goes up or down in growing steps, and ends by halving.
+    """
+    size, step = max(1, _bound(ask, most)), 1
+    found, plan, above = 0, None, most + 1
+    while found < size < above and (found == 0 or above > most):
+        made = _plan(planner, ask(size))
+        if made is None:
+            above = size
+        else:
+            found, plan = size, made
+        size = min(found + step, most) if found else above - step
+        step *= 2
+    while above - found > 1:
+        middle = (found + above) // 2
+        made = _plan(planner, ask(middle))
+        if made is None:
+            above = middle
+        else:
+            found, plan = middle, made
+    return found, plan
+
+
+def _plan(planner: Planner, request: PlanRequest) -> Plan | None:
     try:
-        return planner.plan(replace(request, work=tuple(work)))
+        return planner.plan(request)
     except InfeasibleError:
         return None
 
 
-def _most(plan_for: Callable[[int], Plan | None], most: int) -> tuple[int, Plan | None]:
-    """Return the largest number up to `most` that has a plan, and the plan; 0 and None if none."""
-    found, best, size = 0, None, 1
-    while size <= most:  # doubling first: a big job takes longest to plan
-        plan = plan_for(size)
-        if plan is None:
-            break
-        found, best = size, plan
-        size = min(size * 2, most) if size < most else most + 1
-    low, high = found, min(size, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        plan = plan_for(middle)
-        if plan is None:
-            high = middle
-        else:
-            low, best = middle, plan
-    return low, best
+def _bound(ask: Callable[[int], PlanRequest], most: int) -> int:
+    """Return the largest size up to `most` for which the bound on all plans leaves room."""
+    low, above = 0, most + 1
+    while above - low > 1:
+        middle = (low + above) // 2
+        low, above = (middle, above) if _may_fit(ask(middle)) else (low, middle)
+    return low
+
+
+def _may_fit(request: PlanRequest) -> bool:
+    search, limits = search_of(request), request.limits
+    if not search.possible:
+        return False
+    deadline = math.inf if limits.deadline is None else limits.deadline
+    budget = math.inf if limits.budget is None else limits.budget
+    least = float(search.least.dollars_within(deadline * (1 + _SLACK)))
+    return math.isfinite(least) and least <= budget * (1 + _SLACK)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from cloudtune.plan import Limits, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
-from cloudtune.planners.seer_barrier import binding, seer_plan
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import explore
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
@@ -26,11 +27,7 @@ if TYPE_CHECKING:
     from cloudtune.strategies.seer_barrier import SeerBarrier
     from cloudtune.trial import TrialId
 
-_REASONS = {
-    "deadline": EndReason.DEADLINE,
-    "budget": EndReason.BUDGET,
-    "offers": EndReason.NO_CAPACITY,
-}
+_EXACT = ExactPlanner()
 
 
 def limits_left(view: View, reserve: Reserve) -> Limits:
@@ -195,8 +192,16 @@ class SeerSchedule:
             )
 
         try:
-            found = seer_plan(ask, max_trials=len(ranked), max_epochs=left)
+            found = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
         except InfeasibleError as error:
-            return _REASONS[binding(error, limits_left(view, self._reserve))]
+            return binding(error, limits_left(view, self._reserve))
         itinerary.splice(found.plan, itinerary.stage + 1, view)
         return ranked[: found.trials]
+
+
+def binding(error: InfeasibleError, limits: Limits) -> EndReason:
+    """Return which limit leaves no plan; where nothing could be rented it is the offers."""
+    if error.fastest is None:
+        return EndReason.NO_CAPACITY
+    late = limits.deadline is not None and error.fastest.estimate.seconds > limits.deadline
+    return EndReason.DEADLINE if late else EndReason.BUDGET

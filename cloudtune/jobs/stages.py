@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from cloudtune.errors import UsageError
@@ -16,7 +15,6 @@ from cloudtune.planners.estimate.outlook import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
 from cloudtune.planners.reserve import MARGIN, Reserve
-from cloudtune.planners.seer_barrier import seer_plan
 from cloudtune.planners.selection import measures
 from cloudtune.policy.base import drain_seconds
 from cloudtune.policy.planned import PLANNED, stages
@@ -234,7 +232,8 @@ def _seer(problem: Problem, request: PlanRequest) -> Plan:
     experiment = problem.experiment
     count, epochs = len(trials(experiment)), experiment.epochs
     schedule = SeerBarrier(count, epochs.min, epochs.max, experiment.eta, experiment.metric.mode)
-    found = seer_plan(
+    found = explore(
+        EXACT,
         lambda trials, epochs: replace(request, work=schedule.rest(trials, 0, epochs), mix=1),
         max_trials=count,
         max_epochs=epochs.max,
@@ -299,8 +298,7 @@ def _explored(
     there_are = len(trials(experiment.model_copy(update={"trials": MAX_TRIALS})))
     found = explore(
         planner,
-        request,
-        partial(work, experiment),
+        lambda trials, epochs: replace(request, work=work(experiment, trials, epochs)),
         max_trials=there_are,
         max_epochs=experiment.epochs.max,
     )

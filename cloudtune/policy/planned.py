@@ -13,12 +13,12 @@ from cloudtune.errors import UsageError
 from cloudtune.plan import Charges, Limits
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import explore
 from cloudtune.planners.following import Itinerary, PlannedFleet, PlannedStages, PlannedWidths
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.replanning import HalvingSchedule, Replanner, SeerSchedule
 from cloudtune.planners.reserve import Reserve
-from cloudtune.planners.seer_barrier import seer_plan
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.strategies.successive_halving import SuccessiveHalving
@@ -118,7 +118,8 @@ def plan_stages(
 
     if planning.explores:
         schedule = _seer(context, trials)
-        found = seer_plan(
+        found = explore(
+            PLANNERS[planning.planner],
             lambda count, epochs: request(schedule.rest(count, 0, epochs), context.limits),
             max_trials=trials,
             max_epochs=context.max_epochs,

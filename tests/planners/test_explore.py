@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +26,12 @@ def work(trials: int, epochs: int) -> Sequence[Stage]:
 
 def explored(setting: Setting, limits: Limits, most: int = 40) -> Explored:
     request = setting.request(limits)
-    return explore(ExactPlanner(), request, work, max_trials=most, max_epochs=16)
+    return explore(
+        ExactPlanner(),
+        lambda trials, epochs: replace(request, work=tuple(work(trials, epochs))),
+        max_trials=most,
+        max_epochs=16,
+    )
 
 
 def feasible(setting: Setting, limits: Limits, trials: int) -> bool:

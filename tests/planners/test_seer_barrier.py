@@ -14,13 +14,15 @@ from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore
+from cloudtune.planners.replanning import binding
 from cloudtune.planners.reserve import Reserve
-from cloudtune.planners.seer_barrier import binding, seer_plan
 from cloudtune.strategies.seer_barrier import SeerBarrier
+from cloudtune.trial import EndReason
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, jobs, offer, profile, widths
 
 if TYPE_CHECKING:
-    from cloudtune.planners.seer_barrier import Ask
+    from cloudtune.plan import Plan
+    from cloudtune.planners.explore import Ask
 
 
 def asking(setting: Setting, limits: Limits) -> Ask:
@@ -34,7 +36,15 @@ def asking(setting: Setting, limits: Limits) -> Ask:
 
 
 def planned(setting: Setting, limits: Limits, most: int = 40) -> Explored:
-    return seer_plan(asking(setting, limits), max_trials=most, max_epochs=setting.max_epochs)
+    ask = asking(setting, limits)
+    return explore(ExactPlanner(), ask, max_trials=most, max_epochs=setting.max_epochs)
+
+
+def plan_of(request: PlanRequest) -> Plan | None:
+    try:
+        return ExactPlanner().plan(request)
+    except InfeasibleError:
+        return None
 
 
 def test_as_many_trials_as_there_are_where_there_is_plenty() -> None:
@@ -79,20 +89,21 @@ def test_one_trial_as_far_as_it_goes_where_none_can_be_trained_in_full() -> None
 
 
 @pytest.mark.parametrize(
-    ("limits", "which"), [(Limits(20.0, 9.0), "deadline"), (Limits(900.0, 0.1), "budget")]
+    ("limits", "which"),
+    [(Limits(20.0, 9.0), EndReason.DEADLINE), (Limits(900.0, 0.1), EndReason.BUDGET)],
 )
-def test_where_not_one_epoch_fits_it_says_what_there_is(limits: Limits, which: str) -> None:
+def test_where_not_one_epoch_fits_it_says_what_there_is(limits: Limits, which: EndReason) -> None:
     with pytest.raises(InfeasibleError) as caught:
         planned(Setting(), limits)
     assert caught.value.fastest is not None
     assert caught.value.cheapest is not None
-    assert binding(caught.value, limits) == which
+    assert binding(caught.value, limits) is which
 
 
 def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
     with pytest.raises(InfeasibleError) as caught:
         planned(Setting(max_instances=1, profile=profile({8.0: 3.0})), Limits(1e6, 1e6))
-    assert binding(caught.value, Limits(1e6, 1e6)) == "offers"
+    assert binding(caught.value, Limits(1e6, 1e6)) is EndReason.NO_CAPACITY
 
 
 @settings(max_examples=40)
@@ -107,20 +118,18 @@ def test_it_finds_what_trying_every_number_finds(
     limits = Limits(deadline, budget)
     ask = asking(setting, limits)
     try:
-        found = seer_plan(ask, max_trials=9, max_epochs=setting.max_epochs)
+        found = explore(ExactPlanner(), ask, max_trials=9, max_epochs=setting.max_epochs)
     except InfeasibleError:
-        with pytest.raises(InfeasibleError):
-            ExactPlanner().plan(ask(1, 1))
+        assert plan_of(ask(1, 1)) is None
         return
-    by_hand = explore(
-        ExactPlanner(),
-        ask(1, 1),
-        lambda trials, epochs: ask(trials, epochs).work,
-        max_trials=9,
-        max_epochs=setting.max_epochs,
-    )
-    assert (found.trials, found.epochs) == (by_hand.trials, by_hand.epochs)
-    assert found.plan == by_hand.plan
+    assert found.plan == plan_of(ask(found.trials, found.epochs))
+    epochs = setting.max_epochs
+    in_full = [n for n in range(1, 10) if plan_of(ask(n, epochs)) is not None]
+    if in_full:
+        assert (found.trials, found.epochs) == (max(in_full), epochs)
+    else:
+        as_far = [n for n in range(1, epochs) if plan_of(ask(1, n)) is not None]
+        assert (found.trials, found.epochs) == (1, max(as_far))
 
 
 @pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY])

@@ -41,6 +41,7 @@ WORKER = """
 import json, sys
 from pathlib import Path
 import torch
+from cloudtune.infra.node.worker import leave
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
@@ -60,6 +61,7 @@ if "keep-gradients" in sys.argv:
     torch.nn.parallel.DistributedDataParallel = lambda model, device_ids: model
 session.run(function, json.loads(config))
 torch.distributed.destroy_process_group()
+leave()
 """
 
 
