@@ -23,7 +23,7 @@ from cloudtune.infra.node.messages import Training
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import calls_to, ids, provider_named
 from cloudtune.jobs import home
-from cloudtune.jobs.job import job_of_ledger, trials
+from cloudtune.jobs.job import charges_of, job_of_ledger, trials
 from cloudtune.jobs.planning import (
     LEASE_GRACE_SECONDS,
     catalog_of,
@@ -33,8 +33,8 @@ from cloudtune.jobs.planning import (
 )
 from cloudtune.plan import Limits
 from cloudtune.policy.base import Policy
+from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
-from cloudtune.profiles.measure import MeasurePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -404,6 +404,7 @@ def measure(
         limits=limits,
         epochs=epochs,
         pack=pack,
+        charges=charges_of(experiment),
     )
     cloud = open_cloud(experiment, pace=pace)
     folder = home.new_run(f"{experiment.name}-profile")

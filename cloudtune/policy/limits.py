@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.trial import EndReason
 
@@ -11,13 +11,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cloudtune.catalog import Offer
-    from cloudtune.policy.state import RunState
+    from cloudtune.fleet import FleetBook
+    from cloudtune.plan import Charges, Limits
+    from cloudtune.policy.base import Brakes
+
+_FINEST = 0.01
+"""Seconds to which the end of a lease is reckoned."""
+
+
+class Spender(Protocol):
+    """What rents, as its limits see it: what is rented, at which charges, and what time it is."""
+
+    limits: Limits
+    brakes: Brakes
+    charges: Charges
+    fleet: FleetBook
+    now: float
+
+    @property
+    def ahead(self) -> float:
+        """By when all could be given back, if that were decided only at the next tick (run s)."""
+        ...
+
+    def spent(self, at: float) -> float:
+        """Return the bill in dollars if everything were given back at that time."""
+        ...
 
 
 class LimitKeeper:
     """Watches deadline and budget: what is rented can always be given back within both."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: Spender) -> None:
         self._state = state
         self._look_at = 0.0  # neither limit can come near before that
 
@@ -64,15 +88,29 @@ class LimitKeeper:
     def safe_until(self) -> float:
         """Return when all that is rented must be gone if nothing more is decided; inf: never.
 
-        So long a lease keeps both limits even if the policy is never asked again.
+        So long a lease keeps both limits even if the policy is never asked again. To the second,
+        and with the seconds that a minimum charge has paid for already.
         """
         state, limits = self._state, self._state.limits
         at = math.inf if limits.deadline is None else limits.deadline
-        if limits.budget is not None:
-            rate, grains = self._burn()
-            left = limits.budget - state.spent(state.now) - grains
-            at = min(at, state.now + left / rate) if rate > 0 else at
+        rate, _ = self._burn()
+        if limits.budget is not None and rate > 0:
+            offers = [rented.offer for rented in state.fleet.alive()]
+            paid = max((o.minimum_seconds + o.granularity_seconds for o in offers), default=0.0)
+            left = max(0.0, limits.budget - state.spent(state.now))
+            at = min(at, self._last_within(limits.budget, state.now + left / rate + paid))
         return max(at, state.now)
+
+    def _last_within(self, budget: float, late: float) -> float:
+        """Return the last run second, up to `late`, at which the bill is within the budget."""
+        state = self._state
+        low, high = state.now, late
+        if state.spent(high) <= budget:
+            return high
+        while high - low > _FINEST:
+            middle = (low + high) / 2
+            low, high = (middle, high) if state.spent(middle) <= budget else (low, middle)
+        return low
 
     def _burn(self) -> tuple[float, float]:
         """Return dollars a second as things are, and what rounding up may add in the end."""

@@ -74,6 +74,14 @@ def test_a_deadline_that_has_passed_already_rents_nothing() -> None:
 # ---- budget ------------------------------------------------------------------------------------
 
 
+def test_a_lease_lasts_as_long_as_the_budget_pays_the_minimum_charge_included() -> None:
+    policy = scripted(ONE_TRIAL, Limits(budget=0.65))
+    begun(policy, "i000", at=10.0)
+    until = policy.safe_until()
+    assert policy.spent(until) <= 0.65 < policy.spent(until + 1.0)
+    assert policy.spent(10.0) == pytest.approx(0.6), "a minute is paid for at once"
+
+
 def test_the_budget_is_kept_with_everything_given_back() -> None:
     policy = scripted(ONE_TRIAL, Limits(budget=1.00), Brakes(tick=1.0, drain=6.0))
     begun(policy, "i000", at=10.0)

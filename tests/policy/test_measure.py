@@ -26,8 +26,8 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.plan import Limits, Rentable
-from cloudtune.profiles.measure import MeasureError, MeasurePolicy
+from cloudtune.plan import Charges, Limits, Rentable
+from cloudtune.policy.measure import MeasureError, MeasurePolicy
 from cloudtune.profiles.measurements import Figures, widths_of
 from cloudtune.trial import EndReason, Slice
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
@@ -41,9 +41,16 @@ TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, releas
 
 
 def measuring(
-    limits: Limits = NO_LIMITS, *, gpus: int = 4, count: int = 8, epochs: int = 4
+    limits: Limits = NO_LIMITS,
+    *,
+    gpus: int = 4,
+    count: int = 8,
+    epochs: int = 4,
+    charges: Charges | None = None,
 ) -> MeasurePolicy:
-    return MeasurePolicy(trials=trials(count), offer=offer(gpus), limits=limits, epochs=epochs)
+    return MeasurePolicy(
+        trials=trials(count), offer=offer(gpus), limits=limits, epochs=epochs, charges=charges
+    )
 
 
 def measure(
@@ -222,6 +229,27 @@ def test_a_budget_ends_it_within_it() -> None:
     entries = measure(policy)
     assert policy.ending is EndReason.BUDGET
     assert 0.60 < policy.fleet.dollars(entries[-1].event.at) <= 0.75
+
+
+def test_what_is_charged_besides_the_instance_counts_as_well() -> None:
+    charges = Charges(usd_per_launch=0.05, usd_per_second=0.001)
+    alone, charged = measuring(Limits(budget=0.9)), measuring(Limits(budget=0.9), charges=charges)
+    over = [measure(policy)[-1].event.at for policy in (alone, charged)]
+    assert charged.ending is EndReason.BUDGET
+    assert over[1] < over[0]
+    bill = charged.fleet.dollars(over[1]) + 0.05 + 0.001 * over[1]
+    assert charged.spent(over[1]) == pytest.approx(bill)
+    assert bill <= 0.9
+
+
+def test_what_nobody_drives_any_more_ends_within_both_limits() -> None:
+    policy = measuring(Limits(deadline=5000.0, budget=0.9))
+    policy.handle(RunStarted(0.0))
+    policy.handle(InstanceLaunched(5.0, "i000", "i-1", 4.0))
+    until = policy.safe_until()
+    assert until < 5000.0
+    assert policy.spent(until) <= 0.9
+    assert policy.spent(until + 2.0) > 0.9
 
 
 @pytest.mark.parametrize("limits", [Limits(budget=0.59), Limits(deadline=5.0)])

@@ -8,7 +8,6 @@ one, from wide to narrow. Pure, as every policy is: all that it learns comes fro
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
@@ -33,6 +32,9 @@ from cloudtune.events import (
 )
 from cloudtune.fleet import FleetBook
 from cloudtune.placement import place, rooms, slots
+from cloudtune.plan import Charges
+from cloudtune.policy.base import Brakes
+from cloudtune.policy.limits import LimitKeeper
 from cloudtune.profiles.measurements import Figures, packed_widths, widths_of
 from cloudtune.trial import EndReason, Trial
 
@@ -45,10 +47,6 @@ if TYPE_CHECKING:
     from cloudtune.fleet import Rented
     from cloudtune.plan import Limits
     from cloudtune.trial import Slice, Width
-
-_TICK = 1.0
-_CLEANUP, _PATIENCE = 30.0, 10
-"""Seconds until an unconfirmed release is repeated, and how often that is done."""
 
 
 @dataclass
@@ -97,18 +95,22 @@ class MeasurePolicy:
         limits: Limits,
         widths: Sequence[Width] | None = None,
         epochs: int = 4,
-        drain: float = 6.0,
         pack: int = 1,
+        brakes: Brakes | None = None,
+        charges: Charges | None = None,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
         self.figures = Figures()
         self.ending: EndReason | None = None
         self.error: tuple[str, str] | None = None
         self.fleet = FleetBook()
+        self.limits = limits
+        self.brakes = brakes or Brakes()
+        self.charges = charges or Charges()
+        self.now = 0.0
+        self._limits = LimitKeeper(self)
         self._trials = trials
         self.offer = offer
-        self._limits = limits
-        self._drain = drain
         self._epochs = epochs
         measured = tuple(widths or widths_of(offer.gpus))
         whole = measured if len(measured) > 1 else measured * 2
@@ -152,15 +154,25 @@ class MeasurePolicy:
             raise NoCapacityError(message)
         raise MeasureError(message, self.ending)
 
+    @property
+    def ahead(self) -> float:
+        """By when all could be given back, if that were decided only at the next tick (run s)."""
+        return self.now + self.brakes.tick + self.brakes.drain
+
+    def spent(self, at: float) -> float:
+        """Return the bill in dollars if the instance were given back at that time (run second)."""
+        launches = self.fleet.launches * self.charges.usd_per_launch
+        return self.fleet.dollars(at) + launches + at * self.charges.usd_per_second
+
     def safe_until(self) -> float:
-        """Return when the instance must be gone if nothing more is decided: at the deadline."""
-        deadline = self._limits.deadline
-        return math.inf if deadline is None else deadline
+        """Return when the instance must be gone if nothing more is decided; inf: never."""
+        return self._limits.safe_until()
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Take one event in and return what is to be done about it, in order."""
         if self._over:
             return ()
+        self.now = event.at
         commands = [*self._note(event), *self._advance(event.at)]
         return tuple(commands)
 
@@ -209,14 +221,16 @@ class MeasurePolicy:
         return next(iter(self.fleet))
 
     def _begin(self, at: float) -> Iterable[Command]:
-        self._brake(at, self.offer.charge(_TICK + self._drain))
-        if self.ending is not None:
+        offer, reached = self.offer, self._limits.reached()
+        if reached is None and not self._limits.affordable([offer]):
+            reached = EndReason.BUDGET
+        if reached is not None:
+            self._run_out(reached)
             return []
         self._asked_at = at
-        rented = self.fleet.request(self.offer, at)
-        offer = self.offer
+        rented = self.fleet.request(offer, at)
         launch = Launch(rented.intent, offer.instance_type.name, offer.market, offer.zone)
-        return [SetTimer("tick", at + _TICK), launch]
+        return [SetTimer("tick", at + self.brakes.tick), launch]
 
     def _fail(self, error: str, traceback: str, reason: EndReason = EndReason.FAILED) -> None:
         if self.ending is None:
@@ -257,17 +271,10 @@ class MeasurePolicy:
             self.ending = EndReason.DONE
 
     def _note_tick(self, at: float) -> Iterable[Command]:
-        self._brake(at)
-        return [SetTimer("tick", at + _TICK)]
-
-    def _brake(self, at: float, fresh: float = 0.0) -> None:
-        """End it while all can be given back within the limits; `fresh` is about to be spent."""
-        ahead = at + _TICK + self._drain
-        if self._limits.deadline is not None and ahead >= self._limits.deadline:
-            self._run_out(EndReason.DEADLINE)
-        dollars = self.fleet.dollars(ahead) + fresh
-        if self._limits.budget is not None and dollars > self._limits.budget:
-            self._run_out(EndReason.BUDGET)
+        """End it while all can be given back within the limits."""
+        if (reached := self._limits.reached()) is not None:
+            self._run_out(reached)
+        return [SetTimer("tick", at + self.brakes.tick)]
 
     def _run_out(self, reason: EndReason) -> None:
         if self._phase >= 0 and self.phases[self._phase] < 1:
@@ -345,10 +352,10 @@ class MeasurePolicy:
             self._released_at = at
             commands += self._stop_all()
             commands += [Release(rented.intent) for rented in self.fleet.alive()]
-        elif at >= self._released_at + _CLEANUP * (self._cleanups + 1):
+        elif at >= self._released_at + self.brakes.cleanup * (self._cleanups + 1):
             self._cleanups += 1
             commands += [Release(rented.intent) for rented in self.fleet.alive()]
-        if not self.fleet.alive() or self._cleanups > _PATIENCE:
+        if not self.fleet.alive() or self._cleanups > self.brakes.patience:
             self._over = True
             assert self.ending is not None
             commands.append(EndRun(self.ending))

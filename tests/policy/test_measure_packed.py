@@ -24,7 +24,7 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.plan import Limits, Rentable
-from cloudtune.profiles.measure import MeasureError, MeasurePolicy
+from cloudtune.policy.measure import MeasureError, MeasurePolicy
 from cloudtune.profiles.measurements import packed_widths
 from cloudtune.train.session import Report
 from cloudtune.trial import EndReason
