@@ -47,9 +47,12 @@ check: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q tests/architecture
 
+# One worker for whole runs, one for all other tests (tests/conftest.py).
+PARALLEL := --numprocesses=2 --no-loadscope-reorder
+
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
 test: check
-	@$(BIN)/pytest $(if $(STATUS),; echo $$? >'$(STATUS)')
+	@$(BIN)/pytest $(PARALLEL) $(if $(STATUS),; echo $$? >'$(STATUS)')
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCE)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,14 +17,36 @@ if TYPE_CHECKING:
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+E2E = "tests/e2e/"
+
 # A test leaves no thread and no process, and pytest ends.
 pytest_plugins = ["tests.guard"]
 
-# The same examples each time: a run of the tests says something of the code alone. New ones are
-# sought with `pytest --hypothesis-profile=explore`, and what they find becomes an example.
-settings.register_profile("steady", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None)
+# The same examples each time, as long as the same modules are loaded: a run of the tests says
+# something of the code alone. What fails is told as it is, without a search for something smaller,
+# which can take longer than a test may. New ones are sought, and made smaller, with
+# `pytest --hypothesis-profile=explore`; what they find becomes an example.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
+settings.register_profile("steady", deadline=None, derandomize=True, phases=PHASES)
+settings.register_profile("explore", deadline=None, phases=tuple(Phase))
 settings.load_profile("steady")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with whole runs, which wait most of the time: the other worker has the rest."""
+    items.sort(key=lambda item: E2E not in item.nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Return what deals the tests out to workers: whole runs to one, others file by file."""
+    return Apart(config, log)
+
+
+class Apart(LoadScopeScheduling):  # type: ignore[misc]
+    """Never two whole runs at a time, as they would take each other's seconds."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return E2E if E2E in nodeid else nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

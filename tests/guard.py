@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 import pytest
@@ -77,17 +77,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     left = _wait_for_none(
         lambda: _told({each for each in _threads() if not each.daemon}, _processes() - before)
     )
-    session.config.stash[_left_key] = left
     _end(_processes() - before)
+    if (told := getattr(session.config, "workeroutput", None)) is not None:
+        told["left"] = left  # a worker of pytest-xdist: who has the terminal hears of it
+    left = session.config.stash[_left_key] = [*left, *_left_so_far(session.config)]
     if left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take down what a worker of pytest-xdist has left."""
+    left = getattr(node, "workeroutput", {}).get("left", [])
+    node.config.stash[_left_key] = [*_left_so_far(node.config), *left]
+
+
+def _left_so_far(config: pytest.Config) -> list[str]:
+    return config.stash.get(_left_key, [])
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Tell what was left at the end."""
-    if left := config.stash.get(_left_key, []):
+    if left := _left_so_far(config):
         terminalreporter.section("left behind by the tests", red=True)
         for line in left:
             terminalreporter.line(line)

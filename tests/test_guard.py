@@ -129,9 +129,10 @@ def test_again(held):
 """
     code, lines = run(tmp_path, text.format(end="held = process.kill(), process.wait()"))
     assert (code, closing(lines)) == (0, "2 passed")
-    code, lines = run(tmp_path, text.format(end="process.returncode = 0"))
-    assert (code, closing(lines)) == (1, "2 passed")
-    assert sum(line.endswith(": sleep 600") for line in lines) == 1
+    for options, left in (((), 1), (("-p", "xdist.plugin", "-n2"), 2)):
+        code, lines = run(tmp_path, text.format(end="process.returncode = 0"), *options)
+        assert (code, closing(lines)) == (1, "2 passed")
+        assert sum(line.endswith(": sleep 600") for line in lines) == left
 
 
 def test_a_run_that_takes_too_long_ends_in_order(tmp_path: Path) -> None:

@@ -269,6 +269,7 @@ def _make_temp_dir(folder: Path) -> Path:
     if len(str(inside)) <= LONGEST_TEMP_DIR:
         inside.mkdir(exist_ok=True)
         return inside
-    outside = Path(tempfile.mkdtemp(prefix="ct-", dir="/tmp"))
+    short = len(tempfile.gettempdir()) + len("/ct-12345678") <= LONGEST_TEMP_DIR
+    outside = Path(tempfile.mkdtemp(prefix="ct-", dir=None if short else "/tmp"))
     inside.symlink_to(outside)
     return outside

@@ -250,7 +250,7 @@ class Setting:
             name="made-up",
             train="train.py:train",
             metric={"name": "score", "mode": "max"},
-            search={"x": {"uniform": [0, 1]}},
+            search={"x": {"randint": [0, 999]}},
             trials=self.trials,
             epochs={"min": self.min_epochs, "max": self.max_epochs},
             eta=self.eta,

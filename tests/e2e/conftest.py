@@ -171,13 +171,22 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for the sockets of Ray's head and of machines: its path is short, and its own."""
+    with tempfile.TemporaryDirectory(prefix="b-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, temp: Path) -> Iterator[Bench]:
     """A home of its own; at the end no process of it may run, and no machine."""
     home, folder = tmp_path / "h", tmp_path / "x"
     folder.mkdir()
     pace = {"CLOUDTUNE_HOME": str(home), "CLOUDTUNE_PACE_SCALE": "0.1"}
     made = Bench(home, folder, pace)
-    before, folders = set(psutil.pids()), temp_folders()
+    before = set(psutil.pids())
     yield made
     alive = made.alive()
     if find_emulator(made.emulator) is not None:
@@ -187,12 +196,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         stop_emulator(home / "local", only_if_idle=False)
     assert not alive, f"left running: {alive}"
     assert not left, "processes of the run are left"
-    assert temp_folders() <= folders, "temporary folders of the run are left"
-
-
-def temp_folders() -> set[Path]:
-    """Return the folders that Ray's head and machines have for their sockets."""
-    return set(Path(tempfile.gettempdir()).glob("ct-*"))
+    assert not list(temp.glob("ct-*")), "temporary folders of the run are left"
 
 
 def left_over(before: set[int], home: Path) -> list[str]:
