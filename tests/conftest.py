@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import Phase, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
@@ -22,14 +23,21 @@ E2E = "tests/e2e/"
 # A test leaves no thread and no process, and pytest ends.
 pytest_plugins = ["tests.guard"]
 
-# The same examples each time, as long as the same modules are loaded: a run of the tests says
-# something of the code alone. What fails is told as it is, without a search for something smaller,
-# which can take longer than a test may. New ones are sought, and made smaller, with
-# `pytest --hypothesis-profile=explore`; what they find becomes an example.
+# The same examples each time: a run of the tests says something of the code alone. What fails is
+# told as it is, without a search for something smaller, which can take longer than a test may. New
+# ones are sought, and made smaller, with `pytest --hypothesis-profile=explore`; what they find
+# becomes an example.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
 settings.register_profile("steady", deadline=None, derandomize=True, phases=PHASES)
 settings.register_profile("explore", deadline=None, phases=tuple(Phase))
 settings.load_profile("steady")
+
+
+def pytest_configure() -> None:
+    """Keep Hypothesis from drawing constants of modules that happen to be loaded by then."""
+    if settings.get_current_profile_name() == "steady":
+        assert "is_local_module_file" in vars(providers)
+        vars(providers)["is_local_module_file"] = lambda _path: False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
