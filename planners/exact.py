@@ -42,6 +42,16 @@ class ExactPlanner:
         Raises:
             InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
         """
+        found = self.find(request)
+        if found is not None:
+            return found
+        fastest, cheapest = (
+            None if end is None else self._priced(request, end) for end in ends(search_of(request))
+        )
+        raise refuse(request, fastest, cheapest)
+
+    def find(self, request: PlanRequest) -> Plan | None:
+        """Return the best plan within the limits, or None: sooner than `plan` says no."""
         search, limits = search_of(request), request.limits
         for _ in range(_ROUNDINGS):
             found = search.best(limits, request.objective)
@@ -53,10 +63,7 @@ class ExactPlanner:
             # Rounded up to whole seconds the bill is too high: search for one with that to spare.
             excess = plan.estimate.dollars - found.dollars
             limits = replace(limits, budget=limits.budget - excess)
-        fastest, cheapest = (
-            None if end is None else self._priced(request, end) for end in ends(search)
-        )
-        raise refuse(request, fastest, cheapest)
+        return None
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.exact import ExactPlanner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +81,8 @@ def _most(
 
 
 def _plan(planner: Planner, request: PlanRequest) -> Plan | None:
+    if isinstance(planner, ExactPlanner):
+        return planner.find(request)
     try:
         return planner.plan(request)
     except InfeasibleError:

@@ -135,7 +135,7 @@ def replays(show: Played) -> None:
 # ---- SE2: more of either limit, no fewer trials -------------------------------------------------
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     scaling=st.sampled_from([LINEAR, SUBLINEAR, NODE_BOUNDARY]),
     deadline=st.floats(120.0, 1500.0),
@@ -220,7 +220,7 @@ def test_se3_se4_a_run_that_falls_behind_becomes_wider_at_the_next_rung() -> Non
 # ---- SE5: the winner is trained in full ---------------------------------------------------------
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     scaling=st.sampled_from([LINEAR, SUBLINEAR, NODE_BOUNDARY]),
     deadline=st.floats(150.0, 900.0),
