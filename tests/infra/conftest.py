@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 BOOT_SECONDS = 0.4
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An emulator shared by the tests, ended with all its machines."""
+    """An emulator shared by a module's tests, ended with all its machines.
+
+    Not by those of several modules: one that is asked nothing for two minutes ends by itself.
+    """
     home = tmp_path_factory.mktemp("ec2")
     yield ensure_emulator(home, boot_seconds=BOOT_SECONDS)
     assert stop_emulator(home, only_if_idle=False)
