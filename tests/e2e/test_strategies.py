@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-DEADLINE, BUDGET = 55.0, 0.75
+DEADLINE, BUDGET = 75.0, 0.9
 
 
 def test_a_run_that_decides_as_it_goes(bench: Bench, tmp_path: Path) -> None:
