@@ -38,7 +38,7 @@ SOON = 0.05
 @pytest.fixture
 def control(emulator: Emulator) -> EmulatorControl:
     """The emulator, seen from its control side."""
-    return EmulatorControl(emulator.endpoint)
+    return EmulatorControl(emulator.access)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def node(
             **({"InstanceMarketOptions": options} if options else {}),  # type: ignore[arg-type]
         )["Instances"]
         rented.append(instance["InstanceId"])
-        address = f"{emulator.endpoint}/_imds/{rented[-1]}"
+        address = emulator.access.metadata(rented[-1])
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
         return rented[-1]
 
@@ -119,7 +119,7 @@ def test_metadata_have_an_address_of_ours_where_boto3_s_is_needed(
     instance = node("on-demand")
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("CLOUDTUNE_METADATA", f"{emulator.endpoint}/_imds/{instance}")
+    monkeypatch.setenv("CLOUDTUNE_METADATA", emulator.access.metadata(instance))
     assert metadata("instance-id") == instance
 
 
