@@ -12,7 +12,7 @@ import pytest
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.node.boot import Join, metadata, ray_environment, user_data
+from cloudtune.infra.node.boot import Join, metadata, node_environment, user_data
 from cloudtune.infra.node.lease import (
     COMMAND_VARIABLE,
     END_VARIABLE,
