@@ -22,6 +22,7 @@ from cloudtune.infra.node.lease import (
     first_minutes,
     lease_environment,
 )
+from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
 
 if TYPE_CHECKING:
@@ -177,16 +178,19 @@ def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
 def test_the_first_lease_is_short_and_the_node_knows_its_hard_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script = user_data(Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5), first_minutes(7200.0))
+    join = Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5)
+    script = user_data(join, first_minutes(7200.0), "secret")
     assert f"shutdown -P +{FIRST_MINUTES}\n" in script
     assert script.endswith("--until 1900000000\n")
+    assert "export RAY_AUTH_TOKEN=secret\nexec " in script, "no argument, which others may list"
     assert first_minutes(61.0) == 2
 
     command = tmp_path / "shutdown"
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    environment = ray_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1")
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    environment = node_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1", "10.0.0.2")
     monkeypatch.setenv("PATH", "/somewhere/else")  # a process that was given another PATH
     monkeypatch.setenv(END_VARIABLE, environment[END_VARIABLE])
     monkeypatch.setenv(COMMAND_VARIABLE, environment[COMMAND_VARIABLE])
