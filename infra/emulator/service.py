@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine as local
+from cloudtune.private_files import close, keep_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ _POLL_S = 0.05
 # Settings of the caller that must not reach the emulator: a profile that doesn't exist breaks
 # botocore, and a machine's mark would have the emulator killed as one of that machine's processes.
 _KEPT_OUT = ("AWS_PROFILE", "AWS_ENDPOINT_URL", "CLOUDTUNE_MACHINE")
-_LAUNCH = '"$@" >>"$CLOUDTUNE_EMULATOR_LOG" 2>&1 </dev/null & echo $!'
+_LAUNCH = 'umask 077; "$@" >>"$CLOUDTUNE_EMULATOR_LOG" 2>&1 </dev/null & echo $!'
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
     """
     home = home.absolute()
     home.mkdir(parents=True, exist_ok=True)
+    close(home)
     with _locked(home):
         emulator = find_emulator(home)
         if emulator is None:
@@ -126,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     state = _read_state(home)
     if state is not None and _is_alive(state):
         raise UsageError(f"an emulator already runs in {home}; stop it, or use another --home")
+    keep_private()
     home.mkdir(parents=True, exist_ok=True)
+    close(home)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
 
@@ -137,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    with (home / "emulator.lock").open("w") as lock:
+    with os.fdopen(os.open(home / "emulator.lock", os.O_WRONLY | os.O_CREAT, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
