@@ -184,11 +184,18 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     assert not alive, f"left running: {alive}"
     assert not left, "processes of the run are left"
     assert temp_folders() <= folders, "temporary folders of the run are left"
+    assert not open_to_others(home), "others may read what a command has kept"
 
 
 def temp_folders() -> set[Path]:
     """Return the folders that Ray's head and machines have for their sockets."""
     return set(Path(tempfile.gettempdir()).glob("ct-*"))
+
+
+def open_to_others(home: Path) -> list[str]:
+    """Return what in a home others may read; what a script writes on this machine is its user's."""
+    kept = [each for each in home.rglob("*") if home / "storage" not in each.parents]
+    return [str(each) for each in kept if not each.is_symlink() and each.stat().st_mode & 0o077]
 
 
 def left_over(before: set[int], home: Path) -> list[str]:
