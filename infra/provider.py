@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cloudtune.errors import UsageError, allowed_names, shown
@@ -35,14 +35,15 @@ PRICE_TAG = "cloudtune:usd-per-hour"
 class Endpoint:
     """Where a cloud is asked: a region, and an address for anything that isn't AWS.
 
-    `key` is used as access key and as its secret where there is no account to speak of; otherwise
-    credentials are found as usual. `provider` is whose calls are understood there: what runs on
+    `key` and `secret` are the credentials where there is no account to speak of; otherwise they are
+    found as usual. `provider` is whose calls are understood there: what runs on
     this machine understands those of AWS.
     """
 
     region: str
     url: str | None = None
     key: str | None = None
+    secret: str | None = field(default=None, repr=False)
     provider: str = "aws"
 
 

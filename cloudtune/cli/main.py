@@ -37,6 +37,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; a mistake gives one message and its exit code, never a traceback."""
+    home.close()
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:

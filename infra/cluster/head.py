@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import socket
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_minutes
+from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
 from cloudtune.infra.processes import ProcessGroup, write_atomically
 from cloudtune.infra.provider import provider_named
 
@@ -40,9 +40,6 @@ _START_SECONDS = 60.0
 _SCRIPT_SECONDS = 30.0  # until a machine that was asked for runs its user data, and its lease
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     # A dead node is noticed in about two seconds instead of fifteen.
@@ -173,9 +170,23 @@ class RayHead:
         return f"{self._ip}:{self._port}"
 
     @property
+    def ip(self) -> str:
+        """Its address on its machine."""
+        return self._ip
+
+    @property
+    def token(self) -> str:
+        """What lets a process into the cluster; the same for whoever takes the run over."""
+        return token_of(self.folder)
+
+    @property
+    def _session(self) -> Path:
+        return self.temp / "r"  # Ray opens its folder to everybody; nobody gets past ours
+
+    @property
     def autoscaler_events(self) -> Path:
         """Ray's own record of what its autoscaler decided."""
-        return self.temp / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
+        return self._session / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
 
     def start(self) -> None:
         """Start the head and wait until the cluster can be joined.
@@ -189,9 +200,12 @@ class RayHead:
         log = self.folder / "head.log"
         environment = {
             **os.environ,
+            **ray_environment(self._ip, self.token),
             **_ENVIRONMENT,
             "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
+            # Two servers that can't be switched off, each at a port of its own.
             "AUTOSCALER_METRIC_PORT": str(_free_port(self._ip)),
+            "DASHBOARD_METRIC_PORT": str(_free_port(self._ip)),
         }
         self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
         self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
@@ -240,16 +254,15 @@ class RayHead:
 
     def _command(self) -> list[str]:
         return [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            *(*COMMAND, "--head", "--block"),
             f"--node-ip-address={self._ip}",
             f"--port={self._port}",
-            f"--temp-dir={self.temp}",
+            f"--temp-dir={self._session}",
             f"--autoscaling-config={self._config}",
             "--num-cpus=0",
             "--num-gpus=0",
             "--object-store-memory=104857600",
             "--include-dashboard=false",
-            f"--ray-client-server-port={_free_port(self._ip)}",
             "--min-worker-port=0",
             "--max-worker-port=0",
             "--dashboard-agent-listen-port=0",
@@ -303,7 +316,7 @@ class RayHead:
         gpus = self.rental.gpus[launch.instance_type]
         # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
-        script = user_data(join, first_minutes(intent.first))
+        script = user_data(join, first_minutes(intent.first), self.token)
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},

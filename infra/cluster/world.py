@@ -46,6 +46,7 @@ from cloudtune.infra.cluster.agents import Agents
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Interruption, Remark
+from cloudtune.infra.node.ray_access import join_as_driver
 from cloudtune.train.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class CloudWorld:
         return self
 
     def _open(self) -> None:
-        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+        join_as_driver(self._head.ip, self._head.token)
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._head.start()
         ray.init(

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Catalog, InstanceType, Market
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.emulator.requests import Access
 
 IMAGE = "ami-0c1000000000emul8"
 PACE_TAG = "cloudtune:pace"
-_NO_ACCOUNT = "emulated"
 _HOME_REGION = "us-east-1"
 
 
@@ -48,7 +48,7 @@ class OnThisMachine(Ec2Speaking):
         if emulator is None:
             return []
         return [
-            cloud_at(home / self.folder, region, emulator.endpoint)
+            cloud_at(home / self.folder, region, emulator.access)
             for region in sorted({_HOME_REGION, *regions})
         ]
 
@@ -97,13 +97,20 @@ def emulated(folder: Path, region: str, *, pace: int | None) -> Cloud:
     pacing off.
     """
     tags = {PACE_TAG: "off" if pace is None else str(pace)}
-    return cloud_at(folder, region, ensure_emulator(folder).endpoint, tags)
+    return cloud_at(folder, region, ensure_emulator(folder).access, tags)
 
 
-def cloud_at(folder: Path, region: str, url: str, tags: Mapping[str, str] | None = None) -> Cloud:
+def cloud_at(
+    folder: Path, region: str, access: Access, tags: Mapping[str, str] | None = None
+) -> Cloud:
     """Return the EC2 that runs in a folder; closing it ends it if nobody has an instance there."""
     close = partial(stop_emulator, folder, only_if_idle=True)
-    return Cloud(Endpoint(region, url, _NO_ACCOUNT), {"ImageId": IMAGE}, tags or {}, close)
+    return Cloud(endpoint_of(access, region), {"ImageId": IMAGE}, tags or {}, close)
+
+
+def endpoint_of(access: Access, region: str = _HOME_REGION) -> Endpoint:
+    """Return a region of the EC2 that lets in who has this."""
+    return Endpoint(region, access.endpoint, access.key, access.secret)
 
 
 EMULATED = Emulated()

@@ -63,7 +63,7 @@ class ThisMachine(OnThisMachine):
         price = repr(experiment.cloud.price or 0.0)
         emulator = ensure_emulator(folder, boot_seconds=0.0)
         tags = {PACE_TAG: "off", PRICE_TAG: price}
-        return cloud_at(folder, experiment.cloud.region, emulator.endpoint, tags)
+        return cloud_at(folder, experiment.cloud.region, emulator.access, tags)
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:  # noqa: ARG002
         """Return (): there is this machine alone."""

@@ -220,7 +220,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _write_to(log: str) -> None:
     """Send this process's output to a file, a line at a time."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.infra.node import worker
 from cloudtune.infra.node.messages import Exited, Forked, Warm
+from cloudtune.private_files import be_as_our_user
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -208,6 +209,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
+    be_as_our_user()  # the script is theirs
     environment, folder = dict(os.environ), Path.cwd()
     # Without this, to ask whether there is a GPU would spoil CUDA for every forked process.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"

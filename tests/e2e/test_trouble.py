@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import find_emulator
-from cloudtune.infra.provider import Endpoint
 from cloudtune.train.checkpoint import CheckpointStore
 from tests.e2e.conftest import interrupt, wait_for
 
@@ -165,7 +165,7 @@ def test_an_instance_that_vanishes_is_replaced_and_its_trials_go_on(bench: Bench
     (first,) = bench.alive()
     emulator = find_emulator(bench.emulator)
     assert emulator is not None
-    Ec2(Endpoint("us-east-1", emulator.endpoint, "emulated")).terminate([first["id"]])
+    Ec2(endpoint_of(emulator.access)).terminate([first["id"]])
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     told = bench.last_report()

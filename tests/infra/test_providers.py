@@ -62,8 +62,8 @@ class TestAws(ProviderContract):
     @pytest.fixture(autouse=True)
     def _answered_by_an_emulator(self, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", emulator.access.key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", emulator.access.secret)
 
 
 # ---- a fourth cloud -----------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
-from cloudtune.infra.provider import Endpoint, launch_token
+from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.provider import launch_token
 from cloudtune.infra.sweep import sweep
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Bench:
 
     def __init__(self, emulator: Emulator, folder: Path) -> None:
         self.run = f"run-{folder.parent.name}-{time.time_ns()}"
-        self.endpoint = Endpoint("us-east-1", emulator.endpoint, "emulated")
+        self.endpoint = endpoint_of(emulator.access)
         self.ec2 = Ec2(self.endpoint)
         self.config = folder / "autoscaler.json"
         self.journal = Journal(folder / "provider.jsonl")
