@@ -353,7 +353,7 @@ class SlowStore(CheckpointStore):
         self.may_commit = threading.Event()
         self.error: Exception | None = None
 
-    def commit(self, *arguments: Any) -> str:
+    def commit(self, *arguments: Any) -> str | None:
         assert self.may_commit.wait(10)
         if self.error is not None:
             raise self.error
