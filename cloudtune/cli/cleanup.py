@@ -43,6 +43,7 @@ def status(region: str | None, output: str) -> int:
         show_instances(console(), found)
     for head in cleanup.dead_heads():
         _tell_head(head, "`cloudtune gc` ends them")
+    _tell_abandoned(cleanup.abandoned(end=False), "`cloudtune gc` ends them")
     _tell_mute(mute)
     return CloudtuneError.exit_code if mute else 0
 
@@ -67,6 +68,8 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
             _tell_head(head, "they would be ended" if dry_run else "they are ended")
             if not dry_run:
                 head.end()
+    abandoned = cleanup.abandoned(end=run is None and not dry_run)
+    _tell_abandoned(abandoned, "they would be ended" if dry_run else "they are ended")
     left, mute, told = [], [], 0
     open_clouds = cleanup.open_clouds(region)
     for cloud in open_clouds:
@@ -93,6 +96,13 @@ def _tell_head(head: Head, what: str) -> None:
     elif head.processes:
         click.echo(
             f"run {head.folder.name} has left {head.processes} processes here; {what}", err=True
+        )
+
+
+def _tell_abandoned(machines: Sequence[str], what: str) -> None:
+    if machines:
+        click.echo(
+            f"{', '.join(machines)} ran on here after the emulator had died; {what}", err=True
         )
 
 

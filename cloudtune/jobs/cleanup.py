@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from cloudtune.infra.provider import Cloud, Instance
 
 
-__all__ = ["Found", "Head", "dead_heads", "errors_at", "give_back", "look", "open_clouds"]
+__all__ = [
+    "Found",
+    "Head",
+    "abandoned",
+    "dead_heads",
+    "errors_at",
+    "give_back",
+    "look",
+    "open_clouds",
+]
 
 RECORD = "head.json"
 _PATIENCE_SECONDS = 90.0
@@ -62,6 +71,15 @@ def open_clouds(region: str | None) -> list[Cloud]:
         cloud
         for name, regions in used.items()
         for cloud in provider_named(name).found(home.home(), regions, region)
+    ]
+
+
+def abandoned(*, end: bool) -> list[str]:
+    """Return the instances on this machine whose cloud has died; `end` ends them."""
+    return [
+        machine
+        for name in PROVIDERS
+        for machine in provider_named(name).abandoned(home.home(), end=end)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import json
 import math
 from collections import Counter
@@ -11,8 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.engine.accounting import accounted
-from cloudtune.engine.ledger import read_entries
+from cloudtune.engine.ledger import DAMAGED, read_entries
 from cloudtune.engine.timeline import read
+from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.figures import RungReport, figures, rung_reports
 from cloudtune.jobs.job import job_of_ledger
 from cloudtune.serialization import encode
@@ -122,10 +124,19 @@ def load(folder: Path) -> Report:
     """Return the report of a run's folder.
 
     Raises:
-        CloudtuneError: the folder holds no ledger that this program reads.
+        CloudtuneError: the folder holds no ledger that this program reads, or a damaged one.
     """
     path = folder / "ledger.jsonl"
-    return build(job_of_ledger(path), tuple(read_entries(path)))
+    job, entries = job_of_ledger(path), tuple(read_entries(path))
+    try:
+        found = build(job, entries)
+        to_json(found)  # whatever is shown of it
+    except DAMAGED as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise CloudtuneError(
+            f"{path}: not what a run of this version wrote, or damaged ({what})"
+        ) from error
+    return found
 
 
 def build(job: Job, entries: tuple[Entry, ...]) -> Report:
@@ -320,15 +331,26 @@ def cloud_records(folder: Path) -> dict[str, Any]:
     `autoscaler_events`: what Ray's autoscaler decided, in its own words. `provider_calls`: what
     it then asked of EC2 through our node provider. `instances`: what EC2 says there was.
     """
-    instances = folder / "instances.json"
     return {
         "autoscaler_events": _json_lines(folder / "event_AUTOSCALER.log"),
         "provider_calls": _json_lines(folder / "provider.jsonl"),
-        "instances": json.loads(instances.read_text()) if instances.exists() else [],
+        "instances": _instances(folder / "instances.json"),
     }
 
 
 def _json_lines(path: Path) -> list[Any]:
-    if not path.exists():
+    """Return what a file of JSON lines holds; a damaged line is left out."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return found
+
+
+def _instances(path: Path) -> list[Any]:
+    """Return what EC2 said there was; nothing where that is not on record, or damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return found if isinstance(found, list) else []
