@@ -14,7 +14,7 @@ import psutil
 
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
-from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
+from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
 from cloudtune.infra.provider import PRICE_TAG, calls_to, errors_at, provider_named
 from cloudtune.jobs import control, home
 from cloudtune.providers import PROVIDERS
@@ -156,7 +156,8 @@ def _head_of(folder: Path) -> Head:
         recorded = ProcessGroup.recorded(folder / RECORD)
     except DamagedRecordError as error:
         return Head(folder, 0, str(error))
-    return Head(folder, 0 if recorded is None else len(recorded[0].members()))
+    members = [] if recorded is None else recorded[0].members()
+    return Head(folder, sum(map(is_running, members)))
 
 
 def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
