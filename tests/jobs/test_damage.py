@@ -13,35 +13,26 @@ from cloudtune.engine.resume import replayed
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.job import job_of_ledger
 from cloudtune.jobs.report import cloud_records, load
-from tests.builders import Setting, play
+from tests.builders.live import elastic_job, report_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SETTING = Setting(4, 1, 4, 2, max_instances=2)
 BAD = (None, True, -1, 1e308, float("nan"), "x", [], {}, [1], "\ud800", 10**30, "t99.1")
 MUTANTS = 150
 
 
 @pytest.fixture(scope="module")
-def lines() -> list[str]:
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The lines of a run's ledger."""
-    plan = SETTING.plan()
-    entries = play(SETTING, plan).entries
-    made: list[str] = []
-
-    class Kept(FileLedger):
-        def __init__(self) -> None:
-            self._write({"cloudtune_ledger": 3, **SETTING.job(plan).to_json()})
-
-        def _write(self, line: Any) -> None:
-            made.append(json.dumps(line))
-
-    ledger = Kept()
-    for entry in entries:
+    job = elastic_job(trials=3, epochs={"min": 1, "max": 3})
+    path = tmp_path_factory.mktemp("run") / "ledger.jsonl"
+    ledger = FileLedger(path, job.to_json())
+    for entry in report_of(job).entries:
         ledger.append(entry.event, entry.commands)
-    return made
+    ledger.close()
+    return path.read_text().splitlines()
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -81,6 +72,8 @@ def mutant(lines: list[str], chance: random.Random) -> bytes:
 
 def test_a_damaged_ledger_is_told_in_a_line_or_read(lines: list[str], tmp_path: Path) -> None:
     path, told = tmp_path / "ledger.jsonl", list[str]()
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert load(tmp_path).policy.ended
     for seed in range(MUTANTS):
         path.write_bytes(mutant(lines, random.Random(seed)))
         try:
