@@ -82,6 +82,7 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
             _tell_doomed(doomed, dry_run=dry_run)
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
+                cleanup.keep_records(cloud)
         except cleanup.errors_at(cloud.endpoint) as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
     for cloud in open_clouds if not dry_run else []:

@@ -32,6 +32,7 @@ __all__ = [
     "dead_heads",
     "errors_at",
     "give_back",
+    "keep_records",
     "look",
     "open_clouds",
 ]
@@ -175,6 +176,22 @@ def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
         if (home.runs() / run).is_dir():
             sweeping.keep_records(ec2, run, home.runs() / run / "instances.json")
     return left
+
+
+def keep_records(cloud: Cloud) -> None:
+    """Write down what a cloud says there was of runs that nobody has asked it of at their end.
+
+    Their controller died, and their leases have ended them: in an hour the cloud has forgotten.
+    """
+    ec2 = calls_to(cloud.endpoint)
+    unasked = {
+        folder.name: folder / "instances.json"
+        for folder in _folders()
+        if not (folder / "instances.json").exists() and not is_controlled(folder.name)
+    }
+    listed = {instance.run for instance in ec2.ours()} if unasked else set()
+    for run in listed & unasked.keys():
+        sweeping.keep_records(ec2, run, unasked[run])
 
 
 def _folders() -> list[Path]:

@@ -7,18 +7,19 @@ import contextlib
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.engine.accounting import accounted
 from cloudtune.engine.ledger import DAMAGED, read_entries
-from cloudtune.engine.timeline import read
+from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.figures import RungReport, figures, rung_reports
 from cloudtune.jobs.job import job_of_ledger
 from cloudtune.serialization import encode
 from cloudtune.strategies.rungs import rung_epochs
+from cloudtune.train.checkpoint import standing
 from cloudtune.trial import better
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class Report:
     """Everything that can be told of a run from its ledger.
 
     `stages` are those of a run that goes by a plan; `figures` are held against its forecast.
-    `timeline` is what its ledger, the `entries`, tells.
+    `timeline` is what its ledger, the `entries`, tells. `kept` is the checkpoint of the best trial
+    that is there: the best one's own, or a later one where that is gone. `billed` is what the cloud
+    says that its instances came to, in dollars, where the ledger doesn't know their ends.
     """
 
     job: Job
@@ -74,6 +77,8 @@ class Report:
     width_changes: tuple[WidthChange, ...]
     rungs: tuple[RungReport, ...]
     figures: Figures
+    kept: str | None = None
+    billed: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -136,7 +141,23 @@ def load(folder: Path) -> Report:
         raise CloudtuneError(
             f"{path}: not what a run of this version wrote, or damaged ({what})"
         ) from error
-    return found
+    best = found.policy.best
+    kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
+    billed = None if found.policy.ended else _billed(found, folder / "instances.json")
+    return replace(found, kept=kept, billed=billed)
+
+
+def _billed(report: Report, path: Path) -> float | None:
+    """Return what the instances on the cloud's record came to; None where it has none."""
+    offers = prices(report.timeline, report.job.offers)
+    total = 0.0
+    for each in _instances(path):
+        try:
+            offer = offers[each["intent"]]
+            total += offer.charge(max(0.0, each["ended_at"] - each["launched_at"]))
+        except (KeyError, TypeError):
+            return None
+    return total or None
 
 
 def build(job: Job, entries: tuple[Entry, ...]) -> Report:
@@ -156,6 +177,7 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
         width_changes=tuple(_width_changes(timeline)),
         rungs=rung_reports(policy, timeline, rungs),
         figures=figures(policy),
+        kept=None if policy.best is None else policy.best.checkpoint,
     )
 
 
@@ -220,7 +242,11 @@ def to_json(report: Report) -> dict[str, Any]:
         "paced": job.paced,
         "limits": {"deadline": job.limits.deadline, "budget": job.limits.budget},
         "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
-        "dollars": {"planned": job.plan.estimate.dollars, "actual": report.dollars},
+        "dollars": {
+            "planned": job.plan.estimate.dollars,
+            "actual": report.dollars,
+            "billed_since": report.billed,
+        },
         "best": best
         and {
             "trial": best.trial,
@@ -228,7 +254,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "metric": job.experiment.metric.name,
             "value": best.metric,
             "config": dict(policy.trials[best.trial].trial.config),
-            "checkpoint": best.checkpoint,
+            "checkpoint": report.kept,
         },
         "stages": [_stage_json(stage) for stage in report.stages],
         "forecast": encode(report.forecast),

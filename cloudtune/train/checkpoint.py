@@ -395,6 +395,22 @@ def usable(path: str, waits: tuple[float, ...] = WAITS) -> str | None:
     return found
 
 
+def standing(path: str) -> str | None:
+    """Give the stored checkpoint at `path`, or the trial's latest if that one is gone.
+
+    None where nothing is left of the trial. Of a storage elsewhere that isn't asked: as it is.
+    """
+    folder, _, _ = path.rstrip("/").rpartition("/")
+    root, _, trial = folder.rpartition("/")
+    if "://" in path or not Path(root).is_dir():
+        return path
+    try:
+        store = CheckpointStore(root, ())
+        return path if store.is_whole(path) else store.latest(trial)
+    except (OSError, StorageError):
+        return path
+
+
 def load(path: str, to_directory: Path) -> Manifest:
     """Copy the stored checkpoint at `path` into a local folder, checking each file's SHA-256.
 

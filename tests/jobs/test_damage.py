@@ -19,7 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-BAD = (None, True, -1, 1e308, float("nan"), "x", [], {}, [1], "\ud800", 10**30, "t99.1")
+BAD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1e308,
+    float("nan"),
+    "x",
+    [],
+    {},
+    [1],
+    "\ud800",
+    10**30,
+    "t99.1",
+)
 MUTANTS = 150
 
 

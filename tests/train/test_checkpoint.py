@@ -16,6 +16,7 @@ from cloudtune.train.checkpoint import (
     CheckpointStore,
     load,
     read_manifest,
+    standing,
     usable,
 )
 from cloudtune.train.storage import CheckpointError, StorageError, try_storage
@@ -442,3 +443,15 @@ def test_an_infinite_metric_is_never_the_best(tmp_path: Path, mode: str, winning
     paths = [store.save("t", n, {"m": m}, source) for n, m in ((1, 0.5), (2, winning), (3, 0.5))]
     store.prune("t", "m", mode)
     assert list(store.saved("t")) == [paths[0], paths[2]]
+
+
+def test_a_report_names_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"))
+    first, second = (store.save("t1", epoch, {}, source) for epoch in (1, 2))
+    assert standing(first) == first
+    Path(first, MANIFEST).unlink()
+    assert standing(first) == second
+    Path(second, MANIFEST).unlink()
+    assert standing(first) is None
+    assert standing("sim://t1/epoch-00001") == "sim://t1/epoch-00001"
