@@ -242,11 +242,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "paced": job.paced,
         "limits": {"deadline": job.limits.deadline, "budget": job.limits.budget},
         "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
-        "dollars": {
-            "planned": job.plan.estimate.dollars,
-            "actual": report.dollars,
-            "billed_since": report.billed,
-        },
+        "dollars": {"planned": job.plan.estimate.dollars, "actual": report.dollars},
+        "billed_by_cloud": report.billed,
         "best": best
         and {
             "trial": best.trial,
