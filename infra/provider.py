@@ -210,6 +210,13 @@ class Provider(Protocol):
         """
         ...
 
+    def abandoned(self, home: Path, *, end: bool) -> list[str]:
+        """Return the instances that run on this machine though their cloud has died.
+
+        With `end` they are ended.
+        """
+        ...
+
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
         """Return where else to ask if a zone has no capacity; () where nobody knows."""
         ...

@@ -101,6 +101,9 @@ class Moon:
         named = {*regions, *([asked] if asked else [])}
         return [Cloud(Endpoint(region, provider="moon"), {}, {}) for region in sorted(named)]
 
+    def abandoned(self, home: Path, *, end: bool) -> list[str]:
+        return []
+
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
         return ("near-side",)
 

@@ -13,7 +13,7 @@ from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import planning
+from cloudtune.jobs import control, planning
 from cloudtune.plan import Limits
 from cloudtune.units import format_dollars
 
@@ -76,6 +76,7 @@ def _cap(limits: Limits) -> str:
     is_flag=True,
     help="Rent without asking, where the provider asks first (aws).",
 )
+@control.outliving_its_terminal()
 def profile(
     experiment: Path,
     *,

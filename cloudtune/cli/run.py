@@ -28,7 +28,7 @@ from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import home, planning
+from cloudtune.jobs import control, home, planning
 from cloudtune.jobs.job import choice_of
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.planners.base import InfeasibleError
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Rent without asking, where the provider asks first (aws).",
 )
+@control.outliving_its_terminal()
 def run(
     *,
     experiment: Path,
@@ -188,6 +189,7 @@ def _run_job(job: Job, *, yes: bool) -> int:
 
 @click.command()
 @click.argument("run", required=False)
+@control.outliving_its_terminal()
 def resume(run: str | None) -> int:
     """Go on with a run whose process died: same limits, same instances, same trials.
 
@@ -225,9 +227,10 @@ def _conclude(ended: Ended) -> int:
     out, found = console(), load(ended.folder)
     show_report(out, found)
     runner.remember(found)
-    out.print(
-        f"0 instances left (checked {time.strftime('%H:%M:%S', time.localtime(ended.checked_at))})"
-    )
+    swept = ended.swept
+    if swept.unconfirmed is None:
+        checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))
+        out.print(f"0 instances left (checked {checked})")
     out.print(f"More: cloudtune report {ended.folder.name}")
     policy = ended.policy
     failed = policy.first_error()
@@ -239,4 +242,6 @@ def _conclude(ended: Ended) -> int:
         click.echo(failed.traceback, err=True)
     elif code == 1:
         click.echo(f"error: {policy.trouble or 'no instance was left to train on'}", err=True)
+    if swept.unconfirmed is not None:  # a result is a result, whatever became of the clean-up
+        raise swept.unconfirmed
     return code

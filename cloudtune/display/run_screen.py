@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
@@ -9,6 +10,7 @@ from rich.markup import escape
 from rich.status import Status as Spinner
 
 from cloudtune.commands import ExtendTrial, Launch, Release, StartTrial, StopTrial
+from cloudtune.display.streams import never_waiting
 from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
@@ -56,7 +58,8 @@ class RunScreen:
     leaving its GPUs, is told to be promoted. What it is granted in between is not worth a line.
 
     On a terminal the line of progress stays at the bottom and is renewed every second; use the
-    screen as a context, so that it goes in the end.
+    screen as a context, so that it goes in the end. As long as that lasts nobody is waited for who
+    doesn't read.
     """
 
     def __init__(self, out: Console, policy: RunPolicy, rungs: Iterable[int] = ()) -> None:
@@ -68,16 +71,17 @@ class RunScreen:
         self._paused: set[str] = set()
         self._ending = False
         self._bottom = Spinner("begins", console=out, spinner="dots") if out.is_terminal else None
+        self._open = contextlib.ExitStack()
         self._shown_plan = self._stage_shown()  # one that is taken over is somewhere by now
 
     def __enter__(self) -> Self:
+        self._open.enter_context(never_waiting())
         if self._bottom is not None:
-            self._bottom.start()
+            self._open.enter_context(self._bottom)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bottom is not None:
-            self._bottom.stop()
+        self._open.close()
 
     def watch(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Print what an event and its commands mean."""
@@ -315,7 +319,8 @@ def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
             lines.append(
                 f"trains {counted(len(starts), 'trial')}, {gpus_text(starts[0].width)} each"
             )
-        for line in lines:
-            out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
+        with never_waiting():
+            for line in lines:
+                out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
 
     return watch

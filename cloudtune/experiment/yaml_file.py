@@ -24,6 +24,7 @@ _PLAIN_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "timestamp", "value"
 _OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 # Anchors let a few lines stand for billions of values.
 _MAX_VALUES = 20_000
+_MOST_BYTES = 1 << 20
 _DEEPEST = 20
 _TOO_DEEP = "nested too deeply, or an anchor inside itself; flatten it"
 
@@ -73,7 +74,8 @@ def read_yaml(path: Path) -> YamlDocument:
 
 def _read(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise ExperimentError(f"{path}: no such file; give the path of a YAML file") from None
     except IsADirectoryError:
@@ -81,6 +83,11 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExperimentError(f"{path}: can't be read: {reason}") from error
+    if len(data) > _MOST_BYTES:
+        raise ExperimentError(
+            f"{path}: more than {_MOST_BYTES >> 20} MiB, which no experiment has; is it the right "
+            "file?"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -25,8 +25,15 @@ _FOLDERS = ("runs", "profiles", "prices", "knowledge", "emulator", "local", "sto
 
 
 def home() -> Path:
-    """Return the folder of this user's state."""
-    return Path(os.environ.get("CLOUDTUNE_HOME") or "~/.cloudtune").expanduser().absolute()
+    """Return the folder of this user's state.
+
+    Raises:
+        UsageError: something else than a folder is there.
+    """
+    path = Path(os.environ.get("CLOUDTUNE_HOME") or "~/.cloudtune").expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is no folder; let CLOUDTUNE_HOME name one that can be written")
+    return path
 
 
 def close() -> None:

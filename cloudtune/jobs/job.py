@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.engine.ledger import read_header
+from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import sample
@@ -121,9 +121,12 @@ def job_of_ledger(path: Path) -> Job:
     """
     header = read_header(path)
     try:
-        return Job.from_json(header)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CloudtuneError(f"{path}:1: a damaged header, of no job ({error})") from None
+        job = Job.from_json(header)
+        job.policy()
+    except (*DAMAGED, CloudtuneError) as error:
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        raise CloudtuneError(f"{path}:1: a damaged header, of no job ({what})") from None
+    return job
 
 
 def choices() -> dict[str, tuple[str, ...]]:

@@ -101,6 +101,9 @@ def _damage(job: Job) -> str:
     figures = (plan.estimate.seconds, plan.estimate.dollars, *filter(None, astuple(job.limits)))
     if not all(map(math.isfinite, figures)):
         return "its time, its price or a limit is no number"
+    asked = job.experiment.limits
+    if (job.limits.deadline, job.limits.budget) != (asked.deadline, asked.budget):
+        return "its limits aren't those of its experiment"
     return "" if plan.staged is None else _damaged_stages(job.experiment, plan.staged)
 
 

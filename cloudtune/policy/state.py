@@ -34,6 +34,7 @@ from cloudtune.policy.base import Brakes
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import SpeedEstimates
 from cloudtune.progress import OVER, Best, Record, TrialProgress
+from cloudtune.trial import diverged
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -412,14 +413,14 @@ class RunState:
         found = Best(trial.id, event.epoch, metric, event.checkpoint)
         if trial.status == "stopping":
             # Nobody waits for it any more, but a result that is saved is a result.
-            if event.checkpoint is not None and not math.isnan(metric):
+            if event.checkpoint is not None and not diverged(self.mode, metric):
                 self.record.offer(found)
             return
         assert trial.offer is not None
         self.speeds.note(trial.id, self._by_offer[trial.offer].profile, trial.width, event.seconds)
         trial.record(event, metric)
-        if math.isnan(metric):
-            trial.error = f"{self.metric.name} was nan at epoch {event.epoch}"
+        if diverged(self.mode, metric):
+            trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"
             noted.diverged = trial
             return
         self.record.offer(found)

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from cloudtune.errors import UsageError
 from cloudtune.train.background import Deliveries
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.data import DeviceLoader, split
+from cloudtune.train.storage import StorageError, tell
 from cloudtune.train.torch_state import digest, numbers_of, peak_memory_mib, seed_everything
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ class Session:
     def activate(self) -> Iterator[Session]:
         """Make this the session of the calling thread: seeds, hook and start epoch are set."""
         if self.restore is not None:
+            self.restore, self.epoch, self.start_epoch = usable(self.restore), 0, 0
+        if self.restore is not None:
             manifest = read_manifest(self.restore)
             self.epoch = self.start_epoch = manifest.epoch
             if manifest.trial == self.trial_id:  # another's, for a clone
@@ -250,7 +253,11 @@ class Session:
             return False
         self.flush()
         with checkpoint.as_directory() as folder:
-            self.store.save(self.trial_id, self.epoch, self._kept, folder)
+            try:
+                self.store.save(self.trial_id, self.epoch, self._kept, folder)
+            except StorageError as error:
+                tell(f"epoch {self.epoch + 1} is not saved in its middle: {error}")
+                return False
         return True
 
     def _call_hook(self, epoch: int, since: float) -> None:

@@ -25,7 +25,7 @@ from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, 
 from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_minutes
 from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
-from cloudtune.infra.processes import ProcessGroup, write_atomically
+from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import provider_named
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
 RECORD = "head.json"
+_TEMP = "ct-"
 _START_SECONDS = 60.0
 _SCRIPT_SECONDS = 30.0  # until a machine that was asked for runs its user data, and its lease
 _ENVIRONMENT = {
@@ -130,28 +131,38 @@ class RayHead:
         self._recall()
         self._port = self._port or _free_port(address)
         # Ray's sockets must have short names, so its folder can't be inside ours.
-        self.temp = self._recall_process() or Path(mkdtemp(prefix="ct-"))
+        self.temp = self._recall_process() or Path(mkdtemp(prefix=_TEMP))
 
     def _recall(self) -> None:
         """Take over the address and the intents of the head that was here before."""
+        path = self.folder / INTENTS
         try:
-            known = json.loads((self.folder / INTENTS).read_text(encoding="utf-8"))
+            known = json.loads(path.read_text(encoding="utf-8"))
+            self._ip, self._port = str(known["ip"]), int(known["port"])
+            self._intents = {name: _Intent.of(data) for name, data in known["intents"].items()}
         except FileNotFoundError:
             return
-        self._ip, self._port = known["ip"], known["port"]
-        self._intents = {name: _Intent.of(data) for name, data in known["intents"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CloudtuneError(
+                f"{path} is damaged, so that the run can't be gone on with ({error}); `cloudtune "
+                "gc` gives back what it has left"
+            ) from None
 
     def _recall_process(self) -> Path | None:
         """Take over the process of the head that was here before, if it lives; or end its rest."""
-        recorded = ProcessGroup.recorded(self.folder / RECORD)
+        try:
+            recorded = ProcessGroup.recorded(self.folder / RECORD)
+        except DamagedRecordError:
+            return None  # nobody can be proved to be it; the run gets a head of its own
         if recorded is None:
             return None
-        group, extra = recorded
+        group, temp = recorded[0], Path(str(recorded[1].get("temp")))
         if group.alive():
             self._group = group
-            return Path(extra["temp"])
+            return temp
         group.stop()
-        shutil.rmtree(extra["temp"], ignore_errors=True)
+        if temp.name.startswith(_TEMP):
+            shutil.rmtree(temp, ignore_errors=True)
         return None
 
     @property
@@ -277,7 +288,8 @@ class RayHead:
         intents = {name: intent.to_json() for name, intent in self._intents.items()}
         known = {"ip": self._ip, "port": self._port, "intents": intents}
         write_atomically(self.folder / INTENTS, json.dumps(known))
-        write_atomically(self._config, json.dumps(self._settings()))
+        # Ray reads it as YAML, in which a letter must not be written as two halves of one.
+        write_atomically(self._config, json.dumps(self._settings(), ensure_ascii=False))
 
     def _settings(self) -> dict[str, Any]:
         rental = self.rental

@@ -238,7 +238,12 @@ class CloudWorld:
 
     def _tell_saved(self, start: StartTrial) -> None:
         """Tell of the epochs that a session which is gone has saved; some may be known already."""
-        for path, manifest in CheckpointStore(self._storage).saved(start.trial).items():
+        try:
+            saved = CheckpointStore(self._storage).saved(start.trial)
+        except OSError as error:  # it goes on from what the ledger knows of
+            self._remark(f"the storage can't be asked what the run has saved: {error}")
+            return
+        for path, manifest in saved.items():
             if start.start_epoch < manifest.epoch <= start.until_epoch:
                 epoch, metrics = manifest.epoch, dict(manifest.metrics)
                 self.emit(
@@ -274,7 +279,8 @@ class CloudWorld:
             sys.stderr.write(f"note: {text}\n")
 
     def _note_lost(self, instance: str, reason: str, replaced: bool) -> None:
-        with (self._head.folder / "agents.log").open("a", encoding="utf-8") as log:
+        path = self._head.folder / "agents.log"
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(f"{time.time() - self._began:.1f} s: {reason}\n")
         if not replaced:  # first: or its trials would be started there again
             self._watcher.note_lost(instance, reason)
@@ -410,7 +416,7 @@ def _keep_quiet(log: Path) -> None:
     """Send what Ray would print between our lines to a file; there is no setting for that."""
 
     def write(data: dict[str, object], *_: object, **__: object) -> None:
-        with log.open("a", encoding="utf-8") as file:
+        with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{data.get('lines') or data}\n")
 
     ray._private.worker.print_to_stdstream = write  # noqa: SLF001

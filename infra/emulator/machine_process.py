@@ -189,6 +189,13 @@ def end_leftovers(instances: Path, *, patience: float = 10.0) -> list[str]:
     return [owner.machine for owner in owners]
 
 
+def left_running(instances: Path) -> list[str]:
+    """Return the machines of a dead emulator that have processes."""
+    folders = [record.parent for record in sorted(instances.glob(f"*/{RECORD_NAME}"))]
+    owners = [_recorded_owner(folder) for folder in folders]
+    return sorted({machine for _, machine in _members(owners)}) if owners else []
+
+
 def forget_old(instances: Path, *, keep: int) -> None:
     """Remove the folders of all but the newest `keep` machines; call while none runs."""
     folders = sorted(instances.iterdir(), key=lambda folder: folder.stat().st_mtime)
@@ -197,10 +204,14 @@ def forget_old(instances: Path, *, keep: int) -> None:
 
 
 def _recorded_owner(folder: Path) -> Owner:
-    record = json.loads((folder / RECORD_NAME).read_text())
-    pid = record["pid"]
-    certain = pid is not None and same_process(pid, record["create_time"])
-    return Owner(record["machine"], pid if certain else None)
+    """Return whose processes a folder's record speaks of; damaged, its machine's by their mark."""
+    try:
+        record = json.loads((folder / RECORD_NAME).read_text())
+        machine, pid, created = str(record["machine"]), record["pid"], record["create_time"]
+        certain = isinstance(pid, int) and pid > 1 and same_process(pid, float(created))
+    except (KeyError, TypeError, ValueError):
+        return Owner(folder.name, None)
+    return Owner(machine, pid if certain else None)
 
 
 def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:

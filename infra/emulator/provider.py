@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
-from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.claims import claimed
+from cloudtune.infra.emulator.service import (
+    abandoned,
+    ensure_emulator,
+    find_emulator,
+    stop_emulator,
+)
 from cloudtune.infra.provider import Cloud, Endpoint
 
 if TYPE_CHECKING:
@@ -52,6 +58,10 @@ class OnThisMachine(Ec2Speaking):
             for region in sorted({_HOME_REGION, *regions})
         ]
 
+    def abandoned(self, home: Path, *, end: bool) -> list[str]:
+        """Return the machines whose EC2 has died; with `end` they are ended."""
+        return abandoned(home / self.folder, end=end)
+
     def own_address(self) -> str:
         """Return the loopback: instances are processes of this machine."""
         return "127.0.0.1"
@@ -87,7 +97,8 @@ class Emulated(OnThisMachine):
     ) -> Cloud:
         """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
         seed = experiment.seed if pace else None
-        return emulated(home / self.folder, experiment.cloud.region, pace=seed)
+        folder, region = home / self.folder, experiment.cloud.region
+        return claimed(folder, lambda: emulated(folder, region, pace=seed))
 
 
 def emulated(folder: Path, region: str, *, pace: int | None) -> Cloud:

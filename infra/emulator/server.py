@@ -30,6 +30,7 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from cloudtune.infra.claims import in_use
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
 from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
@@ -80,7 +81,8 @@ class Application:
     def close(self, *, only_if_idle: bool) -> bool:
         """Refuse launches from now on; return False, changing nothing, when asked not to."""
         with self.ec2.machines.lock:
-            if only_if_idle and self.ec2.machines.live():
+            used = in_use(self.ec2.machines.folder.parent)
+            if only_if_idle and (used or self.ec2.machines.live()):
                 return False
             self.closing = True
             return True

@@ -139,6 +139,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     serve(home, options.port, options.boot_seconds, options.idle_exit, _faults_at_start())
 
 
+def abandoned(home: Path, *, end: bool) -> list[str]:
+    """Return the machines of `home` that run on though their emulator died; `end` ends them."""
+    instances = home / "instances"
+    if not instances.is_dir():
+        return []
+    from cloudtune.infra.emulator import machine_process  # noqa: PLC0415 - psutil: 30 ms
+
+    with _locked(home):
+        state = _read_state(home)
+        if state is not None and _is_alive(state):
+            return []
+        left = machine_process.left_running(instances)
+        if left and end:
+            machine_process.end_leftovers(instances)
+        return left
+
+
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
     with os.fdopen(os.open(home / "emulator.lock", os.O_WRONLY | os.O_CREAT, 0o600), "w") as lock:
@@ -197,11 +214,13 @@ def _launch(home: Path, boot_seconds: float) -> int:
 
 
 def _read_state(home: Path) -> dict[str, Any] | None:
+    """Return what the emulator wrote down of itself; None if nothing, or nothing of use."""
     try:
-        state: dict[str, Any] = json.loads((home / "emulator.json").read_text())
-    except FileNotFoundError:
+        state = json.loads((home / "emulator.json").read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return state
+    whole = isinstance(state, dict) and {"pid", "create_time", "endpoint"} <= state.keys()
+    return state if whole and isinstance(state["pid"], int) and state["pid"] > 1 else None
 
 
 def _is_alive(state: dict[str, Any]) -> bool:

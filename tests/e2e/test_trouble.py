@@ -66,6 +66,32 @@ def test_all_trials_failing_shows_the_first_traceback(bench: Bench) -> None:
     assert "report() gave {accuracy}; the experiment's metric is 'loss'" in errors["t02"]
 
 
+def test_no_reader_no_letter_and_no_terminal_ends_a_run(bench: Bench) -> None:
+    """The reader goes away at once, then the terminal; a trial's error can't be printed."""
+    trouble = (
+        "name = cloudtune.get_context().get_trial_id()\n"
+        "        if name == 't01': raise ValueError('\\u00fc\\udcff')"
+    )
+    path = bench.experiment(trouble, trials=2, first=20, last=40)
+    bench.profile()
+    bench.environment["PYTHONIOENCODING"] = "ascii"
+    process = bench.start("run", path, "--no-pace", "--force")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    wait_for(lambda: bool(bench.alive()))
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    told = bench.last_report()
+    assert (told["ended"], told["best"]["trial"]) == ("done", "t00")
+    done = bench("report")
+    assert done.code == 0, done.err
+    assert "\\xfc\\udcff" in done.out
+    assert not list(bench.home.glob("runs/*/screen.log"))
+
+
 def test_the_budget_stops_a_run_and_the_best_is_kept(bench: Bench) -> None:
     path = bench.experiment(trials=4, first=200, last=400)
     bench.profile()

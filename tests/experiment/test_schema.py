@@ -391,6 +391,12 @@ def test_anchors_that_unfold_into_billions_of_values_are_stopped(file: Path) -> 
     assert "more than 20000 values; shorten the file" in line
 
 
+def test_a_file_that_no_experiment_can_be_is_not_even_read(file: Path) -> None:
+    file.write_text("x: 1\n" * 250_000)
+    (line,) = refused(file)
+    assert "more than 1 MiB, which no experiment has" in line
+
+
 def test_an_anchor_may_be_used_twice(file: Path) -> None:
     text = DIGITS.replace("{loguniform: [1e-4, 1]}", "&rate {loguniform: [1e-4, 1]}")
     file.write_text(text.replace("epochs_hint: 5", "decay: *rate"))

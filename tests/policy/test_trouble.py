@@ -51,6 +51,18 @@ def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
     assert policy.best is None, "nan is no result"
 
 
+def test_an_infinite_metric_wins_nothing() -> None:
+    """No model is infinitely good; infinitely bad it may be for a while."""
+    policy = scripted(staged((2, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    assert policy.handle(epoch(12.0, "t00.1", 1, math.inf)) == (StopTrial("t00.1"),)
+    assert policy.trials["t00"].error == "score was inf at epoch 1"
+    assert policy.best is None
+    policy = scripted(staged((2, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    assert StopTrial("t00.1") not in policy.handle(epoch(12.0, "t00.1", 1, -math.inf))
+
+
 def test_a_missing_metric_is_nan() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
     begun(policy, "i000")
