@@ -385,7 +385,7 @@ class CloudWorld:
             case StopTrial():
                 # One that was gone when the run was taken over is told to be lost: nothing is left.
                 if command.session in self._sessions:
-                    self._sessions[command.session].stop()
+                    self._sessions[command.session].stop(stacks=command.stacks)
             case SetTimer():
                 self._timers[command.name] = command.at
             case EndRun():
