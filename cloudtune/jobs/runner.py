@@ -211,6 +211,7 @@ class Runner:
             max_epoch=self.last_epoch,
             storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
             seed=experiment.seed,
+            compared=experiment.trial.sync != "trusted",
         )
 
     def _record(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -55,6 +56,20 @@ class Brakes:
     patience: int = 10
     losses: int = 3
     join: float = 600.0
+
+
+@dataclass(frozen=True)
+class TrialRules:
+    """What a trial may do: see the experiment's `trial`.
+
+    A trial that tells nothing for `stall_factor` times as long as expected, and `stall_least`
+    seconds, is ended; by default none is. With `sync_required` a run ends whose trials train
+    several models on several GPUs; else it goes on with one GPU each.
+    """
+
+    stall_factor: float = math.inf
+    stall_least: float = 0.0
+    sync_required: bool = False
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from cloudtune.plan import Charges, admits
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import SpeedEstimates
+from cloudtune.policy.widths import refitted
 from cloudtune.progress import OVER, Best, Record, TrialProgress
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class RunState:
         zones: Sequence[str] = (),
     ) -> None:
         self.rentables = tuple(rentables)
+        self.widest: Width = math.inf
+        self.why_narrow = ""
         self.max_instances = max_instances
         self.vcpu_quotas = dict(vcpu_quotas or {})
         self.metric = metric
@@ -441,9 +444,7 @@ class RunState:
             # It was over already; how it ended doesn't matter.
             self._leave(trial, trial.after, noted)
             return
-        if event.out_of_memory and trial.width < 1:
-            # Its share of the GPU was too small for it; that says nothing against the script.
-            trial.min_width = min(1.0, 2 * trial.width)
+        if refitted(self, trial, event):
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)
