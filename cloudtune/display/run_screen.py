@@ -314,6 +314,10 @@ def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
                 lines.append("joined the cluster")
             case InstanceGone():
                 lines.append("returned")
+            case TrialFailed():
+                lines.append(f"{_trial(event.session)} failed: {event.error}")
+            case TrialLost():
+                lines.append(f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:
                 pass
         starts = [c for c in commands if isinstance(c, StartTrial)]

@@ -23,17 +23,10 @@ from cloudtune.infra.node.messages import Training
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import calls_to, ids, provider_named
 from cloudtune.jobs import home
-from cloudtune.jobs.job import charges_of, job_of_ledger, trials
-from cloudtune.jobs.planning import (
-    LEASE_GRACE_SECONDS,
-    catalog_of,
-    join_seconds,
-    longest,
-    markets_of,
-)
+from cloudtune.jobs.job import job_of_ledger
+from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.plan import Limits
 from cloudtune.policy.base import Policy
-from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
 
 if TYPE_CHECKING:
@@ -50,7 +43,6 @@ if TYPE_CHECKING:
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.report import Report
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.scaling import ScalingProfile
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
@@ -65,8 +57,6 @@ class Controlled(Policy, Protocol):
 
 LEDGER = "ledger.jsonl"
 CONTROLLER = "controller.json"
-PROFILE_SECONDS = 900.0
-"""What measuring may take on one instance type, so many times for so many trials on a GPU."""
 
 
 def check_script(experiment: Experiment) -> None:
@@ -376,68 +366,6 @@ def bounded(job: Job) -> Limits:
     return Limits(deadline, budget)
 
 
-def measure(
-    experiment: Experiment,
-    instance_type: str,
-    watch: Watch,
-    *,
-    pace: bool,
-    limits: Limits,
-    epochs: int = 4,
-    pack: int = 1,
-) -> tuple[ScalingProfile, float]:
-    """Measure an experiment's script on one instance; returns the profile and its dollars.
-
-    Up to `pack` trials share a GPU.
-
-    Raises:
-        CloudtuneError: it couldn't be measured; the message says why.
-        NoCapacityError: the cloud has no such instance now.
-    """
-    began = time.time()
-    longest = PROFILE_SECONDS * pack  # as much slower are its epochs, at the worst
-    limits = Limits(min(limits.deadline or longest, longest), limits.budget)
-    market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
-    offer = catalog_of(experiment, (market,)).offer(instance_type, market)
-    policy = MeasurePolicy(
-        trials=trials(replace_trials(experiment, max(offer.gpus, 1) * pack)),
-        offer=offer,
-        limits=limits,
-        epochs=epochs,
-        pack=pack,
-        charges=charges_of(experiment),
-    )
-    cloud = open_cloud(experiment, pace=pace)
-    folder = home.new_run(f"{experiment.name}-profile")
-    lease = (limits.deadline or 0.0) + LEASE_GRACE_SECONDS
-    runner = Runner(
-        folder=folder,
-        experiment=experiment,
-        offers=(offer,),
-        cloud=cloud,
-        began=began,
-        lease_seconds=lease,
-        lease_end=began + lease,
-        join_seconds=lease,
-        last_epoch=policy.last_epoch,
-    )
-    runner.go(policy, folder / "measure.jsonl", {"measure": experiment.to_json()}, watch)
-    policy.raise_if_failed()
-    told = (f"measured on {experiment.cloud.provider} cloud", policy.left_out)
-    profile = policy.figures.profile(
-        instance_type,
-        store.script_hash(experiment.train_file),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "; ".join(filter(None, told)),
-    )
-    return profile, policy.fleet.dollars(time.time() - began)
-
-
-def replace_trials(experiment: Experiment, count: int) -> Experiment:
-    """Return the experiment with at least so many trials, for measuring."""
-    return experiment.model_copy(update={"trials": max(count, experiment.trials)})
-
-
 def remember(report: Report) -> None:
     """Keep what a run tells of the script's configurations, for later runs of the same script.
 
@@ -449,10 +377,3 @@ def remember(report: Report) -> None:
         hashed = store.script_hash(report.job.experiment.train_file)
         path = history.path_of(home.home() / "knowledge", hashed)
         history.append(path, history.rows(report))
-
-
-def keep_profile(profile: ScalingProfile) -> Path:
-    """Put a profile into this machine's store; returns where."""
-    path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
-    store.write(path, [profile])
-    return path

@@ -41,15 +41,12 @@ class StallWatch:
         """Take note of what was told and asked for; returns what sets the timer, if it must."""
         if math.isinf(self._rules.stall_factor):
             return []
-        match event:
-            case EpochDone() | TrialStarted():
-                self._note(event.session, event.at)
-            case RunResumed():  # what was told meanwhile was told to nobody
-                self._since = dict.fromkeys(self._since, event.at)
-            case TimerFired(name=name) if name == TIMER:
-                self._due = math.inf
-            case _:
-                pass
+        if isinstance(event, EpochDone | TrialStarted):
+            self._note(event.session, event.at)
+        elif isinstance(event, RunResumed):  # what was told meanwhile was told to nobody
+            self._since = dict.fromkeys(self._since, event.at)
+        elif isinstance(event, TimerFired) and event.name == TIMER:
+            self._due = math.inf
         fresh = [c.session for c in commands if isinstance(c, StartTrial | ExtendTrial)]
         self._since.update(dict.fromkeys(fresh, event.at))
         if math.isinf(self._due):
