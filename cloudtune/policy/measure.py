@@ -79,9 +79,8 @@ class MeasurePolicy:
 
     Up to `pack` trials share a GPU. A share at which a trial fails, or which the limits leave no
     room for, is left out with all narrower ones (`left_out` says so). Of whole GPUs a width is left
-    out at which every configuration tried failed, for want of memory or otherwise; and all above
-    one GPU where the workers of a trial don't train one model. How long a trial takes to start is
-    measured on whole GPUs alone.
+    out at which every configuration tried failed; and all above one GPU where the workers of a
+    trial don't train one model. How long a start takes is measured on whole GPUs alone.
 
     Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
     the first epoch, and then three times what the rest should take. Of the time and the money left
@@ -314,8 +313,7 @@ class MeasurePolicy:
 
     def _note_tick(self, at: float) -> Iterable[Command]:
         """End it while all can be given back within the limits, and what hangs at once."""
-        if (reached := self._limits.reached()) is not None:
-            self._run_out(reached)
+        self._run_out(self._limits.reached())
         return [*self._end_stalled(at), SetTimer("tick", at + self.brakes.tick)]
 
     def _end_stalled(self, at: float) -> Iterable[Command]:
@@ -332,8 +330,8 @@ class MeasurePolicy:
                 self.failed.append(Failed(session.trial, session.width, error))
                 yield StopTrial(name, stacks=True)
 
-    def _run_out(self, reason: EndReason) -> None:
-        if self._phase >= 0 and self.phases[self._phase] < 1:
+    def _run_out(self, reason: EndReason | None) -> None:
+        if reason is not None and self._phase >= 0 and self.phases[self._phase] < 1:
             self._leave_out(f"the {reason.value} was reached")
         self.ending = self.ending or reason
 
@@ -344,8 +342,8 @@ class MeasurePolicy:
 
         Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
         """
-        setup = max(0.0, event.at - first.asked_at - event.seconds)
-        work = Work(self.phases, first.width, event.seconds, setup)
+        setup = event.at - first.asked_at - event.seconds
+        work = Work(self.phases, first.width, event.seconds, max(0.0, setup))
         self._extend(event.at + 3 * work.seconds(self._epochs) + _SLACK_SECONDS)
         left = self._share * self._seconds_left(event.at)
         self._epochs = work.fitting(self._epochs, left)
@@ -363,7 +361,10 @@ class MeasurePolicy:
     def _has_time(self, width: Width, at: float) -> bool:
         """Whether the limits leave time for a width, as far as the widths before it tell."""
         known = [s for s in self._sessions.values() if s.counted]
-        return not known or known[-1].seconds_at(width, self._epochs) <= self._seconds_left(at)
+        if not known:
+            return True
+        nearest = min(known, key=lambda s: (s.width < width, abs(s.width - width)))
+        return nearest.seconds_at(width, self._epochs) <= self._seconds_left(at)
 
     # ---- decisions -----------------------------------------------------------------------
 
@@ -405,7 +406,7 @@ class MeasurePolicy:
 
     def _give_up(self, at: float) -> Iterable[Command]:
         first, others = self.failed[0], len(self.failed) - 1
-        more = f" (and {others} more)" if others else ""
+        more = f" (and {others} more)" * (others > 0)
         self._fail(f"every configuration that was tried failed: {first}{more}", first.traceback)
         return self._wind_down(at)
 
@@ -478,10 +479,10 @@ class MeasurePolicy:
 
     def _keep_what_there_is(self) -> None:
         """Count what was measured of a width that wasn't finished, where it is cut short."""
-        here = [s for s in self._sessions.values() if s.phase == self._phase and not s.counted]
-        if self.cut_short and not any(s.counted for s in self._sessions.values() if s in here):
+        here = [s for s in self._sessions.values() if s.phase == self._phase]
+        if self.cut_short and not any(s.counted for s in here):
             least = min(2, self._epochs)
-            self._summarise([s for s in here if s.width >= 1 and s.trained >= least])
+            self._summarise(s for s in here if s.width >= 1 and s.trained >= least)
 
     def _wind_down(self, at: float) -> Iterable[Command]:
         commands: list[Command] = []

@@ -41,18 +41,19 @@ class StallWatch:
         """Take note of what was told and asked for; returns what sets the timer, if it must."""
         if math.isinf(self._rules.stall_factor):
             return []
+        fresh = [c.session for c in commands if isinstance(c, StartTrial | ExtendTrial)]
         if isinstance(event, EpochDone | TrialStarted):
             self._note(event.session, event.at)
+            fresh.append(event.session)
         elif isinstance(event, RunResumed):  # what was told meanwhile was told to nobody
             self._since = dict.fromkeys(self._since, event.at)
         elif isinstance(event, TimerFired) and event.name == TIMER:
             self._due = math.inf
-        fresh = [c.session for c in commands if isinstance(c, StartTrial | ExtendTrial)]
         self._since.update(dict.fromkeys(fresh, event.at))
         if math.isinf(self._due):
             return self._timer(self._state.live.values())
-        trials = self._state.trials
-        return self._timer(trials[session.rpartition(".")[0]] for session in fresh)
+        told = map(self._state.current, fresh)
+        return self._timer(trial for trial in told if trial is not None)
 
     def end(self, sessions: SessionKeeper) -> list[Command]:
         """Return what ends the trials that have told nothing for too long."""

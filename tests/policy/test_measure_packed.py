@@ -214,7 +214,7 @@ def _is_start(command: object, width: float) -> bool:
     return isinstance(command, StartTrial) and command.width == width
 
 
-@pytest.mark.parametrize("limits", [Limits(deadline=122.0), Limits(budget=1.22)])
+@pytest.mark.parametrize("limits", [Limits(deadline=190.0), Limits(budget=1.9)])
 def test_limits_that_end_among_the_shares_keep_what_was_measured(limits: Limits) -> None:
     policy = measuring(limits=limits)
     entries = measure(policy)
