@@ -202,6 +202,7 @@ class Runner:
             storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
             seed=experiment.seed,
             compared=experiment.trial.sync != "trusted",
+            has_gpus=self._provider.has_gpus,
         )
 
     def _record(self) -> None:

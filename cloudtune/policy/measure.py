@@ -414,10 +414,8 @@ class MeasurePolicy:
         self._phase += 1
         self._tries = 0
         if self._phase == len(self.phases):
-            if not self.figures.epoch:
-                return self._give_up(at)
-            self.ending = EndReason.DONE
-            return self._wind_down(at)
+            self.ending = EndReason.DONE if self.figures.epoch else None
+            return self._wind_down(at) if self.ending else self._give_up(at)
         width = self.phases[self._phase]
         if self._alone and width > 1:
             return self._next_phase(at)

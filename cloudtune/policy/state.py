@@ -91,8 +91,7 @@ class RunState:
         zones: Sequence[str] = (),
     ) -> None:
         self.rentables = tuple(rentables)
-        self.widest: Width = math.inf
-        self.why_narrow = ""
+        self.widest, self.why_narrow = math.inf, ""
         self.max_instances = max_instances
         self.vcpu_quotas = dict(vcpu_quotas or {})
         self.metric = metric
@@ -116,8 +115,7 @@ class RunState:
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
-        self.disturbances = 0
-        self.shocks = 0
+        self.disturbances = self.shocks = 0
         self._by_offer = {each.offer: each for each in reversed(self.rentables)}
         self.free = FreeGpus({o: each.profile.epoch for o, each in self._by_offer.items()})
         self._followed: list[Rented] = []
@@ -272,8 +270,7 @@ class RunState:
                 self.fleet[event.intent].joined = True
                 self.backoff(self.fleet[event.intent].offer).no_shows = 0
             case NodeLost():
-                # The instance may bill on, so it has to be given back like any that is too much.
-                self.fleet[event.intent].surplus = True
+                self._give_up(self.fleet[event.intent], event.reason)
                 self._drop_sessions_on(event.intent, event.reason, noted)
             case InterruptionNotice():
                 self._note_notice(event)
@@ -380,13 +377,18 @@ class RunState:
             self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
 
     def _note_no_shows(self) -> None:
-        """Mark the instances that should have joined by now as surplus, to be given back."""
+        """Give up the instances that should have joined by now."""
         for rented in self.fleet.wanted():
             if not rented.joined and self.now > rented.requested_at + self.brakes.join:
-                rented.surplus = True
-                self.disturbances += 1
-                self.backoff(rented.offer).no_shows += 1
-                self.trouble = f"{rented.instance} never joined the cluster"
+                self._give_up(rented, f"{rented.instance} never joined the cluster")
+
+    def _give_up(self, rented: Rented, why: str) -> None:
+        """Have an instance be given back that is of no use, or never was: it may bill on."""
+        rented.surplus = True
+        if not rented.joined:
+            self.disturbances += 1
+            self.backoff(rented.offer).no_shows += 1
+            self.trouble = why
 
     def began_session(self, trial: TrialProgress) -> None:
         """Take note that the workers of a trial have been asked for."""
@@ -441,8 +443,7 @@ class RunState:
         if trial is None:
             return
         if trial.status == "stopping" and trial.after in OVER:
-            # It was over already; how it ended doesn't matter.
-            self._leave(trial, trial.after, noted)
+            self._leave(trial, trial.after, noted)  # it was over: how it ended doesn't matter
             return
         if refitted(self, trial, event):
             self._leave(trial, "waiting", noted)

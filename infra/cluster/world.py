@@ -117,7 +117,12 @@ class CloudWorld:
         self._remarks: set[str] = set()
         self._lease_end = math.inf
         self._agents = Agents(
-            head.rental.run, training, self._hear, self._note_lost, lambda: self._lease_end
+            head.rental.run,
+            training,
+            self._hear,
+            self._note_lost,
+            lambda: self._lease_end,
+            refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
         self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 

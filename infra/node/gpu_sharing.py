@@ -31,6 +31,8 @@ class NodeGpus:
 
     def __init__(self, count: int) -> None:
         found = gpus(os.environ.get(GPUS_VARIABLE))
+        self.lack = "" if len(found) >= count else f"{len(found)} of its {count} GPUs"
+        """What is there where there isn't what was asked for; empty where there is."""
         self._gpus = found[:count] if len(found) >= count else ()
         self._mps: MpsDaemons | None = None
         self._checked_at = 0.0

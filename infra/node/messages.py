@@ -22,6 +22,8 @@ class Training:
     seed: int
     compared: bool = True
     """Whether the workers of a trial are to be found out that don't train one model."""
+    has_gpus: bool = False
+    """Whether its nodes have the GPUs that are said of them, or else are of no use."""
 
 
 @dataclass(frozen=True)

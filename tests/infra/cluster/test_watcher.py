@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloudtune.events import LaunchFailed, RefusalKind
+from cloudtune.events import LaunchFailed, NodeLost, RefusalKind
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import watcher as watching
 from cloudtune.infra.cluster.node_provider import Journal, Note
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """Return what a controller hears that waits for i000, and finds that note in the journal."""
+    watcher, told = waiting(note, folder, monkeypatch)
+    watcher._look()
+    return told
+
+
+def waiting(
+    note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Watcher, list[Event]]:
+    """Return who waits for i000, with that note in the journal, and what will be told."""
     journal = Journal(folder / "provider.jsonl")
     journal.write(dataclasses.replace(note, intent="i000"))
     head = SimpleNamespace(
@@ -43,8 +52,19 @@ def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[E
     monkeypatch.setattr(watching, "ray", SimpleNamespace(nodes=list))
     watcher = Watcher(cast("Any", ec2), cast("Any", head), 0.0, emit, lambda *_, **__: False)
     watcher.expect("i000")
-    watcher._look()
-    return told
+    return watcher, told
+
+
+def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher, told = waiting(Note(1.0, "asked", ""), tmp_path, monkeypatch)
+    watcher.expect("i001", "i-1")
+    watcher.note_lost("i-1", "its agent is gone")
+    assert told == [], "another agent may take its place"
+    for _ in range(2):
+        watcher.refuse("i-1", "i-1 shows 3 of its 4 GPUs: of no use")
+    assert told == [NodeLost(5.0, "i001", "i-1 shows 3 of its 4 GPUs: of no use")]
 
 
 @pytest.mark.parametrize(
