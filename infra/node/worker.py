@@ -192,9 +192,10 @@ def failure_of(error: BaseException, world_size: int) -> Failure:
     names = {base.__name__ for each in _chain(error) for base in type(each).__mro__}
     broken = "DistError" in names or any(word in text for text in texts for word in _NO_PEER)
     told = "".join(traceback.format_exception(error))
-    unsynced = any(isinstance(each, NotOneModelError) for each in _chain(error))
-    peer = world_size > 1 and broken and not memory and not unsynced
-    return Failure(line, told, memory, peer, unsynced)
+    several = next((each for each in _chain(error) if isinstance(each, NotOneModelError)), None)
+    if several is not None:
+        return Failure(str(several), told, unsynced=True)
+    return Failure(line, told, memory, peer=world_size > 1 and broken and not memory)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
