@@ -64,9 +64,13 @@ class ExtendTrial:
 
 @dataclass(frozen=True)
 class StopTrial:
-    """End a session's workers; its last checkpoint stays."""
+    """End a session's workers; its last checkpoint stays.
+
+    With `stacks` each worker writes to its log where it is, before it ends.
+    """
 
     session: str
+    stacks: bool = False
 
 
 @dataclass(frozen=True)

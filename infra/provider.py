@@ -168,6 +168,11 @@ class Provider(Protocol):
         """Whether training takes there what a table says, for want of real GPUs."""
         ...
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether instances have the GPUs of their types; one that lacks any is then refused."""
+        ...
+
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return the instance types that an experiment may name or be derived from, by name."""
         ...

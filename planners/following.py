@@ -171,7 +171,7 @@ class Itinerary:
     def fits(self, trial: TrialProgress) -> bool:
         """Whether a trial has the width that its offer has in this stage."""
         group = self.stage_plan.group(trial.offer) if trial.offer else None
-        return group is not None and max(group.width, trial.min_width) == trial.width
+        return group is not None and trial.width_for(group.width) == trial.width
 
 
 class Schedule(Protocol):
@@ -262,9 +262,9 @@ class PlannedStages:
         if all(piece.instance in usable for piece in trial.placement):
             return False
         widths = {
-            max(group.width, trial.min_width)
+            trial.width_for(group.width)
             for group in self.itinerary.groups(view)
-            if view.fits(max(group.width, trial.min_width), group.offer)
+            if view.fits(trial.width_for(group.width), group.offer)
         }
         return bool(widths) and trial.width not in widths
 
@@ -327,7 +327,7 @@ class PlannedStages:
         staying = Counter(
             piece.instance
             for trial in it.known(view)
-            if trial.live and (it.fits(trial) or not self._planned_widths)
+            if trial.live and (trial.unsaved or it.fits(trial) or not self._planned_widths)
             for piece in trial.placement
         )
         for offer, count in view.held.items():
@@ -339,7 +339,10 @@ class PlannedStages:
             yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
 
     def _movers(self, view: View) -> Iterator[TrialId]:
-        """Yield trials that can't train on where they are; a group keeps no more than it takes."""
+        """Yield trials that can't train on where they are; a group keeps no more than it takes.
+
+        Never one that has saved nothing: started anew, it would train all its epochs again.
+        """
         it = self.itinerary
         usable = {r.instance for r in view.fleet.usable()} - it.leaving
         room = Counter({group.offer: group.trials for group in it.stage_plan.groups})
@@ -351,7 +354,7 @@ class PlannedStages:
                 stays = (
                     stays and it.fits(trial) and trial.offer is not None and room[trial.offer] > 0
                 )
-            if not stays:
+            if not stays and not trial.unsaved:
                 yield trial.id
             elif trial.offer is not None:
                 room[trial.offer] -= 1

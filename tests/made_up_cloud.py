@@ -71,6 +71,7 @@ class Moon:
     name: str = "moon"
     asks_first: str = "the Moon"
     paced: bool = False
+    has_gpus: bool = False
     rented: dict[str, Instance] = field(default_factory=dict)
 
     def known_types(self) -> Mapping[str, InstanceType]:

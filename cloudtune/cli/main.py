@@ -104,8 +104,8 @@ def simulate(
     that `cloudtune simulate --curves FILE --help` shows.
     """
     from cloudtune.display.report_screen import show_report
+    from cloudtune.jobs.report import simulate as simulate_job
     from cloudtune.jobs.report import to_json
-    from cloudtune.jobs.simulate import simulate as simulate_job
 
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     problem = load_problem(wanted, profile)

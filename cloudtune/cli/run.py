@@ -22,9 +22,8 @@ from cloudtune.cli.options import (
     planning_options,
 )
 from cloudtune.cli.plan import plan_or_forced, show_infeasible, show_planned
-from cloudtune.cli.profile import confirm_rental, limits_left, measure_watch
+from cloudtune.cli.profile import confirm_rental, keep, limits_left, measure_watch
 from cloudtune.display.plan_screen import show_saved
-from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
     from cloudtune.jobs.stages import Problem
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
+
+_PROFILE_SHARE = 0.25
+"""Of what is left of the limits, what a run would measure its script in, if two epochs allow."""
 
 
 @click.command()
@@ -152,17 +154,18 @@ def _run_planned(saved: Job, began: float, *, pace: bool, force: bool, yes: bool
 def _profile_first(
     wanted: Experiment, began: float, *, pace: bool
 ) -> tuple[list[ScalingProfile], float]:
-    from cloudtune.jobs import runner
+    from cloudtune.jobs import measuring
 
     console().print("No profile of this script yet: measuring it first, within the same limits.")
     profiles, spent = [], 0.0
     for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = limits_left(limits_of(wanted), spent, time.time() - began)
-        found, cost = runner.measure(wanted, name, measure_watch(), pace=pace, limits=limits)
-        runner.keep_profile(found)
-        profiles.append(found)
-        spent += cost
-        show_profile(console(), found)
+        found = measuring.measure(
+            wanted, name, measure_watch(), pace=pace, limits=limits, share=_PROFILE_SHARE
+        )
+        profiles.append(found.profile)
+        spent += found.dollars
+        keep(found)
     console().print(f"Measured for {format_dollars(spent)}.")
     return profiles, spent
 

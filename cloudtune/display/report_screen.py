@@ -113,6 +113,13 @@ def _show_facts(out: Console, report: Report) -> None:
             "This run goes on, or its controller died: time and cost are those known at its last "
             "record. `cloudtune status` shows what is alive."
         )
+    if report.policy.state.why_narrow:
+        out.print(
+            "Trials had one GPU each from then on, as the workers of one on several didn't train "
+            f"one model: {report.policy.state.why_narrow}. Give the model to prepare_model, or to "
+            "DistributedDataParallel.",
+            markup=False,
+        )
     target = report.policy.target
     if target is not None:
         at = report.target_at

@@ -138,7 +138,13 @@ class RunScreen:
 
     def _tell_failure(self, event: TrialFailed) -> None:
         trial = self._policy.trials[_trial(event.session)]
-        if event.out_of_memory and trial.status != "failed":
+        if event.unsynced and trial.status != "failed":
+            self._say(
+                event.at,
+                f"the workers of {trial.id} don't train one model: {event.error}; from now on each "
+                "trial has one GPU",
+            )
+        elif event.out_of_memory and trial.status != "failed":
             share = gpus_text(trial.min_width)
             self._say(event.at, f"{trial.id} ran out of memory; goes on with {share} or more")
         else:
@@ -312,6 +318,10 @@ def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
                 lines.append("joined the cluster")
             case InstanceGone():
                 lines.append("returned")
+            case TrialFailed():
+                lines.append(f"{_trial(event.session)} failed: {event.error}")
+            case TrialLost():
+                lines.append(f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:
                 pass
         starts = [c for c in commands if isinstance(c, StartTrial)]

@@ -12,7 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.engine.accounting import accounted
-from cloudtune.engine.ledger import DAMAGED, read_entries
+from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.figures import RungReport, figures, rung_reports
@@ -179,6 +181,15 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
         figures=figures(policy),
         kept=None if policy.best is None else policy.best.checkpoint,
     )
+
+
+def simulate(job: Job) -> Report:
+    """Return the report of a job played in virtual time, with made-up learning curves."""
+    metric, seed = job.experiment.metric, job.experiment.seed
+    world = SimWorld(job.rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
+    ledger = MemoryLedger()
+    run(job.policy(), world, ledger)
+    return build(job, tuple(ledger.entries))
 
 
 def _stages(policy: RunPolicy, itinerary: Itinerary, end: float) -> Sequence[StageReport]:

@@ -22,17 +22,10 @@ from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.provider import calls_to, ids, provider_named
 from cloudtune.jobs import control, home
-from cloudtune.jobs.job import charges_of, job_of_ledger, trials
-from cloudtune.jobs.planning import (
-    LEASE_GRACE_SECONDS,
-    catalog_of,
-    join_seconds,
-    longest,
-    markets_of,
-)
+from cloudtune.jobs.job import job_of_ledger
+from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.plan import Limits
 from cloudtune.policy.base import Policy
-from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
 from cloudtune.train.storage import StorageError, try_storage
 
@@ -50,7 +43,6 @@ if TYPE_CHECKING:
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.report import Report
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.scaling import ScalingProfile
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
@@ -65,8 +57,6 @@ class Controlled(Policy, Protocol):
 
 LEDGER = "ledger.jsonl"
 SCREEN_LOG = "screen.log"
-PROFILE_SECONDS = 900.0
-"""What measuring may take on one instance type, so many times for so many trials on a GPU."""
 
 
 def check_script(experiment: Experiment) -> None:
@@ -261,10 +251,12 @@ class Runner:
             max_epoch=self.last_epoch,
             storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
             seed=experiment.seed,
+            compared=experiment.trial.sync != "trusted",
+            has_gpus=self._provider.has_gpus,
         )
 
 
-def _where(experiment: Experiment) -> dict[str, str]:
+def where_of(experiment: Experiment) -> dict[str, str]:
     """Return what is noted of where a run rents, so that `gc` finds it without its ledger."""
     return {"provider": experiment.cloud.provider, "region": experiment.cloud.region}
 
@@ -299,7 +291,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
     check_storage(job.experiment)
     cloud = open_cloud(job.experiment, pace=job.paced)
     folder = home.new_run(job.experiment.name)
-    with control.driving(folder, _where(job.experiment)):
+    with control.driving(folder, where_of(job.experiment)):
         limits = bounded(job)
         job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
         policy = job.policy()
@@ -340,7 +332,7 @@ def resume_job(folder: Path, watching: Callable[[str, RunPolicy], Watch]) -> End
     """
     ledger = folder / LEDGER
     job = job_of_run(folder)
-    with control.driving(folder, _where(job.experiment)):
+    with control.driving(folder, where_of(job.experiment)):
         policy = job.policy()
         left = replayed(policy, read_entries(ledger))
         if left.ended:
@@ -374,78 +366,6 @@ def bounded(job: Job) -> Limits:
     return Limits(deadline, budget)
 
 
-def measure(
-    experiment: Experiment,
-    instance_type: str,
-    watch: Watch,
-    *,
-    pace: bool,
-    limits: Limits,
-    epochs: int = 4,
-    pack: int = 1,
-) -> tuple[ScalingProfile, float]:
-    """Measure an experiment's script on one instance; returns the profile and its dollars.
-
-    Up to `pack` trials share a GPU.
-
-    Raises:
-        CloudtuneError: it couldn't be measured; the message says why.
-        NoCapacityError: the cloud has no such instance now.
-    """
-    began = time.time()
-    longest = PROFILE_SECONDS * pack  # as much slower are its epochs, at the worst
-    limits = Limits(min(limits.deadline or longest, longest), limits.budget)
-    market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
-    offer = catalog_of(experiment, (market,)).offer(instance_type, market)
-    policy = MeasurePolicy(
-        trials=trials(replace_trials(experiment, max(offer.gpus, 1) * pack)),
-        offer=offer,
-        limits=limits,
-        epochs=epochs,
-        pack=pack,
-        charges=charges_of(experiment),
-    )
-    check_storage(experiment)
-    cloud = open_cloud(experiment, pace=pace)
-    folder = home.new_run(f"{experiment.name}-profile")
-    lease = (limits.deadline or 0.0) + LEASE_GRACE_SECONDS
-    runner = Runner(
-        folder=folder,
-        experiment=experiment,
-        offers=(offer,),
-        cloud=cloud,
-        began=began,
-        lease_seconds=lease,
-        lease_end=began + lease,
-        join_seconds=lease,
-        last_epoch=policy.last_epoch,
-    )
-    with control.driving(folder, _where(experiment)):
-        header = {"measure": experiment.to_json()}
-        swept = runner.go(policy, folder / "measure.jsonl", header, watch)
-    try:
-        policy.raise_if_failed()
-    except CloudtuneError as error:
-        raise (swept.unconfirmed or error) from error
-    told = (f"measured on {experiment.cloud.provider} cloud", policy.left_out)
-    profile = policy.figures.profile(
-        instance_type,
-        store.script_hash(experiment.train_file),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "; ".join(filter(None, told)),
-    )
-    if swept.unconfirmed is not None:
-        kept = keep_profile(profile)
-        text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in {kept}"
-        raise CleanupError(text, swept.unconfirmed.instance_ids)
-    return profile, policy.fleet.dollars(time.time() - began)
-
-
-def replace_trials(experiment: Experiment, count: int) -> Experiment:
-    """Return the experiment with at least so many trials, for measuring."""
-    return experiment.model_copy(update={"trials": max(count, experiment.trials)})
-
-
 def remember(report: Report) -> None:
     """Keep what a run tells of the script's configurations, for later runs of the same script.
 
@@ -457,10 +377,3 @@ def remember(report: Report) -> None:
         hashed = store.script_hash(report.job.experiment.train_file)
         path = history.path_of(home.home() / "knowledge", hashed)
         history.append(path, history.rows(report))
-
-
-def keep_profile(profile: ScalingProfile) -> Path:
-    """Put a profile into this machine's store; returns where."""
-    path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
-    store.write(path, [profile])
-    return path

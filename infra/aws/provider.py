@@ -63,6 +63,7 @@ class Aws(Ec2Speaking):
     name = "aws"
     asks_first = "AWS"
     paced = False
+    has_gpus = True
 
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return every accelerated type of the price table."""

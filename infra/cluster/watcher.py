@@ -212,10 +212,17 @@ class Watcher:
         for intent in found:
             self._lose(intent, reason)
 
-    def _lose(self, intent: str, reason: str) -> None:
+    def refuse(self, instance: str, reason: str) -> None:
+        """Tell of an instance that has come, and is of no use."""
+        with self._lock:
+            found = [name for name, it in self._intents.items() if it.instance == instance]
+        for intent in found:
+            self._lose(intent, reason, before_joining=True)
+
+    def _lose(self, intent: str, reason: str, *, before_joining: bool = False) -> None:
         with self._lock:
             watched = self._intents[intent]
-            if watched.lost or watched.over or not watched.joined:
+            if watched.lost or watched.over or not (watched.joined or before_joining):
                 return
             watched.lost = True
         self._emit(lambda at: NodeLost(at, intent, reason))

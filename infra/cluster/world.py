@@ -118,7 +118,12 @@ class CloudWorld:
         self._remarks: set[str] = set()
         self._lease_end = math.inf
         self._agents = Agents(
-            head.rental.run, training, self._hear, self._note_lost, lambda: self._lease_end
+            head.rental.run,
+            training,
+            self._hear,
+            self._note_lost,
+            lambda: self._lease_end,
+            refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
         self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
@@ -392,7 +397,7 @@ class CloudWorld:
             case StopTrial():
                 # One that was gone when the run was taken over is told to be lost: nothing is left.
                 if command.session in self._sessions:
-                    self._sessions[command.session].stop()
+                    self._sessions[command.session].stop(stacks=command.stacks)
             case SetTimer():
                 self._timers[command.name] = command.at
             case EndRun():

@@ -73,6 +73,7 @@ class Emulated(OnThisMachine):
     name = "emulated"
     folder = "emulator"
     paced = True
+    has_gpus = False
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         """Return the types that an experiment names, patterns resolved."""

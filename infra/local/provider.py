@@ -27,6 +27,7 @@ class ThisMachine(OnThisMachine):
     name = "local"
     folder = "local"
     paced = False
+    has_gpus = False  # where it has any, its instance type is made from them
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         """Return this machine, with as many slots as the experiment says."""

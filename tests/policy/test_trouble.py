@@ -128,6 +128,20 @@ def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
     assert said == (StopTrial("t00.1"),), "one trial needs no second instance"
 
 
+def test_a_node_that_is_of_no_use_goes_back_and_no_more_than_three_are_tried() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number in range(3):
+        intent, at = f"i00{number}", 10.0 * number
+        policy.handle(InstanceLaunched(at + 1.0, intent, f"i-{number}", at + 1.0))
+        said = policy.handle(NodeLost(at + 5.0, intent, f"i-{number} shows 3 of its 4 GPUs"))
+        assert Release(intent) in said
+        assert launches_of(said) == ([] if number == 2 else [launch(f"i00{number + 1}")])
+        policy.handle(InstanceGone(at + 6.0, intent, at + 6.0, "released"))
+    assert policy.ending is EndReason.FAILED
+    assert policy.trouble == "i-2 shows 3 of its 4 GPUs"
+
+
 def test_a_lost_trial_goes_on_from_its_last_checkpoint() -> None:
     policy = scripted(staged((1, 0, 4, 1, 4.0)))
     begun(policy, "i000")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import LaunchFailed, RefusalKind
+from cloudtune.events import LaunchFailed, NodeLost, RefusalKind
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import watcher as watching
 from cloudtune.infra.cluster.node_provider import Journal, Note
@@ -56,6 +56,21 @@ def watcher_of(
     watcher = Watcher(cast("Any", ec2), cast("Any", head), 0.0, emit, lambda *_, **__: False)
     watcher.expect("i000")
     return watcher
+
+
+def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Event] = []
+    journal = Journal(tmp_path / "provider.jsonl")
+    journal.write(dataclasses.replace(Note(1.0, "asked", ""), intent="i000"))
+    watcher = watcher_of(journal, tmp_path, told, monkeypatch)
+    watcher.expect("i001", "i-1")
+    watcher.note_lost("i-1", "its agent is gone")
+    assert told == [], "another agent may take its place"
+    for _ in range(2):
+        watcher.refuse("i-1", "i-1 shows 3 of its 4 GPUs: of no use")
+    assert told == [NodeLost(5.0, "i001", "i-1 shows 3 of its 4 GPUs: of no use")]
 
 
 @pytest.mark.parametrize(
