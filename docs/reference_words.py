@@ -55,15 +55,16 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "trial.sync": (
         (
             "what to do where the workers of a trial on several GPUs don't train one model, as no "
-            "gradients are exchanged, or the parameters differ: `checked` finds that in the trial's "
-            "first epoch and goes on with one GPU a trial, `required` ends the run, `trusted` doesn't "
-            "look (for scripts that exchange them rarely, or past torch.distributed)"
+            "gradients are exchanged, or the parameters differ: `checked` finds that in the "
+            "trial's first epoch and goes on with one GPU a trial, `required` ends the run, "
+            "`trusted` doesn't look (for scripts that exchange them rarely, or past "
+            "torch.distributed)"
         ),
     ),
     "trial.stall.factor": (
         (
-            "a trial that reports nothing for so many times as long as its epoch should take is ended, "
-            "with the stack of each of its workers in its log; the run goes on"
+            "a trial that reports nothing for so many times as long as its epoch should take is "
+            "ended, with the stack of each of its workers in its log; the run goes on"
         ),
     ),
     "trial.stall.least": ("... but not before so long",),
