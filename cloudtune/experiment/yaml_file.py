@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
@@ -105,6 +106,8 @@ def _compose(text: str, source: str) -> Node | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if len(text) > 2 * _MAX_VALUES:  # no value is shorter, with what parts it from others
+                _refuse_many(text, source)
             node: Node | None = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
         raise ExperimentError(_malformed(error, source)) from None
@@ -116,6 +119,24 @@ def _compose(text: str, source: str) -> Node | None:
     except (YAMLError, ValueError, OverflowError) as error:
         raise ExperimentError(f"{source}: malformed YAML: {error}") from None
     return node
+
+
+def _refuse_many(text: str, source: str) -> None:
+    """Pass if the file has no more values than an experiment may have.
+
+    Before anything is made of them: of a great file that alone takes minutes.
+
+    Raises:
+        ExperimentError: it has more.
+    """
+    events = YAML(typ="safe", pure=True).parse(text)
+    values = (event for event in events if isinstance(event, ScalarEvent))
+    for number, value in enumerate(values, start=1):
+        if number > 2 * _MAX_VALUES:  # names of fields included
+            raise ExperimentError(
+                f"{source}:{value.start_mark.line + 1}: more than {_MAX_VALUES} values; shorten "
+                "the file"
+            )
 
 
 def _malformed(error: MarkedYAMLError, source: str) -> str:
