@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.plan import Group, Plan
-    from cloudtune.planners.base import Objective, Planner, PlanRequest
+    from cloudtune.planners.base import Planner, PlanRequest
+    from cloudtune.plan import Objective
     from tests.planners.brute_force import Priced
 
 EQUAL = 1e-9

@@ -265,11 +265,18 @@ def drawn(number: int) -> Job | None:
 def _ends(job: Job) -> tuple[float, float] | None:
     """Return the seconds and dollars of the fastest plan; None where there is none."""
     try:
-        plan_stages(job.strategy, replace(job.context, limits=Limits(1.0, None)), job.brakes,
-                    trials=job.trials)
+        plan_stages(
+            job.strategy,
+            replace(job.context, limits=Limits(1.0, None)),
+            job.brakes,
+            trials=job.trials,
+        )
     except InfeasibleError as error:
-        return None if error.fastest is None else (
-            error.fastest.estimate.seconds, error.fastest.estimate.dollars)
+        return (
+            None
+            if error.fastest is None
+            else (error.fastest.estimate.seconds, error.fastest.estimate.dollars)
+        )
     raise AssertionError("no job is done in a second")
 
 

@@ -12,8 +12,8 @@ from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.selection import refuse, with_gap
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Plan
-    from cloudtune.planners.base import Objective, PlanRequest
+    from cloudtune.plan import Objective, Plan
+    from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.search import Found, Search
 
 

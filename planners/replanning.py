@@ -9,23 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cloudtune.plan import Limits, Stage
+from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Rentable
-    from cloudtune.planners.base import Planner
+    from cloudtune.plan import Rentable, Stage
     from cloudtune.planners.following import Itinerary
     from cloudtune.planners.reserve import Reserve
     from cloudtune.strategies.base import StagedStrategy, View
     from cloudtune.strategies.seer_barrier import SeerBarrier
-    from cloudtune.trial import TrialId
+    from cloudtune.trial import TrialId, Width
 
 _EXACT = ExactPlanner()
 
@@ -57,24 +56,36 @@ def request_for_rest(
         rentables=_rentables_for(view, reserve, trials, barred),
         limits=limits_left(view, reserve),
         max_instances=plan.max_instances,
-        fleet=_held(view, itinerary, trials),
+        fleet=_held(view, trials),
         charges=plan.charges,
         vcpu_quotas=plan.vcpu_quotas,
     )
 
 
-def _held(view: View, itinerary: Itinerary, trials: Sequence[TrialId]) -> tuple[Live, ...]:
+def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     """Return the instances that are to stay, with their ages in seconds.
 
     An instance carries the width of these trials only if every trial sits on GPUs. If some are
     parked to let others train, the plan mustn't count on anybody to train on where it is.
     """
-    settled = all(name in view.trials and view.trials[name].live for name in trials)
+    known = [view.trials[name] for name in trials if name in view.trials]
+    settled = len(known) == len(trials) and all(trial.live for trial in known)
+    widths: dict[Offer, set[Width]] = {}
+    for trial in known if settled else ():
+        if trial.offer is not None:
+            widths.setdefault(trial.offer, set()).add(trial.width)
     ages: dict[Offer, list[float]] = {}
     for rented in view.fleet.wanted():
         ages.setdefault(rented.offer, []).append(max(0.0, view.now - rented.began_at))
-    widths = {group.offer: group.width for group in itinerary.stage_plan.groups if settled}
-    return tuple(Live(o, tuple(sorted(each)), widths.get(o)) for o, each in ages.items())
+    return tuple(
+        Live(offer, tuple(sorted(each)), _only(widths.get(offer, set())))
+        for offer, each in ages.items()
+    )
+
+
+def _only(widths: Collection[Width]) -> Width | None:
+    """Return the one width that there is; None where there is none, or several."""
+    return next(iter(widths)) if len(widths) == 1 else None
 
 
 def _rentables_for(
@@ -87,58 +98,6 @@ def _rentables_for(
         if most > 0:
             found.append(replace(view.corrected(rentable, trials), most=most))
     return tuple(found)
-
-
-class Replanner:
-    """Plans anew when the cloud refuses an offer of the plan, or takes an instance back.
-
-    If no plan for the rest keeps the limits, the run keeps the plan that it has, and refused offers
-    are asked for again after a while.
-    """
-
-    def __init__(self, planner: Planner, reserve: Reserve) -> None:
-        self._planner = planner
-        self._reserve = reserve
-        self._shocks = 0
-
-    def react(self, view: View, itinerary: Itinerary) -> None:
-        """Follow another plan for the rest, if what is missing can't be had by this one."""
-        if view.shocks == self._shocks:
-            return  # solving takes long: nothing but a shock is worth another plan
-        self._shocks = view.shocks
-        members = itinerary.under_way(view)
-        refused = any(map(view.avoided, itinerary.missing(view)))
-        if not members or not (refused or self._late(view, itinerary)):
-            return
-        request = request_for_rest(
-            view,
-            itinerary,
-            self._reserve,
-            work=_work_left(view, itinerary, members),
-            trials=members,
-            barred=view.avoided,
-        )
-        try:
-            found = self._planner.plan(request)
-        except InfeasibleError:
-            return
-        itinerary.splice(found, itinerary.stage, view)
-        itinerary.stage_began[-1] = view.now
-
-    def _late(self, view: View, itinerary: Itinerary) -> bool:
-        """Whether the rest of the present plan, begun now, would miss the deadline."""
-        deadline = limits_left(view, self._reserve).deadline
-        rest = itinerary.plan.stages[itinerary.stage :]
-        return deadline is not None and sum(stage.seconds for stage in rest) > deadline
-
-
-def _work_left(view: View, itinerary: Itinerary, members: Sequence[TrialId]) -> tuple[Stage, ...]:
-    """Return the stages that are left; the present one from the epoch of its slowest trial."""
-    later = tuple(stage.stage for stage in itinerary.plan.stages[itinerary.stage + 1 :])
-    rung = itinerary.stage_plan.stage.end_epoch
-    first = min(view.trials[name].epoch if name in view.trials else 0 for name in members)
-    trials = max(len(members), later[0].trials if later else 0)
-    return (Stage(trials, min(first, rung - 1), rung), *later)
 
 
 class HalvingSchedule:

@@ -25,6 +25,7 @@ from cloudtune.commands import (
     EndRun,
     ExtendTrial,
     Launch,
+    PlanAnew,
     Release,
     SetTimer,
     StartTrial,
@@ -388,6 +389,8 @@ class CloudWorld:
                     self._sessions[command.session].stop()
             case SetTimer():
                 self._timers[command.name] = command.at
+            case PlanAnew():
+                pass  # it is on record, and nothing is to be done
             case EndRun():
                 self._ended = True
             case _:
