@@ -79,10 +79,10 @@ class SetTimer:
 
 @dataclass(frozen=True)
 class PlanAnew:
-    """The rest of the run goes by another plan from stage `stage` (from 0) on; nothing to carry out.
+    """The rest of the run goes by another plan, from stage `stage` (from 0) on.
 
-    What has changed (`why`), what is done from now on (`plan`), and when the run is to end by that,
-    in run seconds, at which bill.
+    Nothing is to be carried out. What has changed (`why`), what is done from now on (`plan`), and
+    when the run is to end by that, in run seconds, at which bill.
     """
 
     stage: int

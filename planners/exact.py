@@ -42,21 +42,32 @@ class ExactPlanner:
         Raises:
             InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
         """
+        plan = self.within(request)
+        if plan is not None:
+            return plan
+        search = search_of(request)
+        fastest, cheapest = (
+            None if end is None else self._priced(request, end) for end in ends(search)
+        )
+        raise refuse(request, fastest, cheapest)
+
+    def within(self, request: PlanRequest) -> Plan | None:
+        """Return the best plan within the limits; None where there is none, and no account of why.
+
+        That account takes two more searches, without limits.
+        """
         search, limits = search_of(request), request.limits
         for _ in range(_ROUNDINGS):
             found = search.best(limits, request.objective)
             if found is None:
-                break
+                return None
             plan = self._priced(request, found)
             if request.limits.admit(plan.estimate) or limits.budget is None:
                 return plan
             # Rounded up to whole seconds the bill is too high: search for one with that to spare.
             excess = plan.estimate.dollars - found.dollars
             limits = replace(limits, budget=limits.budget - excess)
-        fastest, cheapest = (
-            None if end is None else self._priced(request, end) for end in ends(search)
-        )
-        raise refuse(request, fastest, cheapest)
+        return None
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.

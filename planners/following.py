@@ -6,8 +6,8 @@ allocator's widths on the plan's instances.
 
 A stage ends when all its trials have reached the rung or failed. Then the schedule says who goes
 on, the instances that the next stage doesn't need are emptied, and whoever has another width there
-stops and starts anew. Where the cloud refuses an offer of the plan, or takes an instance back, the
-rest may be planned anew (`reacting.Replanner`).
+stops and starts anew. Where the world isn't what the plan says, the rest may be planned anew
+(`reacting.Replanner`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class Itinerary:
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.replanned = 0
         self.planned_at = 0.0
-        self.restless = False  # an epoch has told that the rest should be looked at
-        self.heard: dict[TrialId, float] = {}  # when each trial told of its last epoch
+        self.stuck = False  # nothing of the stage can be had, and no other plan either
+        self.restless = False  # an epoch has told that the rest is to be looked at
+        self.heard: dict[TrialId, float] = {}  # when each told of its last epoch
         self.changes: list[tuple[float, PlanAnew]] = []
         self.untold: list[PlanAnew] = []
         self.leaving: frozenset[str] = frozenset()
@@ -124,25 +125,6 @@ class Itinerary:
         self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later), estimate=estimate)
         self.planned_at = view.now
         self.replanned += 1
-
-    def splice_stage(self, rest: Plan, view: View) -> None:
-        """Put a plan that begins now in the midst of the present stage.
-
-        What the stage has taken so far counts to it, as far as its plan went.
-        """
-        old, gone = self.stage_plan, view.now - self.stage_began[-1]
-        share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
-        self.splice(rest, self.stage, view)
-        new = self.stage_plan
-        begun = replace(
-            new,
-            stage=replace(new.stage, start_epoch=old.stage.start_epoch),
-            begin=self.stage_began[-1],
-            seconds=gone + new.seconds,
-            dollars=share * old.dollars + new.dollars,
-        )
-        stages = (*self.plan.stages[: self.stage], begun, *self.plan.stages[self.stage + 1 :])
-        self.plan = replace(self.plan, stages=stages)
 
     def tell(self) -> list[PlanAnew]:
         """Return the changes of the plan that aren't on record yet."""
@@ -260,6 +242,7 @@ class PlannedStages:
     ) -> None:
         self.name = schedule.name
         self.itinerary = itinerary
+        itinerary.stuck = reacting is None
         self.reason: EndReason | None = None
         self._schedule = schedule
         self._reacting = reacting
@@ -483,6 +466,12 @@ class PlannedFleet:
         it = self._itinerary
         wanted = it.needed(view)
         return wanted & Counter(view.held) if it.held_back(view) else wanted
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return all that can be rented, as long as another plan is to be had; else the stage's."""
+        if self._itinerary.stuck:
+            return tuple(group.offer for group in self._itinerary.stage_plan.groups)
+        return tuple(each.offer for each in view.rentables)
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
         """Whether a group of the stage could train a trial on so many instances."""

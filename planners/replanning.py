@@ -6,26 +6,36 @@ money that are left, and the offers without those that the cloud refuses.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
-from cloudtune.plan import Limits
+from cloudtune.placement import slots
+from cloudtune.plan import Estimate, Limits, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
+from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.explore import explore
+from cloudtune.planners.explore import explore, plan_within
+from cloudtune.progress import OVER
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Rentable, Stage
+    from cloudtune.plan import Group, Plan, Rentable
+    from cloudtune.planners.base import Planner
     from cloudtune.planners.following import Itinerary
     from cloudtune.planners.reserve import Reserve
     from cloudtune.strategies.base import StagedStrategy, View
     from cloudtune.strategies.seer_barrier import SeerBarrier
     from cloudtune.trial import TrialId, Width
 
+Place: TypeAlias = "tuple[Offer, Width]"
+NOISE = 0.05
+"""The share by which figures must differ from what was expected to say anything."""
+LATE = 1.25
+"""An instance that takes so many times as long as expected to join is looked at again."""
 _EXACT = ExactPlanner()
 
 
@@ -97,6 +107,255 @@ def _rentables_for(
         most = view.held.get(rentable.offer, 0) if barred(rentable.offer) else rentable.most
         if most > 0:
             found.append(replace(view.corrected(rentable, trials), most=most))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class GoingOn:
+    """What the present plan's rest comes to from now on, at realised figures."""
+
+    plan: Plan
+    wait: float
+    within: bool
+
+    @property
+    def estimate(self) -> Estimate:
+        """Seconds from now to the end of training, and dollars, the wait included."""
+        stages = sum(stage.seconds for stage in self.plan.stages)
+        return Estimate(self.wait + stages, self.plan.estimate.dollars)
+
+
+class Rest:
+    """One look at what is left of a run: its work, what going on comes to, what else there is.
+
+    `training` are the trials that still have to train in the present stage, `members` with those
+    that wait at its rung; `fresh` says that none has trained in it yet. `refused`: something of the
+    stage can't be had just now; `out_of_reach`: nothing of what is missing can be had at all.
+    """
+
+    def __init__(
+        self, view: View, itinerary: Itinerary, planner: Planner, reserve: Reserve
+    ) -> None:
+        self.view = view
+        self.it = itinerary
+        self.planner = planner
+        self.reserve = reserve
+        self.tight = replace(reserve, share=reserve.share / 2)
+        """What going on must leave of the limits, and a plan in need."""
+        self.training = tuple(itinerary.under_way(view))
+        missing = itinerary.missing(view)
+        self.refused = any(map(view.avoided, missing))
+        self.out_of_reach = bool(missing) and all(map(view.refused, missing))
+        self.fresh = all(
+            name not in view.trials or view.trials[name].epoch == self._first
+            for name in self.training
+        )
+
+    # ---- the work that is left ----------------------------------------------------------------
+
+    @property
+    def _first(self) -> int:
+        return self.it.stage_plan.stage.start_epoch
+
+    @property
+    def rung(self) -> int:
+        """The epoch at which the present stage ends."""
+        return self.it.stage_plan.stage.end_epoch
+
+    @property
+    def members(self) -> tuple[TrialId, ...]:
+        """The trials of the stage that aren't over, those that wait at its rung included."""
+        known = self.view.trials
+        return tuple(n for n in self.it.members if n not in known or known[n].status not in OVER)
+
+    def later(self) -> tuple[Stage, ...]:
+        """Return the stages after this one, as they were planned first, for those that are left."""
+        it, most = self.it, len(self.members)
+        same = len(it.first_plan.stages) == len(it.plan.stages)
+        plan = it.first_plan if same else it.plan
+        stages = (each.stage for each in plan.stages[it.stage + 1 :])
+        return tuple(replace(stage, trials=min(stage.trials, most)) for stage in stages)
+
+    def _epochs_left(self) -> dict[TrialId, int]:
+        known = self.view.trials
+        return {
+            name: max(1, self.rung - (known[name].epoch if name in known else 0))
+            for name in self.training
+        }
+
+    def work(self) -> tuple[Stage, ...]:
+        """Return the stages that are left; of the present one what its trials have yet to train.
+
+        Where they take turns that is the mean, else what is left of the one that is furthest back.
+        """
+        left, later = self._epochs_left(), self.later()
+        turns = any(group.waves > 1 for group in self.it.stage_plan.groups)
+        mean = math.ceil(sum(left.values()) / len(left))
+        epochs = mean if turns else max(left.values())
+        trials = max(len(left), later[0].trials if later else 0)
+        return (Stage(trials, self.rung - epochs, self.rung), *later)
+
+    # ---- going on -----------------------------------------------------------------------------
+
+    def going_on(self) -> GoingOn | None:
+        """Return what the present plan comes to; None where what it takes can't be had."""
+        view, missing = self.view, self.it.missing(self.view)
+        if any(map(view.refused, missing)):
+            return None
+        request = self.request(self.work(), self.training, lambda _offer: False)
+        plan = price(request, _choices(self.it, request.work), self.it.plan.planner)
+        pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
+        wait = self._wait() + max([0.0, *pauses])
+        return GoingOn(plan, wait, self._keeps(plan, wait))
+
+    def _keeps(self, plan: Plan, wait: float) -> bool:
+        """Whether a plan that begins after so long keeps the limits, by a hair more than a hair."""
+        view, share = self.view, 1 - self.tight.share
+        deadline, budget = view.limits.deadline, view.limits.budget
+        trained = wait + sum(stage.seconds for stage in plan.stages)
+        in_time = deadline is None or trained <= share * (
+            deadline - view.now - self.reserve.seconds
+        )
+        dollars = plan.estimate.dollars + max(0.0, wait) * self._rate
+        return in_time and (budget is None or dollars <= share * (budget - view.committed))
+
+    @property
+    def _rate(self) -> float:
+        """Dollars a second of what is held."""
+        held = sum(offer.usd_per_second * n for offer, n in self.view.held.items())
+        return held + self.it.plan.charges.usd_per_second
+
+    def _wait(self) -> float:
+        """Return the seconds until those that are held train; negative in the midst of epochs."""
+        view = self.view
+        boots = [
+            joins_in(view, r.offer) - (view.now - r.requested_at)
+            for r in view.fleet.wanted()
+            if not r.joined
+        ]
+        late = [
+            (view.now - r.requested_at) * (LATE - 1) for r in view.fleet.wanted() if not r.joined
+        ]
+        boot = max([max(a, min(a + b, b)) for a, b in zip(boots, late, strict=True)], default=0.0)
+        known = [view.trials[name] for name in self.training if name in view.trials]
+        if boot > 0 or len(known) < len(self.training):
+            return max(0.0, boot)
+        left = self._epochs_left()
+        most = max(left.values())
+        behind = [t for t in known if left[t.id] == most]
+        if any(t.status != "training" or t.id not in self.it.heard for t in behind):
+            return 0.0
+        return -min(min(view.now - self.it.heard[t.id], t.epoch_seconds) for t in behind)
+
+    # ---- another plan -------------------------------------------------------------------------
+
+    def request(
+        self,
+        work: tuple[Stage, ...],
+        trials: Sequence[TrialId],
+        barred: Callable[[Offer], bool],
+        reserve: Reserve | None = None,
+    ) -> PlanRequest:
+        """Return the planning problem of so much work from now on; with a `reserve` in need."""
+        request = request_for_rest(
+            self.view,
+            self.it,
+            reserve or self.reserve,
+            work=work,
+            trials=trials,
+            barred=barred,
+        )
+        wait, (deadline, budget) = self._wait(), (request.limits.deadline, request.limits.budget)
+        if reserve is not None and deadline is not None:
+            # In need the run's own end is late enough: its returns are reckoned with already.
+            deadline += reserve.seconds * (1 - reserve.share)
+        limits = Limits(
+            None if deadline is None else max(0.0, deadline - wait),
+            None if budget is None else max(0.0, budget - max(0.0, wait) * self._rate),
+        )
+        return replace(request, limits=limits, objective=self.it.plan.objective)
+
+    def other(self, reserve: Reserve | None = None) -> Plan | None:
+        """Return the best plan for the rest, by what the run has seen; None: none is within."""
+        request = self.request(self.work(), self.training, self.view.avoided, reserve)
+        return plan_within(self.planner, request)
+
+    def reached(self, going_on: GoingOn) -> float:
+        """Return the epoch to which going on trains the last trial before a limit ends the run."""
+        limits = limits_left(self.view, replace(self.reserve, share=0.0))
+        time = math.inf if limits.deadline is None else limits.deadline - going_on.wait
+        money = math.inf if limits.budget is None else limits.budget
+        epoch = float(going_on.plan.stages[0].stage.start_epoch)
+        for stage in going_on.plan.stages:
+            training = max(stage.seconds - stage.overhead, 1e-9)
+            rate = max(stage.dollars / stage.seconds, 1e-12) if stage.seconds > 0 else 1e-12
+            lasts = min(time, money / rate)
+            if lasts < stage.seconds:
+                part = max(0.0, lasts - stage.overhead) / training
+                return epoch + part * stage.stage.epochs
+            time, money = time - stage.seconds, money - stage.dollars
+            epoch = float(stage.stage.end_epoch)
+        return epoch
+
+
+def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
+    """Put a plan that begins now in the midst of the present stage.
+
+    What the stage has taken so far counts to it, as far as its plan went.
+    """
+    old, began, number = itinerary.stage_plan, itinerary.stage_began[-1], itinerary.stage
+    gone = view.now - began
+    share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
+    itinerary.splice(rest, number, view)
+    new = itinerary.stage_plan
+    begun = replace(
+        new,
+        stage=replace(new.stage, start_epoch=old.stage.start_epoch),
+        begin=began,
+        seconds=gone + new.seconds,
+        dollars=share * old.dollars + new.dollars,
+    )
+    stages = (*itinerary.plan.stages[:number], begun, *itinerary.plan.stages[number + 1 :])
+    itinerary.plan = replace(itinerary.plan, stages=stages)
+
+
+def realised(view: View, itinerary: Itinerary) -> Sequence[Rentable]:
+    """Return all that can be rented as the run has seen it."""
+    return tuple(view.corrected(each, itinerary.members) for each in view.rentables)
+
+
+def speeds(itinerary: Itinerary, rentables: Sequence[Rentable]) -> dict[Place, float]:
+    """Return the seconds of an epoch wherever the rest of the plan trains."""
+    by_offer = {each.offer: each for each in rentables}
+    return {
+        (group.offer, group.width): by_offer[group.offer].profile.epoch_seconds(group.width)
+        for stage in itinerary.plan.stages[itinerary.stage :]
+        for group in stage.groups
+    }
+
+
+def joins_in(view: View, offer: Offer) -> float:
+    """Return the seconds from a request until the instance joins, by what was seen."""
+    known = next(each for each in view.rentables if each.offer == offer)
+    profile = view.corrected(known, ()).profile
+    return profile.launch.mean + profile.boot.mean
+
+
+def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:
+    """Return what the present plan does for so much work."""
+    stages = itinerary.plan.stages[itinerary.stage :]
+    return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
+
+
+def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
+    """Return the groups with so many trials, in as many rounds as that takes."""
+    found, left = [], trials
+    for number, group in enumerate(groups):
+        count = left if number == len(groups) - 1 else min(group.trials, left)
+        left -= count
+        if count > 0:
+            at_once = max(1, slots(group.width, group.offer.gpus, group.instances))
+            found.append(replace(group, trials=count, waves=math.ceil(count / at_once)))
     return tuple(found)
 
 

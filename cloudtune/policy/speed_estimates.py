@@ -1,4 +1,4 @@
-"""How fast a run really goes, learned as it goes on: its epochs, by width and trial, and its delays.
+"""How fast a run really goes, learned as it goes on: epochs, by width and trial, and delays.
 
     seconds of an epoch = the profile's at the width  x  the width's factor  x  the trial's pace
 
@@ -155,7 +155,7 @@ class SpeedEstimates:
             assert edge is not None
             return self._beyond(seen[edge], edge, width)
         share = math.log(width / narrower) / math.log(wider / narrower)
-        return seen[narrower] ** (1 - share) * seen[wider] ** share
+        return math.exp((1 - share) * math.log(seen[narrower]) + share * math.log(seen[wider]))
 
     def _beyond(self, factor: float, edge: Width, width: Width) -> float:
         """Return the factor of a width beyond those seen, the outermost of which is `edge`."""

@@ -367,6 +367,10 @@ class FleetRule(Protocol):
         """
         ...
 
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return the offers that it might ask for, now or where others are refused."""
+        ...
+
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
         """Whether so many instances are enough to train a single trial."""
         ...

@@ -389,10 +389,8 @@ class CloudWorld:
                     self._sessions[command.session].stop()
             case SetTimer():
                 self._timers[command.name] = command.at
-            case PlanAnew():
-                pass  # it is on record, and nothing is to be done
-            case EndRun():
-                self._ended = True
+            case PlanAnew() | EndRun():  # of a new plan there is nothing to carry out
+                self._ended |= isinstance(command, EndRun)
             case _:
                 assert_never(command)
 
