@@ -2,9 +2,8 @@
 
     python -m benchmarks.reality table            # one job, training slower than its profile
     python -m benchmarks.reality share [--jobs 500] [--out FILE]   # random jobs, profiles off
-    python -m benchmarks.reality spot             # pools that are dry, on-demand beside them
+    python -m benchmarks.reality spot [--jobs 40]       # pools that are dry
     python -m benchmarks.reality elastic [--jobs 40]    # seer, where wide trials are slower
-    python -m benchmarks.reality time             # seconds that planning anew takes, 64 trials
 
 `share` draws jobs and limits that a plan by the profile keeps; in the world epochs take 0.7 to 1.5
 times as long, in half of the jobs more so the wider a trial is, and starts 0.7 to 1.5 times. It
@@ -25,10 +24,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import InstanceType, Offer
+from cloudtune.catalog import InstanceType, Offer, of_pool
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.engine.simulator import SimWorld, _Intent, synthetic_metric
 from cloudtune.events import LaunchFailed
 from cloudtune.infra.aws import pricing
 from cloudtune.plan import Limits, Rentable
@@ -117,6 +116,8 @@ class _World(SimWorld):
     def _launch(self, command: Launch) -> None:
         if command.market == "spot" and any(a <= self.now < b for a, b in self._dry):
             at = self.now + 1.0
+            asked = of_pool(self._rentables, command.instance_type, command.market, command.zone)
+            self._intents[command.intent] = _Intent(asked, at)
             self.schedule(LaunchFailed(at, command.intent, "Dry", "none left", kind="capacity"))
             return
         super()._launch(command)
@@ -213,18 +214,18 @@ WORLDS = (
 
 def table() -> None:
     """Print what a job comes to whose training is slower than its profile."""
-    for types, hours in ((["p3.8xlarge"], 1.0), (["p3.2xlarge"], 2.0)):
-        rentables = bundled_rentables(types)
+    for types, trials, hours in (("p3.8xlarge", 64, 1.0), ("p3.2xlarge", 16, 2.0)):
+        rentables = bundled_rentables([types])
         limits = Limits(hours * 3600, 400.0)
-        planned = Job(rentables, rentables, 16, (1, 64), limits).plan().estimate
+        planned = Job(rentables, rentables, trials, (1, 64), limits).plan().estimate
         print(
-            f"{', '.join(types)}, 16 trials, epochs 1 to 64, deadline {hours:g} h, budget $400; "
+            f"{types}, {trials} trials, epochs 1 to 64, deadline {hours:g} h, budget $400; "
             f"planned {planned.seconds / 60:.1f} min, ${planned.dollars:.2f}"
         )
         for name, pace, wide in WORLDS:
             real = tuple(off(each, pace, wide) for each in rentables)
-            knew = play(Job(real, real, 16, (1, 64), limits))
-            print(f"  {name:26} {play(Job(rentables, real, 16, (1, 64), limits))}", end="")
+            knew = play(Job(real, real, trials, (1, 64), limits))
+            print(f"  {name:26} {play(Job(rentables, real, trials, (1, 64), limits))}", end="")
             print(f"   | knew: {knew}", flush=True)
 
 
@@ -328,16 +329,85 @@ def share(jobs: int, out: Path | None) -> None:
     print(f"slowest decision          {max(float(str(r['slowest'])) for r in rows):.2f} s")
 
 
+# ---- spot pools that are dry -------------------------------------------------------------------
+
+
+def spot(jobs: int) -> None:
+    """Print how runs end whose spot pool is dry for long, with on-demand beside it or alone."""
+    for beside in (True, False):
+        endings: Counter[str] = Counter()
+        full, dollars = 0, []
+        for number in range(jobs):
+            job = _on_spot(number, beside=beside)
+            came = play(job)
+            endings[came.ending] += 1
+            full += came.epoch >= job.epochs[1]
+            dollars.append(came.dollars)
+        print(
+            f"{'spot or on-demand' if beside else 'spot alone':18} {jobs} runs: {dict(endings)}, "
+            f"winner fully trained {full / jobs:.0%}, mean ${sum(dollars) / jobs:.2f}"
+        )
+
+
+def _on_spot(number: int, *, beside: bool) -> Job:
+    draw = random.Random(number)  # noqa: S311  not for secrets
+    (known,) = bundled_rentables(["p3.2xlarge"])
+    cheap = replace(known, offer=replace(known.offer, market="spot", usd_per_hour=0.92))
+    dry, at = [], 0.0
+    while at < 5 * 3600:
+        wet = draw.expovariate(1 / 2400) if at or number % 2 else 0.0
+        gap = draw.expovariate(1 / 1500)
+        dry.append((at + wet, at + wet + gap))
+        at += wet + gap
+    rentables = (cheap, known) if beside else (cheap,)
+    limits = Limits(4.83 * 3600, 100.0)
+    return Job(rentables, rentables, 8, (1, 64), limits, 1, seed=number, dry=tuple(dry))
+
+
+# ---- seer, where wide trials are slower ----------------------------------------------------------
+
+
+def elastic(jobs: int) -> None:
+    """Print how far seer trains its best where a doubling of the width brings less than profiled."""
+    for wide in (1.0, 1.3, 1.6):
+        full, wider, epochs = 0, 0, 0
+        for number in range(jobs):
+            draw = random.Random(number)  # noqa: S311  not for secrets
+            epoch = {w: Measurement(8.0 / w, 0.0, 3) for w in (1.0, 2.0, 4.0)}
+            delays = [Measurement(m, 0.0, 3) for m in (1.0, 20.0, 4.0, 6.0, 2.0)]
+            profile = ScalingProfile("g.4x", epoch, *delays, "abc", "2026-01-01", "made up")
+            machine = InstanceType("g.4x", 4, "T4", 16384, 16, 65536)
+            known = Rentable(Offer(machine, "on-demand", "", 36.0), profile, 4)
+            alone = 27 * min(m.mean for m in off(known, 1.0, wide).profile.epoch.values()) + 40
+            deadline = alone * draw.uniform(1.02, 2.5)
+            limits = Limits(deadline, 2 * deadline * known.offer.usd_per_second)
+            job = Job(
+                (known,), (off(known, 1.0, wide),), 100, (1, 27), limits, 2, 3, "seer", number
+            )
+            policy = job.policy()
+            run(policy, _World(job), MemoryLedger())
+            best = max((max(t.history, default=0) for t in policy.trials.values()), default=0)
+            full += best >= 27
+            epochs += sum(len(t.history) for t in policy.trials.values())
+            wider += policy.resizes
+        print(
+            f"{wide:g} times a doubling: winner fully trained in {full} of {jobs}, "
+            f"{epochs / jobs:.0f} epochs and {wider / jobs:.1f} resizes a run"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["table", "share"])
-    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("what", choices=["table", "share", "spot", "elastic"])
+    parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.what == "table":
         table()
+    elif given.what == "share":
+        share(given.jobs or 500, given.out)
     else:
-        share(given.jobs, given.out)
+        {"spot": spot, "elastic": elastic}[given.what](given.jobs or 40)
 
 
 if __name__ == "__main__":
