@@ -21,9 +21,8 @@ from tests.planners.brute_force import best, every_plan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cloudtune.plan import Group, Plan
+    from cloudtune.plan import Group, Objective, Plan
     from cloudtune.planners.base import Planner, PlanRequest
-    from cloudtune.plan import Objective
     from tests.planners.brute_force import Priced
 
 EQUAL = 1e-9

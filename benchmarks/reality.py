@@ -234,7 +234,7 @@ def table() -> None:
 
 def drawn(number: int) -> Job | None:
     """Return the job of that number; None where no plan keeps its limits."""
-    draw = random.Random(number)  # noqa: S311  not for secrets
+    draw = random.Random(number)
     base, beta = draw.choice([20.0, 60.0, 180.0]), draw.uniform(0.6, 1.0)
     kinds = draw.sample([("g.1x", 1, 1.0), ("g.4x", 4, 4.2), ("g.8x", 8, 8.8)], draw.choice([1, 2]))
     rentables = []
@@ -350,7 +350,7 @@ def spot(jobs: int) -> None:
 
 
 def _on_spot(number: int, *, beside: bool) -> Job:
-    draw = random.Random(number)  # noqa: S311  not for secrets
+    draw = random.Random(number)
     (known,) = bundled_rentables(["p3.2xlarge"])
     cheap = replace(known, offer=replace(known.offer, market="spot", usd_per_hour=0.92))
     dry, at = [], 0.0
@@ -368,11 +368,11 @@ def _on_spot(number: int, *, beside: bool) -> Job:
 
 
 def elastic(jobs: int) -> None:
-    """Print how far seer trains its best where a doubling of the width brings less than profiled."""
+    """Print how far seer trains its best where a wide trial is slower than profiled."""
     for wide in (1.0, 1.3, 1.6):
         full, wider, epochs = 0, 0, 0
         for number in range(jobs):
-            draw = random.Random(number)  # noqa: S311  not for secrets
+            draw = random.Random(number)
             epoch = {w: Measurement(8.0 / w, 0.0, 3) for w in (1.0, 2.0, 4.0)}
             delays = [Measurement(m, 0.0, 3) for m in (1.0, 20.0, 4.0, 6.0, 2.0)]
             profile = ScalingProfile("g.4x", epoch, *delays, "abc", "2026-01-01", "made up")
