@@ -129,6 +129,11 @@ def _show_facts(out: Console, report: Report) -> None:
     if len(sizes) > _MAX_LINES:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
     out.print(f"Fleet over time: {' -> '.join(sizes)}")
+    changes = [
+        f"Planned anew after {format_seconds(at)}: {each.why}: {each.plan}"
+        for at, each in report.plan_changes
+    ]
+    _print_some(out, changes)
     _print_some(out, [_change_text(change) for change in report.width_changes])
     synced = report.synced().items()
     _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Self
 from rich.markup import escape
 from rich.status import Status as Spinner
 
-from cloudtune.commands import ExtendTrial, Launch, Release, StartTrial, StopTrial
+from cloudtune.commands import (
+    ExtendTrial,
+    Launch,
+    PlanAnew,
+    Release,
+    StartTrial,
+    StopTrial,
+)
 from cloudtune.display.streams import never_waiting
 from cloudtune.events import (
     InstanceGone,
@@ -87,6 +94,9 @@ class RunScreen:
         """Print what an event and its commands mean."""
         self._tell_event(event)
         self._tell_stage(event.at)
+        for command in commands:
+            if isinstance(command, PlanAnew):
+                self._say(event.at, f"plans anew: {command.why}: {command.plan}")
         self._tell_commands(event.at, commands)
         if self._policy.ending is not None and not self._ending:
             self._ending = True
@@ -191,13 +201,10 @@ class RunScreen:
         return (0, None) if it is None else (it.stage, it.stage_plan)
 
     def _tell_stage(self, at: float) -> None:
-        """Tell of a new stage, or a new plan for it, where there are stages."""
+        """Tell of a new stage, where there are stages."""
         (stage, plan), (before, old) = self._stage_shown(), self._shown_plan
         self._shown_plan, it = (stage, plan), self._policy.itinerary
-        if it is None or plan is None or plan is old:
-            return
-        if stage == before:
-            self._say(at, f"plans anew: {stage_text(plan)}")
+        if it is None or plan is None or plan is old or stage == before:
             return
         trials = counted(len(it.members), "trial")
         self._say(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.commands import PlanAnew
 from cloudtune.engine.accounting import accounted
 from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
@@ -96,6 +97,16 @@ class Report:
     def forecast(self) -> Forecast:
         """The forecast of the plan, made before the run."""
         return self.job.plan.forecast
+
+    @property
+    def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:
+        """When the rest of the run was planned anew, and why; in the order of the ledger."""
+        return tuple(
+            (entry.event.at, command)
+            for entry in self.entries
+            for command in entry.commands
+            if isinstance(command, PlanAnew)
+        )
 
     @cached_property
     def accounting(self) -> Accounting:
@@ -265,6 +276,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "checkpoint": report.kept,
         },
         "stages": [_stage_json(stage) for stage in report.stages],
+        "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
         "forecast": encode(report.forecast),
         "figures": encode(report.figures),
         "rungs": encode(report.rungs),

@@ -232,10 +232,13 @@ class RunPolicy:
         commands: list[Command] = []
         if self.ending is None and noted.reported is not None:
             commands += self._judge(noted.reported)
+            self._changed |= self.itinerary is not None and self.itinerary.restless
         if self.ending is None and self._changed:
             self._changed = False
             # Who stops comes before who starts: a stage that closes here makes room for the next.
-            commands += self._sessions.preempt(self.strategy.preempt(self.state))
+            preempted = self.strategy.preempt(self.state)
+            commands += [] if self.itinerary is None else self.itinerary.tell()
+            commands += self._sessions.preempt(preempted)
             if self.strategy.done(self.state):
                 self._end(self.strategy.reason or self._success())
             else:

@@ -48,6 +48,7 @@ class SessionKeeper:
     def stop(self, trial: TrialProgress, after: Status, *, stacks: bool = False) -> Command:
         """End a trial's session; `after` is what becomes of the trial."""
         trial.status, trial.after = "stopping", after
+        self._state.delays.stops(trial.id, self._state.now)
         return StopTrial(trial.session, stacks)
 
     def go_on(self, trial: TrialProgress, decision: Go) -> list[Command]:

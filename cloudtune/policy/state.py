@@ -31,7 +31,7 @@ from cloudtune.fleet import FleetBook, LaunchBackoff
 from cloudtune.plan import Charges, admits
 from cloudtune.policy.base import Brakes, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
-from cloudtune.policy.speed_estimates import SpeedEstimates
+from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import refitted
 from cloudtune.progress import OVER, Best, Record, TrialProgress
 from cloudtune.trial import diverged
@@ -87,7 +87,7 @@ class RunState:
         self.moves: dict[TrialId, Move] = {}
         self.setups: list[float] = []
         self.speeds = SpeedEstimates()
-        self._asked: dict[TrialId, float] = {}
+        self.delays = DelayEstimates()
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
@@ -177,8 +177,8 @@ class RunState:
         return self.speeds.epoch_seconds(trial, self._by_offer[offer], width)
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
-        """Return a rentable at the speed that these trials can be expected to have on it."""
-        return self.speeds.corrected(rentable, trials)
+        """Return a rentable at the speeds that these trials can be expected to have on it."""
+        return self.delays.corrected(self.speeds.corrected(rentable, trials))
 
     def profiled(self, offer: Offer) -> Rentable:
         """Return what is known beforehand of an offer of this run."""
@@ -243,6 +243,7 @@ class RunState:
                 rented.instance, rented.launched_at = event.instance, event.launched_at
                 self.backoff(rented.offer).refusals = 0
             case NodeJoined():
+                self.delays.note_joined(self.fleet[event.intent], event.at)
                 self.fleet[event.intent].joined = True
                 self.backoff(self.fleet[event.intent].offer).no_shows = 0
             case NodeLost():
@@ -369,7 +370,7 @@ class RunState:
     def began_session(self, trial: TrialProgress) -> None:
         """Take note that the workers of a trial have been asked for."""
         self.live[trial.id] = trial
-        self._asked[trial.id] = self.now
+        self.delays.asks(trial.id, self.now)
         self.free.take(trial.placement)
 
     def current(self, session: str) -> TrialProgress | None:
@@ -380,7 +381,7 @@ class RunState:
     def _note_started(self, session: str) -> None:
         trial = self.current(session)
         if trial is not None and trial.status == "starting":
-            setup = self.now - self._asked[trial.id]
+            setup = self.delays.note_started(trial, self.now)
             self.setups.append(setup)
             trial.seconds += setup
             trial.status = "training"
@@ -412,6 +413,7 @@ class RunState:
     def _note_stopped(self, session: str, noted: Noted) -> None:
         trial = self.current(session)
         if trial is not None:
+            self.delays.note_stopped(trial.id, self.now)
             self._leave(trial, trial.after, noted)
 
     def _note_failed(self, event: TrialFailed, noted: Noted) -> None:

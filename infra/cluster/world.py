@@ -25,6 +25,7 @@ from cloudtune.commands import (
     EndRun,
     ExtendTrial,
     Launch,
+    PlanAnew,
     Release,
     SetTimer,
     StartTrial,
@@ -400,8 +401,8 @@ class CloudWorld:
                     self._sessions[command.session].stop(stacks=command.stacks)
             case SetTimer():
                 self._timers[command.name] = command.at
-            case EndRun():
-                self._ended = True
+            case PlanAnew() | EndRun():  # of a new plan there is nothing to carry out
+                self._ended |= isinstance(command, EndRun)
             case _:
                 assert_never(command)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.following import Itinerary, PlannedFleet, PlannedStages, PlannedWidths
-from cloudtune.planners.replanning import HalvingSchedule, Replanner
+from cloudtune.planners.reacting import Replanner
+from cloudtune.planners.replanning import HalvingSchedule
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
 from cloudtune.policy.run import RunPolicy
