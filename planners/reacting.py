@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from cloudtune.trial import TrialId
 
 
+_TOO_MUCH = "no plan keeps the limits any more"
+
 Heeds: TypeAlias = Literal["all", "shocks", "refusals"]
 
 
@@ -165,10 +167,6 @@ class _Look:
             return {}
         if within or (self._by.heeds == "shocks" and not self._rest.out_of_reach):
             return {}
-        found = self._rest.other(self._rest.tight)
-        if found is not None:
-            self._follow(found, self._why(going_on))
-            return {}
         return self._do_what_can_be_done(going_on)
 
     def _as_planned(self, going_on: GoingOn) -> bool:
@@ -202,7 +200,7 @@ class _Look:
 
     def _do_what_can_be_done(self, going_on: GoingOn | None) -> Mapping[TrialId, Verdict]:
         """Follow the best that the limits allow, if that is more than going on brings."""
-        why = f"no plan keeps the limits any more: {self._why(going_on)}"
+        why = self._why(going_on)
         best = Effort(self._rest).found()
         self._rest.it.stuck = best is None and self._rest.out_of_reach
         if best is None or (
@@ -210,12 +208,16 @@ class _Look:
             and going_on is not None
             and best.epochs <= self._rest.reached(going_on) + max(1.0, NOISE * best.full)
         ):
-            self._by.tell(self._rest.view, self._rest.it, why, "goes on as far as the limits allow")
+            told = f"{_TOO_MUCH}: {why}"
+            self._by.tell(
+                self._rest.view, self._rest.it, told, "goes on as far as the limits allow"
+            )
             return {}
         cut = [name for name in self._rest.members if name not in best.members]
         now = self._rest.it.members
         self._rest.it.members = tuple(name for name in now if name not in cut)
-        self._follow(best.plan, why, self._brought(best, len(cut)))
+        brought = self._brought(best, len(cut))
+        self._follow(best.plan, f"{_TOO_MUCH}: {why}" if brought else why, brought)
         known = self._rest.view.trials
         return {name: Verdict.CUT for name in cut if name in known}
 

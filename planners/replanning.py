@@ -275,9 +275,9 @@ class Rest:
         )
         return replace(request, limits=limits, objective=self.it.plan.objective)
 
-    def other(self, reserve: Reserve | None = None) -> Plan | None:
+    def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
-        request = self.request(self.work(), self.training, self.view.avoided, reserve)
+        request = self.request(self.work(), self.training, self.view.avoided)
         return plan_within(self.planner, request)
 
     def reached(self, going_on: GoingOn) -> float:
