@@ -37,6 +37,7 @@ from cloudtune.train.storage import (
     delete,
     entries,
     filesystem,
+    is_local,
     tell,
 )
 
@@ -318,7 +319,7 @@ class CheckpointStore:
 
     @property
     def _is_local(self) -> bool:
-        return bool(self._fs.type_name == "local")
+        return is_local(self._fs)
 
     @property
     def _is_on_local_disk(self) -> bool:

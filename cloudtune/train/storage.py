@@ -83,7 +83,7 @@ def try_storage(uri: str) -> None:
     text = b"may be deleted: cloudtune tried whether the storage works\n"
     try:
         fs, root = filesystem(uri)
-        if fs.type_name == "local":  # S3 has no folders
+        if is_local(fs):  # S3 has no folders
             fs.create_dir(root, recursive=True)
         path = f"{root}/.cloudtune-{uuid.uuid4().hex[:12]}"
         with fs.open_output_stream(path) as out:
@@ -111,6 +111,11 @@ def filesystem(uri: str) -> tuple[Any, str]:
         return s3, f"{parts.netloc}{parts.path}".rstrip("/")
     filesystem, path = fs.FileSystem.from_uri(uri)
     return filesystem, path.rstrip("/")
+
+
+def is_local(filesystem: Any) -> bool:
+    """Whether a file system is a folder of this machine."""
+    return bool(filesystem.type_name == "local")
 
 
 def entries(filesystem: Any, folder: str) -> list[Any]:
