@@ -15,6 +15,7 @@ from cloudtune.commands import EndRun, ExtendTrial, Launch, StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.events import (
     EpochDone,
     Event,
@@ -198,9 +199,18 @@ def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
 @thorough
 @given(case=cases())
 def test_a_report_accounts_for_every_cent_and_second(case: Case) -> None:
-    played = case.play()
-    told = build(case.setting.job(case.plan), played.entries)
-    assert told.dollars == pytest.approx(played.dollars)
+    """Of the very policy that `run` has, which plans anew: a report is a replay of it."""
+    setting, ledger = case.setting, MemoryLedger()
+    job = setting.job(case.plan)
+    world = SimWorld(
+        setting.rentables, "score", synthetic_metric("max", setting.seed), setting.seed
+    )
+    for event in case.trouble:
+        world.schedule(event)
+    policy = job.policy()
+    run(policy, world, ledger)
+    told = build(job, tuple(ledger.entries))
+    assert told.dollars == pytest.approx(policy.spent(policy.now))
     begun = [stage for stage in told.stages if stage.seconds is not None]
     assert sum(stage.seconds or 0.0 for stage in begun) == pytest.approx(told.seconds)
     assert sum(stage.dollars or 0.0 for stage in begun) == pytest.approx(told.dollars)
