@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GROUP_VARIABLE = "CLOUDTUNE_GROUP"
 """The mark of a group in the environment of all its processes: whose they are, if they outlive
 their leader."""
-_GRACE_SECONDS = 5.0
+_GRACE_SECONDS = _LAST = 5.0
 _CLOCK_SLACK = 1.0
 
 
@@ -169,25 +169,33 @@ class ProcessGroup:
             return False
 
     def stop(self, grace: float = _GRACE_SECONDS) -> None:
-        """Ask the group to end, then end it; returns when no member is left that can be ended."""
-        self._signal(signal.SIGTERM)
-        give_up = time.monotonic() + grace
-        while self.members_alive() and time.monotonic() < give_up:
-            time.sleep(0.02)
-        give_up = time.monotonic() + max(grace, _GRACE_SECONDS)
-        while self.members_alive() and time.monotonic() < give_up:
-            self._signal(signal.SIGKILL)
-            time.sleep(0.02)
+        """Ask the group to end, then end it; returns when no member is left that can be ended.
 
-    def members_alive(self) -> bool:
-        """Whether any process of the group still runs."""
+        Whoever was a member once is waited for: without the leader, which may end first, the
+        others can no longer be told from strangers.
+        """
+        known: set[psutil.Process] = set()
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, max(grace, _LAST))):
+            give_up = time.monotonic() + seconds
+            self._signal(self._living(known), number)
+            while self._living(known) and time.monotonic() < give_up:
+                time.sleep(0.02)
+
+    def _living(self, known: set[psutil.Process]) -> list[psutil.Process]:
+        """Return those that still run of the known members and of those that there are now."""
+        known.update(self.members())
         child = _CHILDREN.get(self.pid)
         if child is not None:
             child.poll()
-        return any(is_running(process) for process in self.members())
+        return list(filter(is_running, known))
 
-    def _signal(self, number: signal.Signals) -> None:
-        for process in self.members():
+    def members_alive(self) -> bool:
+        """Whether any process of the group still runs."""
+        return bool(self._living(set()))
+
+    @staticmethod
+    def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+        for process in processes:
             with contextlib.suppress(psutil.Error):  # gone meanwhile, or not ours to end
                 process.send_signal(number)
 
