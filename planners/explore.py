@@ -62,21 +62,17 @@ def _most(
     """
     size, step = max(1, _bound(ask, most)), 1
     found, plan, above = 0, None, most + 1
-    while found < size < above and (found == 0 or above > most):
+    while above - found > 1:
         made = _plan(planner, ask(size))
         if made is None:
             above = size
         else:
             found, plan = size, made
-        size = min(found + step, most) if found else above - step
-        step *= 2
-    while above - found > 1:
-        middle = (found + above) // 2
-        made = _plan(planner, ask(middle))
-        if made is None:
-            above = middle
+        if found and above <= most:  # the border lies between two sizes that were planned
+            size = (found + above) // 2
         else:
-            found, plan = middle, made
+            size = min(found + step, most) if found else max(above - step, 1)
+            step *= 2
     return found, plan
 
 

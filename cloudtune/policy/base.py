@@ -56,6 +56,10 @@ class Brakes:
     losses: int = 3
     join: float = 600.0
 
+    def ahead(self, now: float) -> float:
+        """By when all could be given back, if that were decided only at the next tick (run s)."""
+        return now + self.tick + self.drain
+
 
 @dataclass(frozen=True)
 class Metric:

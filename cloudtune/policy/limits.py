@@ -28,11 +28,6 @@ class Spender(Protocol):
     fleet: FleetBook
     now: float
 
-    @property
-    def ahead(self) -> float:
-        """By when all could be given back, if that were decided only at the next tick (run s)."""
-        ...
-
     def spent(self, at: float) -> float:
         """Return the bill in dollars if everything were given back at that time."""
         ...
@@ -45,14 +40,18 @@ class LimitKeeper:
         self._state = state
         self._look_at = 0.0  # neither limit can come near before that
 
+    @property
+    def _ahead(self) -> float:
+        return self._state.brakes.ahead(self._state.now)
+
     def reached(self) -> EndReason | None:
         """Return the limit that ends the run now, so that all can still be given back within it."""
         state, limits = self._state, self._state.limits
         if state.now < self._look_at:
             return None
-        if limits.deadline is not None and state.ahead >= limits.deadline:
+        if limits.deadline is not None and self._ahead >= limits.deadline:
             return EndReason.DEADLINE
-        if limits.budget is not None and state.spent(state.ahead) > limits.budget:
+        if limits.budget is not None and state.spent(self._ahead) > limits.budget:
             return EndReason.BUDGET
         return None
 
@@ -73,7 +72,7 @@ class LimitKeeper:
     def _next_look(self) -> float:
         """Return a time before which neither limit can come near with the fleet as it is.
 
-        Not sooner than the next tick: `state.ahead` already reckons with a tick too late.
+        Not sooner than the next tick: `Brakes.ahead` already reckons with a tick too late.
         """
         state, limits = self._state, self._state.limits
         at, tick = math.inf, state.brakes.tick
@@ -81,7 +80,7 @@ class LimitKeeper:
             at = limits.deadline - tick - state.brakes.drain
         if limits.budget is not None:
             rate, grains = self._burn()
-            left = limits.budget - state.spent(state.ahead) - grains
+            left = limits.budget - state.spent(self._ahead) - grains
             at = min(at, state.now + left / rate) if rate > 0 else at
         return max(at, state.now + tick)
 
@@ -122,16 +121,16 @@ class LimitKeeper:
         """Return those offers, in order, that the budget still pays for.
 
         An offer is paid for if the bill stays within the budget although one such instance is
-        launched now, and everything is given back by `state.ahead`.
+        launched now, and everything is given back by `Brakes.ahead`.
         """
         state = self._state
         budget = state.limits.budget
         if budget is None:
             return list(offers)
-        bill = state.spent(state.ahead)
+        bill = state.spent(self._ahead)
         found: list[Offer] = []
         for offer in offers:
-            charge = offer.charge(state.ahead - state.now) + state.charges.usd_per_launch
+            charge = offer.charge(self._ahead - state.now) + state.charges.usd_per_launch
             if bill + charge <= budget:
                 bill += charge
                 found.append(offer)

@@ -154,11 +154,6 @@ class MeasurePolicy:
             raise NoCapacityError(message)
         raise MeasureError(message, self.ending)
 
-    @property
-    def ahead(self) -> float:
-        """By when all could be given back, if that were decided only at the next tick (run s)."""
-        return self.now + self.brakes.tick + self.brakes.drain
-
     def spent(self, at: float) -> float:
         """Return the bill in dollars if the instance were given back at that time (run second)."""
         launches = self.fleet.launches * self.charges.usd_per_launch

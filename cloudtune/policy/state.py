@@ -154,7 +154,7 @@ class RunState:
     @property
     def ahead(self) -> float:
         """By when all could be given back, if that were decided only at the next tick (run s)."""
-        return self.now + self.brakes.tick + self.brakes.drain
+        return self.brakes.ahead(self.now)
 
     @property
     def seconds_left(self) -> float:
