@@ -23,10 +23,10 @@ from cloudtune.events import EpochDone
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.provider import IMAGE
+from cloudtune.infra.emulator.provider import IMAGE, endpoint_of
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
 from cloudtune.infra.processes import ProcessGroup, is_running
-from cloudtune.infra.provider import RUN_TAG, Endpoint
+from cloudtune.infra.provider import RUN_TAG
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 
@@ -108,12 +108,12 @@ class Stage:
         script.write_text(_TRAIN)
         write(self._scripts / "profile.json", [_profile(script, kind)])
         self._emulator = self._keep_emulator()
-        self.control = EmulatorControl(self._emulator.endpoint)
+        self.control = EmulatorControl(self._emulator.access)
 
     def _keep_emulator(self) -> Emulator:
         """Start the emulator, with an instance of nobody's, so that no end of a run ends it."""
         emulator = ensure_emulator(self.home / "emulator")
-        ec2 = Ec2(Endpoint("us-east-1", emulator.endpoint, "emulated"))
+        ec2 = Ec2(endpoint_of(emulator.access))
         request = {"InstanceType": "g4dn.xlarge", "ImageId": IMAGE}
         ec2.run_instance("sentinel", {"Name": "sentinel"}, request)
         return emulator
@@ -227,7 +227,7 @@ class Stage:
 
     def terminate(self, instance: str) -> None:
         """End an instance as another person with the same account would, whatever EC2 answers."""
-        ec2 = Ec2(Endpoint("us-east-1", self.control.endpoint, "emulated"))
+        ec2 = Ec2(endpoint_of(self._emulator.access))
         for _ in range(10):
             with contextlib.suppress(*CALL_ERRORS):
                 ec2.terminate([instance])

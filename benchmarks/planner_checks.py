@@ -21,8 +21,8 @@ from tests.planners.brute_force import best, every_plan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cloudtune.plan import Group, Plan
-    from cloudtune.planners.base import Objective, Planner, PlanRequest
+    from cloudtune.plan import Group, Objective, Plan
+    from cloudtune.planners.base import Planner, PlanRequest
     from tests.planners.brute_force import Priced
 
 EQUAL = 1e-9

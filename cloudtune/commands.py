@@ -64,9 +64,13 @@ class ExtendTrial:
 
 @dataclass(frozen=True)
 class StopTrial:
-    """End a session's workers; its last checkpoint stays."""
+    """End a session's workers; its last checkpoint stays.
+
+    With `stacks` each worker writes to its log where it is, before it ends.
+    """
 
     session: str
+    stacks: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,27 @@ class SetTimer:
 
 
 @dataclass(frozen=True)
+class PlanAnew:
+    """The rest of the run goes by another plan, from stage `stage` (from 0) on.
+
+    Nothing is to be carried out. What has changed (`why`), what is done from now on (`plan`), and
+    when the run is to end by that, in run seconds, at which bill.
+    """
+
+    stage: int
+    why: str
+    plan: str
+    seconds: float
+    dollars: float
+
+
+@dataclass(frozen=True)
 class EndRun:
     """The run is over: no instance is left, no session runs."""
 
     reason: EndReason
 
 
-Command: TypeAlias = Launch | Release | StartTrial | ExtendTrial | StopTrial | SetTimer | EndRun
+Command: TypeAlias = (
+    Launch | Release | StartTrial | ExtendTrial | StopTrial | SetTimer | PlanAnew | EndRun
+)

@@ -131,7 +131,8 @@ class TrialStopped:
 class TrialFailed:
     """A session ended by an error of the user's code or of a worker; its GPUs are free.
 
-    `out_of_memory`: it asked for more memory than its share of the GPU has.
+    `out_of_memory`: it asked for more memory than its share of the GPU has. `unsynced`: its workers
+    don't train one model, so that more GPUs are of no use to it.
     """
 
     at: float
@@ -139,6 +140,7 @@ class TrialFailed:
     error: str
     traceback: str
     out_of_memory: bool = False
+    unsynced: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 BY_PLAN = "planned"
 """The name of the allocator and of the fleet rule that go by a plan of stages."""
+Objective: TypeAlias = Literal["cost", "time"]
+"""What a plan is the least of, within the limits."""
 SLACK = 1e-9
 """What sums of floats in another order may differ by, as a share."""
 
@@ -129,6 +131,7 @@ class Plan:
     status: str = "heuristic"
     charges: Charges = Charges()
     vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
+    objective: Objective = "cost"
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
         """Whether so many instances may be alive at once."""

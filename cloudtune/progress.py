@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -43,7 +44,8 @@ class TrialProgress:
 
     `offer` is where it has its GPUs: None while it waits for some.
     `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
-    At less than `min_width` GPUs it ran out of memory, so it is never that narrow again.
+    At less than `min_width` GPUs it ran out of memory, so it is never that narrow again; at more
+    than `max_width` its workers wouldn't train one model.
     """
 
     trial: Trial
@@ -52,6 +54,7 @@ class TrialProgress:
     sessions: int = 0
     width: Width = 0
     min_width: Width = 0
+    max_width: Width = math.inf
     placement: tuple[Slice, ...] = ()
     offer: Offer | None = None
     epoch: int = 0
@@ -75,6 +78,15 @@ class TrialProgress:
     def live(self) -> bool:
         """Whether a session of the trial holds GPUs."""
         return self.status in LIVE
+
+    def width_for(self, width: Width) -> Width:
+        """Return the width that the trial gets where it is to have this one."""
+        return min(max(width, self.min_width), self.max_width)
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether all that the trial has trained would be lost if it were started anew."""
+        return self.epoch > 0 and self.checkpoint is None
 
     @property
     def under_way(self) -> bool:

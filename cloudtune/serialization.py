@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from cloudtune import catalog, commands, events, plan, scaling, trial
+from cloudtune.errors import shown
 
 T = TypeVar("T")
 
@@ -21,6 +22,14 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for union in (events.Event, commands.Command)
     for kind in typing.get_args(union)
+}
+
+
+_PLAIN: dict[type, tuple[type, ...]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    str: (str,),
 }
 
 
@@ -54,7 +63,11 @@ def decode_kind(data: Mapping[str, Any]) -> Any:
 
 
 def decode(wanted: type[T], data: Any) -> T:
-    """Return the value of that type that `encode` was given."""
+    """Return the value of that type that `encode` was given.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: it was given no such value.
+    """
     return typing.cast("T", _decode(wanted, data))
 
 
@@ -77,9 +90,22 @@ def _decode(wanted: Any, data: Any) -> Any:  # noqa: PLR0911  one return a shape
         return tuple(_decode(args[0], item) for item in data)
     if origin is Mapping:
         key, value = args
-        return {_decode(key, k): _decode(value, v) for k, v in data.items()}
+        make = key if key in {float, int} else str  # JSON has no other keys than text
+        return {make(k): _decode(value, v) for k, v in data.items()}
     if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
         return wanted(data)
-    if wanted is float:
-        return float(data)
-    return data
+    return _plain(wanted, origin, args, data)
+
+
+def _plain(wanted: Any, origin: Any, args: tuple[Any, ...], data: Any) -> Any:
+    """Return a value that is no shape of others.
+
+    Raises:
+        TypeError, ValueError: it isn't of the type, or not one of the words.
+    """
+    if origin is typing.Literal and data not in args:
+        raise ValueError(f"{shown(data)} is none of {args}")
+    kinds = _PLAIN.get(wanted) if isinstance(wanted, type) else None
+    if kinds is not None and (type(data) not in kinds):
+        raise TypeError(f"{shown(data)} is no {wanted.__name__}")
+    return float(data) if wanted is float else data

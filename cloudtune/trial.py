@@ -65,17 +65,25 @@ _EXIT_CODES = {
 }
 
 
+def diverged(mode: Mode, metric: float) -> bool:
+    """Whether a metric says that training has come off the rails.
+
+    So nan does, and an infinity that would win: no model is infinitely good.
+    """
+    return math.isnan(metric) or metric == (math.inf if mode == "max" else -math.inf)
+
+
 def better(mode: Mode, one: float | None, other: float | None) -> bool:
-    """Whether metric `one` beats `other`; nan and None lose to every number."""
-    if one is None or math.isnan(one):
+    """Whether metric `one` beats `other`; what has diverged and None lose to every number."""
+    if one is None or diverged(mode, one):
         return False
-    if other is None or math.isnan(other):
+    if other is None or diverged(mode, other):
         return True
     return one > other if mode == "max" else one < other
 
 
 def rank_key(mode: Mode, metric: float | None) -> tuple[int, float]:
-    """Return a sort key that puts the best metric first and nan or None last."""
-    if metric is None or math.isnan(metric):
+    """Return a sort key that puts the best metric first, what has diverged and None last."""
+    if metric is None or diverged(mode, metric):
         return (1, 0.0)
     return (0, -metric if mode == "max" else metric)

@@ -7,6 +7,8 @@ import re
 
 from cloudtune.errors import UsageError, shown
 
+LEAST_DOLLARS = 1e-9
+"""No amount is less: sums and quotients of such are numbers still."""
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNIT_NAMES = {
     **dict.fromkeys(("d", "day", "days"), "d"),
@@ -92,7 +94,7 @@ def _amount(value: object) -> float | None:
         amount = float(value)
     except OverflowError:
         return None
-    return amount if 0 < amount < math.inf else None
+    return amount if LEAST_DOLLARS <= amount < math.inf else None
 
 
 def _not_dollars(value: object) -> str:

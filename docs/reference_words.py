@@ -47,6 +47,27 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "strategy.max_concurrent": ("so many trials run at once, at most", "as many as fit"),
     "strategy.target": ("the run ends when a trial reports a metric as good as this", "none"),
+    "trial.gpus.min": ("no trial has fewer GPUs than that; none has a share of one then", "none"),
+    "trial.gpus.max": (
+        "no trial has more GPUs than that: none is measured, planned or run that wide",
+        "as many as were measured",
+    ),
+    "trial.sync": (
+        (
+            "what to do where the workers of a trial on several GPUs don't train one model, as no "
+            "gradients are exchanged, or the parameters differ: `checked` finds that in the "
+            "trial's first epoch and goes on with one GPU a trial, `required` ends the run, "
+            "`trusted` doesn't look (for scripts that exchange them rarely, or past "
+            "torch.distributed)"
+        ),
+    ),
+    "trial.stall.factor": (
+        (
+            "a trial that reports nothing for so many times as long as its epoch should take is "
+            "ended, with the stack of each of its workers in its log; the run goes on"
+        ),
+    ),
+    "trial.stall.least": ("... but not before so long",),
     "limits.deadline": (
         "all is given back by then, from the start of the command",
         "three times what is planned and an hour; as long as the budget pays for, if longer",

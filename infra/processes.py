@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -13,11 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from cloudtune.errors import CloudtuneError, shown
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-_GRACE_SECONDS = 5.0
+GROUP_VARIABLE = "CLOUDTUNE_GROUP"
+"""The mark of a group in the environment of all its processes: whose they are, if they outlive
+their leader."""
+_GRACE_SECONDS = _LAST = 5.0
+_CLOCK_SLACK = 1.0
 
 
 def same_process(pid: int, created: float) -> bool:
@@ -28,7 +36,7 @@ def same_process(pid: int, created: float) -> bool:
     try:
         process = psutil.Process(pid)
         alive = process.status() != psutil.STATUS_ZOMBIE
-        return bool(alive and abs(process.create_time() - created) < 1.0)
+        return bool(alive and abs(process.create_time() - created) < _CLOCK_SLACK)
     except psutil.NoSuchProcess:
         return False
 
@@ -42,10 +50,30 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the whole file or nothing."""
+    """Write a small file so that a reader sees the whole file or nothing.
+
+    On return it is on disk, its name too: a machine that loses power finds the old or the new one.
+    """
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class DamagedRecordError(CloudtuneError):
+    """A record of a process names none: nothing can be proved by it, so nobody is ended by it."""
 
 
 @dataclass(frozen=True)
@@ -53,28 +81,32 @@ class ProcessGroup:
     """A process in a session of its own, with all that it starts in it.
 
     `created` is the leader's creation time: a pid that the system has given to another process
-    since isn't ours.
+    since isn't ours. `mark` stands in the environment of all its processes (`GROUP_VARIABLE`): by
+    it they are known once the leader is dead. Nobody is ever signalled who can't be proved to be
+    of the group: by the living leader's session, by the mark, or by descent from one of these.
     """
 
     pid: int
     created: float
+    mark: str = ""
 
     @classmethod
     def start(
         cls, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> ProcessGroup:
         """Start a command as the leader of a new session, its output going to a file."""
+        mark = secrets.token_hex(16)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
-                env=dict(environment),
+                env={**environment, GROUP_VARIABLE: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         _CHILDREN[process.pid] = process
-        return cls.of(process.pid)
+        return cls(process.pid, psutil.Process(process.pid).create_time(), mark)
 
     @classmethod
     def of(cls, pid: int) -> ProcessGroup:
@@ -83,66 +115,117 @@ class ProcessGroup:
 
     @classmethod
     def recorded(cls, path: Path) -> tuple[ProcessGroup, dict[str, Any]] | None:
-        """Return a group that `record` wrote down, and the extra that went with it."""
+        """Return a group that `record` wrote down, and the extra that went with it.
+
+        Raises:
+            DamagedRecordError: the file is there, and names no process.
+        """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
+            pid, created, mark = data.pop("pid"), data.pop("created"), data.pop("mark", "")
         except FileNotFoundError:
             return None
-        return cls(data.pop("pid"), data.pop("created")), data
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedRecordError(f"{path} is no record of a process: {error}") from None
+        if not (_is_pid(pid) and _is_time(created) and isinstance(mark, str)):
+            raise DamagedRecordError(f"{path} is no record of a process: pid {shown(pid)}")
+        return cls(pid, float(created), mark), data
 
     def record(self, path: Path, extra: Mapping[str, Any]) -> None:
         """Write down who it is, so that another process can end it."""
-        data = {"pid": self.pid, "created": self.created, **extra}
+        data = {"pid": self.pid, "created": self.created, "mark": self.mark, **extra}
         write_atomically(path, json.dumps(data))
 
     def alive(self) -> bool:
         """Whether the leader still runs."""
+        if not _is_pid(self.pid):
+            return False
         child = _CHILDREN.get(self.pid)
         if child is not None:
             return child.poll() is None
         return same_process(self.pid, self.created)
 
     def members(self) -> list[psutil.Process]:
-        """Return every process of the session, none if the session id has become another's.
+        """Return every process of the session that is proved to be ours, but not this very one.
 
-        A leader that has died leaves its session id behind as long as a member lives, so members
-        are ours if no *other* process leads the session now.
+        A leader that has died leaves its session id behind as long as a member lives; after that
+        the system may give the number to a stranger, who may die and leave a session as well. So
+        without the leader a process is ours by the mark in its environment, or by descent.
         """
-        if psutil.pid_exists(self.pid) and not self._is_leader():
+        if not _is_pid(self.pid):
             return []
-        return [process for process in psutil.process_iter() if _session(process) == self.pid]
-
-    def _is_leader(self) -> bool:
-        """Whether the pid is the leader's own, dead and not reaped yet included."""
+        found = [each for each in psutil.process_iter() if _session(each) == self.pid]
+        found = [each for each in found if each.pid != os.getpid()]
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.created) < 1.0
+            leader = psutil.Process(self.pid).create_time()
         except psutil.NoSuchProcess:
-            return True
+            return _with_descendants(found, [each for each in found if self._marked(each)])
+        return found if abs(leader - self.created) < _CLOCK_SLACK else []
+
+    def _marked(self, process: psutil.Process) -> bool:
+        try:
+            return bool(self.mark) and process.environ().get(GROUP_VARIABLE) == self.mark
+        except (psutil.Error, OSError):  # gone meanwhile, or another user's
+            return False
 
     def stop(self, grace: float = _GRACE_SECONDS) -> None:
-        """Ask the group to end, then end it; returns when no member is left."""
-        self._signal(signal.SIGTERM)
-        give_up = time.monotonic() + grace
-        while self.members_alive() and time.monotonic() < give_up:
-            time.sleep(0.02)
-        while self.members_alive():
-            self._signal(signal.SIGKILL)
-            time.sleep(0.02)
+        """Ask the group to end, then end it; returns when no member is left that can be ended.
 
-    def members_alive(self) -> bool:
-        """Whether any process of the group still runs."""
+        Whoever was a member once is waited for: without the leader, which may end first, the
+        others can no longer be told from strangers.
+        """
+        known: set[psutil.Process] = set()
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, max(grace, _LAST))):
+            give_up = time.monotonic() + seconds
+            self._signal(self._living(known), number)
+            while self._living(known) and time.monotonic() < give_up:
+                time.sleep(0.02)
+
+    def _living(self, known: set[psutil.Process]) -> list[psutil.Process]:
+        """Return those that still run of the known members and of those that there are now."""
+        known.update(self.members())
         child = _CHILDREN.get(self.pid)
         if child is not None:
             child.poll()
-        return any(is_running(process) for process in self.members())
+        return list(filter(is_running, known))
 
-    def _signal(self, number: signal.Signals) -> None:
-        for process in self.members():
-            with contextlib.suppress(psutil.NoSuchProcess):
+    def members_alive(self) -> bool:
+        """Whether any process of the group still runs."""
+        return bool(self._living(set()))
+
+    @staticmethod
+    def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+        for process in processes:
+            with contextlib.suppress(psutil.Error):  # gone meanwhile, or not ours to end
                 process.send_signal(number)
 
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def _is_pid(pid: object) -> bool:
+    """Whether a number may be that of a group of ours: never that of the kernel or of init."""
+    return isinstance(pid, int) and not isinstance(pid, bool) and 1 < pid < 2**31
+
+
+def _is_time(created: object) -> bool:
+    if isinstance(created, bool) or not isinstance(created, int | float):
+        return False
+    return created > 0 and created < math.inf
+
+
+def _with_descendants(
+    among: Sequence[psutil.Process], proved: Sequence[psutil.Process]
+) -> list[psutil.Process]:
+    """Return those that are proved, and those among the others that descend from them."""
+    parents: dict[int, int] = {}
+    for process in among:
+        with contextlib.suppress(psutil.Error):
+            parents[process.pid] = process.ppid()
+    ours = {process.pid for process in proved}
+    while fresh := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= fresh
+    return [process for process in among if process.pid in ours]
 
 
 def _session(process: psutil.Process) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cloudtune.errors import UsageError, allowed_names, shown
@@ -35,14 +35,15 @@ PRICE_TAG = "cloudtune:usd-per-hour"
 class Endpoint:
     """Where a cloud is asked: a region, and an address for anything that isn't AWS.
 
-    `key` is used as access key and as its secret where there is no account to speak of; otherwise
-    credentials are found as usual. `provider` is whose calls are understood there: what runs on
+    `key` and `secret` are the credentials where there is no account to speak of; otherwise they are
+    found as usual. `provider` is whose calls are understood there: what runs on
     this machine understands those of AWS.
     """
 
     region: str
     url: str | None = None
     key: str | None = None
+    secret: str | None = field(default=None, repr=False)
     provider: str = "aws"
 
 
@@ -167,6 +168,11 @@ class Provider(Protocol):
         """Whether training takes there what a table says, for want of real GPUs."""
         ...
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether instances have the GPUs of their types; one that lacks any is then refused."""
+        ...
+
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return the instance types that an experiment may name or be derived from, by name."""
         ...
@@ -206,6 +212,13 @@ class Provider(Protocol):
         """Return the clouds in which instances of ours may be, without starting any.
 
         `regions` are those that runs of this machine used; `asked` is one that a person named.
+        """
+        ...
+
+    def abandoned(self, home: Path, *, end: bool) -> list[str]:
+        """Return the instances that run on this machine though their cloud has died.
+
+        With `end` they are ended.
         """
         ...
 

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CleanupError
+from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import ids
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def keep_records(ec2: Calls, run: str, path: Path) -> None:
     """Write down what EC2 says there was of a run, if it can say: in an hour it has forgotten."""
     with contextlib.suppress(*ec2.errors, OSError):
         records = [vars(instance) for instance in ec2.ours(run)]
-        path.write_text(json.dumps(records, indent=1), encoding="utf-8")
+        write_atomically(path, json.dumps(records, indent=1))
 
 
 def sweep(
@@ -47,7 +48,7 @@ def sweep(
             ec2.terminate(ids(left))
         except ec2.errors as error:
             if ec2.is_denied(error) or time.monotonic() > give_up:
-                raise CleanupError(_unasked(run, journal, error), _launched(journal)) from error
+                raise unasked(run, journal, error) from error
         else:
             if not left and not (time.time() < listed_by and _may_appear(journal, found)):
                 return []
@@ -70,9 +71,12 @@ def _may_appear(journal: Journal, found: list[Instance]) -> bool:
     return bool(unanswered or unseen)
 
 
-def _unasked(run: str, journal: Journal, error: Exception) -> str:
-    launched = ", ".join(_launched(journal)) or "none"
-    return (
-        f"EC2 can't be asked what is left of run {run}: {error}. It launched: {launched}. "
+def unasked(run: str, journal: Journal, error: Exception) -> CleanupError:
+    """Return what to raise where a cloud can't be asked what is left of a run."""
+    launched = _launched(journal)
+    told = (
+        f"EC2 can't be asked what is left of run {run}: {error}. It launched: "
+        f"{', '.join(launched) or 'none'}. "
         "Run `cloudtune gc` when EC2 answers again, or look into the EC2 console."
     )
+    return CleanupError(told, launched)

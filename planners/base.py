@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.plan import Charges, admits
+from cloudtune.plan import Charges, Objective, admits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,10 +37,6 @@ class InfeasibleError(CloudtuneError):
         self.fastest = fastest
         self.cheapest = cheapest
         self.nearest = nearest
-
-
-Objective: TypeAlias = Literal["cost", "time"]
-"""What a plan is the least of, within the limits."""
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ def price(
         status=status,
         charges=request.charges,
         vcpu_quotas=request.vcpu_quotas,
+        objective=request.objective,
     )
 
 

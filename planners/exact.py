@@ -12,8 +12,8 @@ from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.selection import refuse, with_gap
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Plan
-    from cloudtune.planners.base import Objective, PlanRequest
+    from cloudtune.plan import Objective, Plan
+    from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.search import Found, Search
 
 
@@ -42,21 +42,25 @@ class ExactPlanner:
         Raises:
             InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
         """
-        found = self.find(request)
-        if found is not None:
-            return found
+        plan = self.within(request)
+        if plan is not None:
+            return plan
+        search = search_of(request)
         fastest, cheapest = (
-            None if end is None else self._priced(request, end) for end in ends(search_of(request))
+            None if end is None else self._priced(request, end) for end in ends(search)
         )
         raise refuse(request, fastest, cheapest)
 
-    def find(self, request: PlanRequest) -> Plan | None:
-        """Return the best plan within the limits, or None: sooner than `plan` says no."""
+    def within(self, request: PlanRequest) -> Plan | None:
+        """Return the best plan within the limits; None where there is none, and no account of why.
+
+        That account takes two more searches, without limits.
+        """
         search, limits = search_of(request), request.limits
         for _ in range(_ROUNDINGS):
             found = search.best(limits, request.objective)
             if found is None:
-                break
+                return None
             plan = self._priced(request, found)
             if request.limits.admit(plan.estimate) or limits.budget is None:
                 return plan

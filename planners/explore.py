@@ -63,7 +63,7 @@ def _most(
     size, step = max(1, _bound(ask, most)), 1
     found, plan, above = 0, None, most + 1
     while above - found > 1:
-        made = _plan(planner, ask(size))
+        made = plan_within(planner, ask(size))
         if made is None:
             above = size
         else:
@@ -76,9 +76,10 @@ def _most(
     return found, plan
 
 
-def _plan(planner: Planner, request: PlanRequest) -> Plan | None:
+def plan_within(planner: Planner, request: PlanRequest) -> Plan | None:
+    """Return a planner's plan; None where it finds none, without a long account of why."""
     if isinstance(planner, ExactPlanner):
-        return planner.find(request)
+        return planner.within(request)
     try:
         return planner.plan(request)
     except InfeasibleError:

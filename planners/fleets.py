@@ -18,6 +18,10 @@ class Unplanned:
 
     stage = 0
 
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return none but what is the target now."""
+        return ()
+
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
         """Whether there is any instance: a trial that doesn't fit goes on with fewer GPUs."""
         return any(instances.values())
@@ -43,6 +47,10 @@ class ConstantFleet(Unplanned):
     standins: tuple[Offer, ...] = ()
     name: str = "constant"
 
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return the offer and those that may stand in for it."""
+        return (self.offer, *self.standins)
+
     def max_gpus(self, view: View) -> int:
         """Return all GPUs of the fleet."""
         return self.instances * self.offer.gpus
@@ -65,6 +73,10 @@ class NaiveFleet(Unplanned):
     standins: tuple[Offer, ...] = ()
     name: str = "naive"
     consolidates: bool = False
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return the offer and those that may stand in for it."""
+        return (self.offer, *self.standins)
 
     def max_gpus(self, view: View) -> int:
         """Return all GPUs that the fleet may grow to."""

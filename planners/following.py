@@ -6,8 +6,8 @@ allocator's widths on the plan's instances.
 
 A stage ends when all its trials have reached the rung or failed. Then the schedule says who goes
 on, the instances that the next stage doesn't need are emptied, and whoever has another width there
-stops and starts anew. Where the cloud refuses an offer of the plan, or takes an instance back, the
-rest may be planned anew (`replanning.Replanner`).
+stops and starts anew. Where the world isn't what the plan says, the rest may be planned anew
+(`reacting.Replanner`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
+    from cloudtune.commands import PlanAnew
     from cloudtune.plan import Group, Plan, StagePlan
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Decision, View
@@ -48,6 +49,12 @@ class Itinerary:
         self.stage_began: list[float] = []
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.replanned = 0
+        self.planned_at = 0.0
+        self.stuck = False  # nothing of the stage can be had, and no other plan either
+        self.restless = False  # an epoch has told that the rest is to be looked at
+        self.heard: dict[TrialId, float] = {}  # when each told of its last epoch
+        self.changes: list[tuple[float, PlanAnew]] = []
+        self.untold: list[PlanAnew] = []
         self.leaving: frozenset[str] = frozenset()
         self._disturbances = 0
 
@@ -116,7 +123,13 @@ class Itinerary:
             view.now + rest.estimate.seconds, view.committed + rest.estimate.dollars
         )
         self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later), estimate=estimate)
+        self.planned_at = view.now
         self.replanned += 1
+
+    def tell(self) -> list[PlanAnew]:
+        """Return the changes of the plan that aren't on record yet."""
+        found, self.untold = self.untold, []
+        return found
 
     # ---- instances ---------------------------------------------------------------------------
 
@@ -171,7 +184,7 @@ class Itinerary:
     def fits(self, trial: TrialProgress) -> bool:
         """Whether a trial has the width that its offer has in this stage."""
         group = self.stage_plan.group(trial.offer) if trial.offer else None
-        return group is not None and max(group.width, trial.min_width) == trial.width
+        return group is not None and trial.width_for(group.width) == trial.width
 
 
 class Schedule(Protocol):
@@ -194,10 +207,18 @@ class Schedule(Protocol):
 
 
 class Reacting(Protocol):
-    """Plans the rest of a job anew where the world has changed."""
+    """Plans the rest of a job anew where the world isn't what the plan says."""
 
-    def react(self, view: View, itinerary: Itinerary) -> None:
-        """Change the plan if what has happened since the last call asks for it."""
+    def react(self, view: View, itinerary: Itinerary) -> Mapping[TrialId, Verdict]:
+        """Change the plan if what has happened asks for it; returns who stops for that."""
+        ...
+
+    def unsettled(self, view: View, itinerary: Itinerary) -> bool:
+        """Whether an epoch has told of something that the plan should be looked at for."""
+        ...
+
+    def wake_at(self, view: View) -> float | None:
+        """Return the run second at which to look again though nothing has happened."""
         ...
 
 
@@ -221,6 +242,7 @@ class PlannedStages:
     ) -> None:
         self.name = schedule.name
         self.itinerary = itinerary
+        itinerary.stuck = reacting is None
         self.reason: EndReason | None = None
         self._schedule = schedule
         self._reacting = reacting
@@ -245,7 +267,10 @@ class PlannedStages:
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to the rung, and wait there for the others."""
-        rung = self.itinerary.rung_of(trial.trial)
+        it, rung = self.itinerary, self.itinerary.rung_of(trial.trial)
+        it.heard[trial.id] = view.now
+        if self._reacting is not None and self._reacting.unsettled(view, it):
+            it.restless = True
         if trial.epoch >= rung:
             return Verdict.HOLD
         return Verdict.PAUSE if self._goes_elsewhere(view, trial) else Go(rung)
@@ -262,9 +287,9 @@ class PlannedStages:
         if all(piece.instance in usable for piece in trial.placement):
             return False
         widths = {
-            max(group.width, trial.min_width)
+            trial.width_for(group.width)
             for group in self.itinerary.groups(view)
-            if view.fits(max(group.width, trial.min_width), group.offer)
+            if view.fits(trial.width_for(group.width), group.offer)
         }
         return bool(widths) and trial.width not in widths
 
@@ -277,8 +302,16 @@ class PlannedStages:
         it.begin(view)
         verdicts = self._closed(view)
         if self.reason is None and verdicts is None and self._reacting is not None:
-            self._reacting.react(view, it)
+            return self._react(self._reacting, view)
         return verdicts or {}
+
+    def _react(self, reacting: Reacting, view: View) -> Mapping[TrialId, Verdict]:
+        """Have the plan looked at in the midst of a stage; what it has no use for is to go."""
+        it, before = self.itinerary, self.itinerary.replanned
+        cut = reacting.react(view, it)
+        if it.replanned != before and self._planned_fleet:
+            it.leaving = frozenset(self._too_many(view))
+        return cut
 
     def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
         """Return who stops at the rung; None where the stage goes on."""
@@ -303,7 +336,7 @@ class PlannedStages:
         out = {
             t.id: Verdict.FINISH if it.complete(t) else Verdict.CUT
             for t in left
-            if t.id not in chosen
+            if t.id not in it.members
         }
         if self._planned_fleet:
             it.leaving = frozenset(self._too_many(view))
@@ -327,7 +360,7 @@ class PlannedStages:
         staying = Counter(
             piece.instance
             for trial in it.known(view)
-            if trial.live and (it.fits(trial) or not self._planned_widths)
+            if trial.live and (trial.unsaved or it.fits(trial) or not self._planned_widths)
             for piece in trial.placement
         )
         for offer, count in view.held.items():
@@ -339,7 +372,10 @@ class PlannedStages:
             yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
 
     def _movers(self, view: View) -> Iterator[TrialId]:
-        """Yield trials that can't train on where they are; a group keeps no more than it takes."""
+        """Yield trials that can't train on where they are; a group keeps no more than it takes.
+
+        Never one that has saved nothing: started anew, it would train all its epochs again.
+        """
         it = self.itinerary
         usable = {r.instance for r in view.fleet.usable()} - it.leaving
         room = Counter({group.offer: group.trials for group in it.stage_plan.groups})
@@ -351,14 +387,14 @@ class PlannedStages:
                 stays = (
                     stays and it.fits(trial) and trial.offer is not None and room[trial.offer] > 0
                 )
-            if not stays:
+            if not stays and not trial.unsaved:
                 yield trial.id
             elif trial.offer is not None:
                 room[trial.offer] -= 1
 
     def wake_at(self, view: View) -> float | None:
-        """Return None: a planned strategy decides at results alone."""
-        return None
+        """Return when to look at the plan again: else a planned strategy decides at results."""
+        return None if self._reacting is None else self._reacting.wake_at(view)
 
     def done(self, view: View) -> bool:
         """Whether the last stage is closed."""
@@ -433,6 +469,12 @@ class PlannedFleet:
         it = self._itinerary
         wanted = it.needed(view)
         return wanted & Counter(view.held) if it.held_back(view) else wanted
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return all that can be rented, as long as another plan is to be had; else the stage's."""
+        if self._itinerary.stuck:
+            return tuple(group.offer for group in self._itinerary.stage_plan.groups)
+        return tuple(each.offer for each in view.rentables)
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
         """Whether a group of the stage could train a trial on so many instances."""

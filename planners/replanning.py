@@ -6,27 +6,36 @@ money that are left, and the offers without those that the cloud refuses.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
-from cloudtune.plan import Limits, Stage
+from cloudtune.placement import slots
+from cloudtune.plan import Estimate, Limits, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
+from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.explore import explore
+from cloudtune.planners.explore import explore, plan_within
+from cloudtune.progress import OVER
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Rentable
+    from cloudtune.plan import Group, Plan, Rentable
     from cloudtune.planners.base import Planner
     from cloudtune.planners.following import Itinerary
     from cloudtune.planners.reserve import Reserve
     from cloudtune.strategies.base import StagedStrategy, View
     from cloudtune.strategies.seer_barrier import SeerBarrier
-    from cloudtune.trial import TrialId
+    from cloudtune.trial import TrialId, Width
 
+Place: TypeAlias = "tuple[Offer, Width]"
+NOISE = 0.05
+"""The share by which figures must differ from what was expected to say anything."""
+LATE = 1.25
+"""An instance that takes so many times as long as expected to join is looked at again."""
 _EXACT = ExactPlanner()
 
 
@@ -57,24 +66,36 @@ def request_for_rest(
         rentables=_rentables_for(view, reserve, trials, barred),
         limits=limits_left(view, reserve),
         max_instances=plan.max_instances,
-        fleet=_held(view, itinerary, trials),
+        fleet=_held(view, trials),
         charges=plan.charges,
         vcpu_quotas=plan.vcpu_quotas,
     )
 
 
-def _held(view: View, itinerary: Itinerary, trials: Sequence[TrialId]) -> tuple[Live, ...]:
+def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     """Return the instances that are to stay, with their ages in seconds.
 
     An instance carries the width of these trials only if every trial sits on GPUs. If some are
     parked to let others train, the plan mustn't count on anybody to train on where it is.
     """
-    settled = all(name in view.trials and view.trials[name].live for name in trials)
+    known = [view.trials[name] for name in trials if name in view.trials]
+    settled = len(known) == len(trials) and all(trial.live for trial in known)
+    widths: dict[Offer, set[Width]] = {}
+    for trial in known if settled else ():
+        if trial.offer is not None:
+            widths.setdefault(trial.offer, set()).add(trial.width)
     ages: dict[Offer, list[float]] = {}
     for rented in view.fleet.wanted():
         ages.setdefault(rented.offer, []).append(max(0.0, view.now - rented.began_at))
-    widths = {group.offer: group.width for group in itinerary.stage_plan.groups if settled}
-    return tuple(Live(o, tuple(sorted(each)), widths.get(o)) for o, each in ages.items())
+    return tuple(
+        Live(offer, tuple(sorted(each)), _only(widths.get(offer, set())))
+        for offer, each in ages.items()
+    )
+
+
+def _only(widths: Collection[Width]) -> Width | None:
+    """Return the one width that there is; None where there is none, or several."""
+    return next(iter(widths)) if len(widths) == 1 else None
 
 
 def _rentables_for(
@@ -89,56 +110,253 @@ def _rentables_for(
     return tuple(found)
 
 
-class Replanner:
-    """Plans anew when the cloud refuses an offer of the plan, or takes an instance back.
+@dataclass(frozen=True)
+class GoingOn:
+    """What the present plan's rest comes to from now on, at realised figures."""
 
-    If no plan for the rest keeps the limits, the run keeps the plan that it has, and refused offers
-    are asked for again after a while.
+    plan: Plan
+    wait: float
+    within: bool
+
+    @property
+    def estimate(self) -> Estimate:
+        """Seconds from now to the end of training, and dollars, the wait included."""
+        stages = sum(stage.seconds for stage in self.plan.stages)
+        return Estimate(self.wait + stages, self.plan.estimate.dollars)
+
+
+class Rest:
+    """One look at what is left of a run: its work, what going on comes to, what else there is.
+
+    `training` are the trials that still have to train in the present stage, `members` with those
+    that wait at its rung; `fresh` says that none has trained in it yet. `refused`: something of the
+    stage can't be had just now; `out_of_reach`: nothing of what is missing can be had at all.
     """
 
-    def __init__(self, planner: Planner, reserve: Reserve) -> None:
-        self._planner = planner
-        self._reserve = reserve
-        self._shocks = 0
-
-    def react(self, view: View, itinerary: Itinerary) -> None:
-        """Follow another plan for the rest, if what is missing can't be had by this one."""
-        if view.shocks == self._shocks:
-            return  # solving takes long: nothing but a shock is worth another plan
-        self._shocks = view.shocks
-        members = itinerary.under_way(view)
-        refused = any(map(view.avoided, itinerary.missing(view)))
-        if not members or not (refused or self._late(view, itinerary)):
-            return
-        request = request_for_rest(
-            view,
-            itinerary,
-            self._reserve,
-            work=_work_left(view, itinerary, members),
-            trials=members,
-            barred=view.avoided,
+    def __init__(
+        self, view: View, itinerary: Itinerary, planner: Planner, reserve: Reserve
+    ) -> None:
+        self.view = view
+        self.it = itinerary
+        self.planner = planner
+        self.reserve = reserve
+        self.tight = replace(reserve, share=reserve.share / 2)
+        """What going on must leave of the limits, and a plan in need."""
+        self.training = tuple(itinerary.under_way(view))
+        missing = itinerary.missing(view)
+        self.refused = any(map(view.avoided, missing))
+        self.out_of_reach = bool(missing) and all(map(view.refused, missing))
+        self.fresh = all(
+            name not in view.trials or view.trials[name].epoch == self._first
+            for name in self.training
         )
-        try:
-            found = self._planner.plan(request)
-        except InfeasibleError:
-            return
-        itinerary.splice(found, itinerary.stage, view)
-        itinerary.stage_began[-1] = view.now
 
-    def _late(self, view: View, itinerary: Itinerary) -> bool:
-        """Whether the rest of the present plan, begun now, would miss the deadline."""
-        deadline = limits_left(view, self._reserve).deadline
-        rest = itinerary.plan.stages[itinerary.stage :]
-        return deadline is not None and sum(stage.seconds for stage in rest) > deadline
+    # ---- the work that is left ----------------------------------------------------------------
+
+    @property
+    def _first(self) -> int:
+        return self.it.stage_plan.stage.start_epoch
+
+    @property
+    def rung(self) -> int:
+        """The epoch at which the present stage ends."""
+        return self.it.stage_plan.stage.end_epoch
+
+    @property
+    def members(self) -> tuple[TrialId, ...]:
+        """The trials of the stage that aren't over, those that wait at its rung included."""
+        known = self.view.trials
+        return tuple(n for n in self.it.members if n not in known or known[n].status not in OVER)
+
+    def later(self) -> tuple[Stage, ...]:
+        """Return the stages after this one, as they were planned first, for those that are left."""
+        it, most = self.it, len(self.members)
+        same = len(it.first_plan.stages) == len(it.plan.stages)
+        plan = it.first_plan if same else it.plan
+        stages = (each.stage for each in plan.stages[it.stage + 1 :])
+        return tuple(replace(stage, trials=min(stage.trials, most)) for stage in stages)
+
+    def _epochs_left(self) -> dict[TrialId, int]:
+        known = self.view.trials
+        return {
+            name: max(1, self.rung - (known[name].epoch if name in known else 0))
+            for name in self.training
+        }
+
+    def work(self) -> tuple[Stage, ...]:
+        """Return the stages that are left; of the present one what its trials have yet to train.
+
+        Where they take turns that is the mean, else what is left of the one that is furthest back.
+        """
+        left, later = self._epochs_left(), self.later()
+        turns = any(group.waves > 1 for group in self.it.stage_plan.groups)
+        mean = math.ceil(sum(left.values()) / len(left))
+        epochs = mean if turns else max(left.values())
+        trials = max(len(left), later[0].trials if later else 0)
+        return (Stage(trials, self.rung - epochs, self.rung), *later)
+
+    # ---- going on -----------------------------------------------------------------------------
+
+    def going_on(self) -> GoingOn | None:
+        """Return what the present plan comes to; None where what it takes can't be had."""
+        view, missing = self.view, self.it.missing(self.view)
+        if any(map(view.refused, missing)):
+            return None
+        request = self.request(self.work(), self.training, lambda _offer: False)
+        plan = price(request, _choices(self.it, request.work), self.it.plan.planner)
+        pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
+        wait = self._wait() + max([0.0, *pauses])
+        return GoingOn(plan, wait, self._keeps(plan, wait))
+
+    def _keeps(self, plan: Plan, wait: float) -> bool:
+        """Whether a plan that begins after so long keeps the limits, by a hair more than a hair."""
+        view, share = self.view, 1 - self.tight.share
+        deadline, budget = view.limits.deadline, view.limits.budget
+        trained = wait + sum(stage.seconds for stage in plan.stages)
+        in_time = deadline is None or trained <= share * (
+            deadline - view.now - self.reserve.seconds
+        )
+        dollars = plan.estimate.dollars + max(0.0, wait) * self._rate
+        return in_time and (budget is None or dollars <= share * (budget - view.committed))
+
+    @property
+    def _rate(self) -> float:
+        """Dollars a second of what is held."""
+        held = sum(offer.usd_per_second * n for offer, n in self.view.held.items())
+        return held + self.it.plan.charges.usd_per_second
+
+    def _wait(self) -> float:
+        """Return the seconds until those that are held train; negative in the midst of epochs."""
+        view = self.view
+        boots = [
+            joins_in(view, r.offer) - (view.now - r.requested_at)
+            for r in view.fleet.wanted()
+            if not r.joined
+        ]
+        late = [
+            (view.now - r.requested_at) * (LATE - 1) for r in view.fleet.wanted() if not r.joined
+        ]
+        boot = max([max(a, min(a + b, b)) for a, b in zip(boots, late, strict=True)], default=0.0)
+        known = [view.trials[name] for name in self.training if name in view.trials]
+        if boot > 0 or len(known) < len(self.training):
+            return max(0.0, boot)
+        left = self._epochs_left()
+        most = max(left.values())
+        behind = [t for t in known if left[t.id] == most]
+        if any(t.status != "training" or t.id not in self.it.heard for t in behind):
+            return 0.0
+        return -min(min(view.now - self.it.heard[t.id], t.epoch_seconds) for t in behind)
+
+    # ---- another plan -------------------------------------------------------------------------
+
+    def request(
+        self,
+        work: tuple[Stage, ...],
+        trials: Sequence[TrialId],
+        barred: Callable[[Offer], bool],
+        reserve: Reserve | None = None,
+    ) -> PlanRequest:
+        """Return the planning problem of so much work from now on; with a `reserve` in need."""
+        request = request_for_rest(
+            self.view,
+            self.it,
+            reserve or self.reserve,
+            work=work,
+            trials=trials,
+            barred=barred,
+        )
+        wait, (deadline, budget) = self._wait(), (request.limits.deadline, request.limits.budget)
+        if reserve is not None and deadline is not None:
+            # In need the run's own end is late enough: its returns are reckoned with already.
+            deadline += reserve.seconds * (1 - reserve.share)
+        limits = Limits(
+            None if deadline is None else max(0.0, deadline - wait),
+            None if budget is None else max(0.0, budget - max(0.0, wait) * self._rate),
+        )
+        return replace(request, limits=limits, objective=self.it.plan.objective)
+
+    def other(self) -> Plan | None:
+        """Return the best plan for the rest, by what the run has seen; None: none is within."""
+        request = self.request(self.work(), self.training, self.view.avoided)
+        return plan_within(self.planner, request)
+
+    def reached(self, going_on: GoingOn) -> float:
+        """Return the epoch to which going on trains the last trial before a limit ends the run."""
+        limits = limits_left(self.view, replace(self.reserve, share=0.0))
+        time = math.inf if limits.deadline is None else limits.deadline - going_on.wait
+        money = math.inf if limits.budget is None else limits.budget
+        epoch = float(going_on.plan.stages[0].stage.start_epoch)
+        for stage in going_on.plan.stages:
+            training = max(stage.seconds - stage.overhead, 1e-9)
+            rate = max(stage.dollars / stage.seconds, 1e-12) if stage.seconds > 0 else 1e-12
+            lasts = min(time, money / rate)
+            if lasts < stage.seconds:
+                part = max(0.0, lasts - stage.overhead) / training
+                return epoch + part * stage.stage.epochs
+            time, money = time - stage.seconds, money - stage.dollars
+            epoch = float(stage.stage.end_epoch)
+        return epoch
 
 
-def _work_left(view: View, itinerary: Itinerary, members: Sequence[TrialId]) -> tuple[Stage, ...]:
-    """Return the stages that are left; the present one from the epoch of its slowest trial."""
-    later = tuple(stage.stage for stage in itinerary.plan.stages[itinerary.stage + 1 :])
-    rung = itinerary.stage_plan.stage.end_epoch
-    first = min(view.trials[name].epoch if name in view.trials else 0 for name in members)
-    trials = max(len(members), later[0].trials if later else 0)
-    return (Stage(trials, min(first, rung - 1), rung), *later)
+def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
+    """Put a plan that begins now in the midst of the present stage.
+
+    What the stage has taken so far counts to it, as far as its plan went.
+    """
+    old, began, number = itinerary.stage_plan, itinerary.stage_began[-1], itinerary.stage
+    gone = view.now - began
+    share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
+    itinerary.splice(rest, number, view)
+    new = itinerary.stage_plan
+    begun = replace(
+        new,
+        stage=replace(new.stage, start_epoch=old.stage.start_epoch),
+        begin=began,
+        seconds=gone + new.seconds,
+        dollars=share * old.dollars + new.dollars,
+    )
+    stages = (*itinerary.plan.stages[:number], begun, *itinerary.plan.stages[number + 1 :])
+    itinerary.plan = replace(itinerary.plan, stages=stages)
+
+
+def realised(view: View, itinerary: Itinerary) -> Sequence[Rentable]:
+    """Return all that can be rented as the run has seen it."""
+    return tuple(view.corrected(each, itinerary.members) for each in view.rentables)
+
+
+def speeds(itinerary: Itinerary, rentables: Sequence[Rentable]) -> dict[Place, float]:
+    """Return the seconds of an epoch wherever the rest of the plan trains."""
+    by_offer = {each.offer: each for each in rentables}
+    return {
+        (group.offer, group.width): by_offer[group.offer].profile.epoch_seconds(group.width)
+        for stage in itinerary.plan.stages[itinerary.stage :]
+        for group in stage.groups
+    }
+
+
+def joins_in(view: View, offer: Offer) -> float:
+    """Return the seconds from a request until the instance joins, by what was seen."""
+    known = next(each for each in view.rentables if each.offer == offer)
+    profile = view.corrected(known, ()).profile
+    return profile.launch.mean + profile.boot.mean
+
+
+def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:
+    """Return what the present plan does for so much work."""
+    stages = itinerary.plan.stages[itinerary.stage :]
+    return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
+
+
+def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
+    """Return the groups with so many trials, in as many rounds as that takes."""
+    found, left = [], trials
+    for number, group in enumerate(groups):
+        count = left if number == len(groups) - 1 else min(group.trials, left)
+        left -= count
+        if count > 0:
+            at_once = max(1, slots(group.width, group.offer.gpus, group.instances))
+            found.append(replace(group, trials=count, waves=math.ceil(count / at_once)))
+    return tuple(found)
 
 
 class HalvingSchedule:

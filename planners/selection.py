@@ -15,8 +15,8 @@ from cloudtune.units import format_dollars, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.plan import Plan
-    from cloudtune.planners.base import Objective, PlanRequest
+    from cloudtune.plan import Objective, Plan
+    from cloudtune.planners.base import PlanRequest
 
 
 def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from cloudtune.errors import CloudtuneError
 from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.text import gpus_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.trial import Width
+    from cloudtune.events import EpochDone
+    from cloudtune.trial import EndReason, Slice, Trial, Width
 
 
-def widths_of(gpus: int) -> tuple[Width, ...]:
-    """Return the widths worth measuring on one instance: 1, 2, 4 … and all its GPUs."""
-    powers = [float(2**k) for k in range(gpus.bit_length()) if 2**k <= gpus]
-    return tuple(sorted({*powers, float(gpus)}))
+TRIES = 3
+"""How often a width is tried with other configurations, where none of those before could train."""
+
+
+def widths_of(gpus: int, least: int = 1, most: int | None = None) -> tuple[Width, ...]:
+    """Return the widths worth measuring on one instance: 1, 2, 4 … and all its GPUs.
+
+    From `least` to `most` GPUs, these two included; none where the instance has fewer.
+    """
+    highest = gpus if most is None else min(gpus, most)
+    powers = [2**k for k in range(highest.bit_length())]
+    found = {each for each in (*powers, least, highest) if least <= each <= highest}
+    return tuple(float(each) for each in sorted(found))
 
 
 def packed_widths(pack: int) -> tuple[Width, ...]:
@@ -27,6 +39,118 @@ def packed_widths(pack: int) -> tuple[Width, ...]:
     powers = [2**k for k in range(1, pack.bit_length()) if 2**k <= pack]
     trials = sorted({*powers, pack} - {1})
     return tuple(1 / k for k in trials)
+
+
+@dataclass
+class Session:
+    """One trial at one width: when it was asked for, and what its epochs took.
+
+    `phase` is the number of what was measured then; `told_at` when it last said anything.
+    """
+
+    trial: Trial
+    width: Width
+    asked_at: float
+    resumed: bool
+    placement: tuple[Slice, ...]
+    phase: int
+    told_at: float
+    first_at: float | None = None
+    first_seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    memory: float | None = None
+    live: bool = True
+    stopping: bool = False
+    counted: bool = False
+
+    @property
+    def trained(self) -> int:
+        """How many epochs it has trained that count."""
+        return len(self.seconds) + (self.first_at is not None)
+
+    def note(self, event: EpochDone, most: int) -> None:
+        """Take note of an epoch; no more than so many count."""
+        self.told_at = event.at
+        if event.memory_mib is not None:
+            self.memory = max(event.memory_mib, self.memory or 0.0)
+        if self.first_at is None:
+            self.first_at, self.first_seconds = event.at, event.seconds
+        elif self.trained < most:
+            self.seconds.append(event.seconds)
+
+    def count(self, figures: Figures) -> None:
+        """Split what it took into training and getting there, and add both to the figures."""
+        seconds = self.seconds or [self.first_seconds]
+        self.counted = True
+        figures.add_epochs(self.width, seconds, self.memory)
+        if self.width < 1:
+            return
+        assert self.first_at is not None
+        steady = min(self.first_seconds, sum(seconds) / len(seconds))
+        overhead = self.first_at - steady - self.asked_at
+        (figures.resize if self.resumed else figures.start).append(overhead)
+
+    def seconds_at(self, width: Width, epochs: int) -> float:
+        """Return what so many epochs may take at another width, setting it up included."""
+        assert self.first_at is not None
+        setup = max(0.0, self.first_at - self.first_seconds - self.asked_at)
+        each = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
+        return setup + epochs * each * max(1.0, self.width / width)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A configuration that couldn't be measured at a width, and why."""
+
+    trial: Trial
+    width: Width
+    error: str
+    traceback: str = ""
+    out_of_memory: bool = False
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.trial.config.items())
+        return f"{self.trial.id} ({values}) failed on {gpus_text(self.width)}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be measured, as the first epoch tells: its width, its seconds, those before it.
+
+    Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
+    """
+
+    phases: Sequence[Width]
+    width: Width
+    epoch: float
+    setup: float
+
+    def seconds(self, epochs: int) -> float:
+        """Return the seconds that are left to measure, with so many epochs at each width."""
+        each = [self.epoch * max(1.0, self.width / other) for other in self.phases]
+        return sum([epochs * seconds + self.setup for seconds in each]) - self.epoch - self.setup
+
+    def fitting(self, wanted: int, seconds: float) -> int:
+        """Return how many epochs at each width fit into these seconds, two at least.
+
+        One only where two don't fit: a first epoch is slower than those after it. Shares of a GPU
+        are left out before that.
+        """
+        alone = replace(self, phases=[width for width in self.phases if width >= 1])
+        for work in (self, alone):
+            found = [epochs for epochs in range(2, wanted + 1) if work.seconds(epochs) <= seconds]
+            if found:
+                return max(found)
+        return 1 if alone.seconds(1) <= seconds else 2
+
+
+class MeasureError(CloudtuneError):
+    """A measurement ended early; its exit code is that of the reason."""
+
+    def __init__(self, message: str, reason: EndReason | None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.exit_code = reason.exit_code if reason else 1  # type: ignore[misc]
 
 
 @dataclass
@@ -47,6 +171,11 @@ class Figures:
         if memory is not None:
             self.memory[width] = max(memory, self.memory.get(width, 0.0))
 
+    @property
+    def enough(self) -> bool:
+        """Whether a profile can be made of it; a change of width is else taken for a start."""
+        return all((self.launch, self.boot, self.start, self.release, self.epoch))
+
     def profile(
         self, instance_type: str, script_hash: str, measured_at: str, source: str
     ) -> ScalingProfile:
@@ -61,7 +190,7 @@ class Figures:
             launch=Measurement.of(self.launch),
             boot=Measurement.of(self.boot),
             start=Measurement.of(self.start),
-            resize=Measurement.of(self.resize),
+            resize=Measurement.of(self.resize or self.start),
             release=Measurement.of(self.release),
             script_hash=script_hash,
             measured_at=measured_at,

@@ -71,6 +71,7 @@ class Moon:
     name: str = "moon"
     asks_first: str = "the Moon"
     paced: bool = False
+    has_gpus: bool = False
     rented: dict[str, Instance] = field(default_factory=dict)
 
     def known_types(self) -> Mapping[str, InstanceType]:
@@ -100,6 +101,9 @@ class Moon:
     def found(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         named = {*regions, *([asked] if asked else [])}
         return [Cloud(Endpoint(region, provider="moon"), {}, {}) for region in sorted(named)]
+
+    def abandoned(self, home: Path, *, end: bool) -> list[str]:
+        return []
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
         return ("near-side",)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from cloudtune.cli.options import OUTPUT
-from cloudtune.errors import CleanupError
+from cloudtune.errors import CleanupError, CloudtuneError
+from cloudtune.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.jobs.cleanup import Found
+    from cloudtune.jobs.cleanup import Found, Head
 
 
 @click.command()
@@ -26,7 +27,13 @@ def status(region: str | None, output: str) -> int:
     from cloudtune.display.terminal import console  # noqa: PLC0415
     from cloudtune.jobs import cleanup  # noqa: PLC0415  boto3 takes a while to load
 
-    found = [one for cloud in cleanup.open_clouds(region) for one in cleanup.look(cloud)]
+    found: list[Found] = []
+    mute = []
+    for cloud in cleanup.open_clouds(region):
+        try:
+            found += cleanup.look(cloud)
+        except cleanup.errors_at(cloud.endpoint) as error:
+            mute.append(f"{cloud.endpoint.region}: {error}")
     if output == "json":
         rows = [
             {**vars(f.instance), "usd_per_hour": f.usd_per_hour, "orphan": f.orphan} for f in found
@@ -34,7 +41,11 @@ def status(region: str | None, output: str) -> int:
         click.echo(json.dumps(rows, indent=1))
     else:
         show_instances(console(), found)
-    return 0
+    for head in cleanup.dead_heads():
+        _tell_head(head, "`cloudtune gc` ends them")
+    _tell_abandoned(cleanup.abandoned(end=False), "`cloudtune gc` ends them")
+    _tell_mute(mute)
+    return CloudtuneError.exit_code if mute else 0
 
 
 @click.command()
@@ -52,10 +63,14 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
     """
     from cloudtune.jobs import cleanup  # noqa: PLC0415  boto3 takes a while to load
 
-    for folder in cleanup.dead_runs():
-        if not dry_run and run in {None, folder.name}:
-            cleanup.end_head(folder)
-    left, mute = [], []
+    for head in cleanup.dead_heads():  # first: one that lives on could launch what it still wants
+        if run in {None, head.folder.name}:
+            _tell_head(head, "they would be ended" if dry_run else "they are ended")
+            if not dry_run:
+                head.end()
+    abandoned = cleanup.abandoned(end=run is None and not dry_run)
+    _tell_abandoned(abandoned, "they would be ended" if dry_run else "they are ended")
+    left, mute, told = [], [], 0
     open_clouds = cleanup.open_clouds(region)
     for cloud in open_clouds:
         try:
@@ -63,14 +78,33 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
             doomed = [
                 f for f in found if run in {None, f.instance.run} and (everything or f.orphan)
             ]
+            told += len(doomed)
             _tell_doomed(doomed, dry_run=dry_run)
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
+                cleanup.keep_records(cloud)
         except cleanup.errors_at(cloud.endpoint) as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
     for cloud in open_clouds if not dry_run else []:
         cloud.close()
-    return _conclude_gc([instance.id for instance in left], mute)
+    return _conclude_gc([instance.id for instance in left], mute, told if dry_run else 0)
+
+
+def _tell_head(head: Head, what: str) -> None:
+    """Say what a dead run has left on this machine, if anything."""
+    if head.trouble:
+        click.echo(f"note: run {head.folder.name}: {head.trouble}; nobody is ended by it", err=True)
+    elif head.processes:
+        click.echo(
+            f"run {head.folder.name} has left {head.processes} processes here; {what}", err=True
+        )
+
+
+def _tell_abandoned(machines: Sequence[str], what: str) -> None:
+    if machines:
+        click.echo(
+            f"{', '.join(machines)} ran on here after the emulator had died; {what}", err=True
+        )
 
 
 def _tell_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
@@ -80,12 +114,21 @@ def _tell_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
         click.echo(f"{verb} {it.id} ({it.instance_type}, run {it.run})")
 
 
-def _conclude_gc(left: Sequence[str], mute: Sequence[str]) -> int:
+def _tell_mute(mute: Sequence[str]) -> None:
     for cloud in mute:
         click.echo(f"error: EC2 can't be asked in {cloud}", err=True)
+
+
+def _conclude_gc(left: Sequence[str], mute: Sequence[str], doomed: int) -> int:
+    """Say what is left; `doomed` is what a dry run would have returned. Returns the exit code."""
+    _tell_mute(mute)
     if left:
         click.echo(f"error: EC2 did not confirm the end of {', '.join(left)}", err=True)
     if left or mute:
         return CleanupError.exit_code
-    click.echo(f"nothing left to return (checked {time.strftime('%H:%M:%S')})")
+    checked = f"checked {time.strftime('%H:%M:%S')}"
+    if doomed:
+        click.echo(f"{counted(doomed, 'instance')} would be returned ({checked})")
+    else:
+        click.echo(f"nothing left to return ({checked})")
     return 0

@@ -24,6 +24,7 @@ from cloudtune.display.comparison_tables import Cell
 from cloudtune.errors import CloudtuneError, UsageError, shown
 from cloudtune.plan import Limits
 from cloudtune.policy.registry import chosen, sampler_for
+from cloudtune.private_files import for_others
 from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
 from cloudtune.simulation.case import Case, check
 from cloudtune.simulation.curves import Columns, read_curves
@@ -305,8 +306,9 @@ def _write(folder: Path, benchmark: Benchmark, cells: Sequence[Cell]) -> None:
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
+        with for_others():
+            folder.mkdir(parents=True, exist_ok=True)
+            yield
     except OSError as error:
         raise UsageError(
             f"--out {folder}: can't be written ({error.strerror}); name a folder that is yours"

@@ -252,7 +252,7 @@ def _folder() -> Path:
 
 def _found() -> EmulatorControl | None:
     running = find_emulator(_folder())
-    return None if running is None else EmulatorControl(running.endpoint)
+    return None if running is None else EmulatorControl(running.access)
 
 
 def _control() -> EmulatorControl:

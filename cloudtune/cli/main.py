@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from cloudtune.cli.options import (
 from cloudtune.cli.plan import load_problem, plan, plan_or_forced, show_infeasible
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
+from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
@@ -37,7 +39,9 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; a mistake gives one message and its exit code, never a traceback."""
+    steady()
     try:
+        home.close()
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
@@ -48,6 +52,11 @@ def main() -> None:
     except CloudtuneError as error:
         click.echo(f"error: {error}", err=True)
         code = error.exit_code
+    except OSError as error:  # a disk that is full, a home that can't be written
+        where = f"{error.filename}: " if error.filename else ""
+        with contextlib.suppress(OSError):
+            click.echo(f"error: {where}{error.strerror or error}", err=True)
+        code = CloudtuneError.exit_code
     sys.exit(code)
 
 
@@ -95,8 +104,8 @@ def simulate(
     that `cloudtune simulate --curves FILE --help` shows.
     """
     from cloudtune.display.report_screen import show_report
+    from cloudtune.jobs.report import simulate as simulate_job
     from cloudtune.jobs.report import to_json
-    from cloudtune.jobs.simulate import simulate as simulate_job
 
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     problem = load_problem(wanted, profile)

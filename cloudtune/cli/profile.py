@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import planning
+from cloudtune.jobs import control, planning
 from cloudtune.plan import Limits
+from cloudtune.profiles.measurements import MeasureError
+from cloudtune.trial import EndReason
 from cloudtune.units import format_dollars
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
+    from cloudtune.jobs.measuring import Measured
 
 
 def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
@@ -76,6 +80,7 @@ def _cap(limits: Limits) -> str:
     is_flag=True,
     help="Rent without asking, where the provider asks first (aws).",
 )
+@control.outliving_its_terminal()
 def profile(
     experiment: Path,
     *,
@@ -87,16 +92,17 @@ def profile(
     **given: Any,
 ) -> int:
     """Measure how the script scales, on one rented instance of each type, and keep it."""
-    from cloudtune.jobs import runner
+    from cloudtune.jobs import measuring, runner
     from cloudtune.profiles import store
 
     wanted = load_experiment(experiment, given)
     runner.check_script(wanted)
     confirm_rental(wanted, None, yes=yes)
-    profiles, spent = [], 0.0
-    for name in [machine.name for machine in planning.instance_types(wanted)]:
-        limits = Limits(None, limits_left(limits_of(wanted), spent).budget)
-        found, cost = runner.measure(
+    profiles, spent, began = [], 0.0, time.time()
+    names = [machine.name for machine in planning.instance_types(wanted)]
+    for number, name in enumerate(names):
+        limits = limits_left(limits_of(wanted), spent, time.time() - began)
+        found = measuring.measure(
             wanted,
             name,
             measure_watch(),
@@ -104,15 +110,31 @@ def profile(
             limits=limits,
             epochs=epochs,
             pack=pack or 1,
+            share=1 / (len(names) - number),
         )
-        spent += cost
-        profiles.append(found)
-        show_profile(console(), found)
-        click.echo(f"kept in {runner.keep_profile(found)}")
+        spent += found.dollars
+        profiles.append(found.profile)
+        keep(found)
     if save is not None:
         store.write(save, profiles)
     click.echo(f"measured for {format_dollars(spent)}")
     return 0
+
+
+def keep(found: Measured) -> None:
+    """Show what was measured, and keep it for the runs to come.
+
+    Raises:
+        MeasureError: a person has stopped it; what was measured by then is kept all the same.
+    """
+    from cloudtune.jobs import measuring
+
+    show_profile(console(), found.profile)
+    for note in found.notes:
+        console().print(f"note: {note}", markup=False)
+    click.echo(f"kept in {measuring.keep_profile(found.profile)}")
+    if found.ending is EndReason.INTERRUPTED:
+        raise MeasureError("interrupted; what was measured is kept", found.ending)
 
 
 def measure_watch() -> Callable[[Any, Any], None]:

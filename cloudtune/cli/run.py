@@ -22,13 +22,12 @@ from cloudtune.cli.options import (
     planning_options,
 )
 from cloudtune.cli.plan import plan_or_forced, show_infeasible, show_planned
-from cloudtune.cli.profile import confirm_rental, limits_left, measure_watch
+from cloudtune.cli.profile import confirm_rental, keep, limits_left, measure_watch
 from cloudtune.display.plan_screen import show_saved
-from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import home, planning
+from cloudtune.jobs import control, home, planning
 from cloudtune.jobs.job import choice_of
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.planners.base import InfeasibleError
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
     from cloudtune.jobs.stages import Problem
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
+
+_PROFILE_SHARE = 0.25
+"""Of what is left of the limits, what a run would measure its script in, if two epochs allow."""
 
 
 @click.command()
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Rent without asking, where the provider asks first (aws).",
 )
+@control.outliving_its_terminal()
 def run(
     *,
     experiment: Path,
@@ -151,17 +154,18 @@ def _run_planned(saved: Job, began: float, *, pace: bool, force: bool, yes: bool
 def _profile_first(
     wanted: Experiment, began: float, *, pace: bool
 ) -> tuple[list[ScalingProfile], float]:
-    from cloudtune.jobs import runner
+    from cloudtune.jobs import measuring
 
     console().print("No profile of this script yet: measuring it first, within the same limits.")
     profiles, spent = [], 0.0
     for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = limits_left(limits_of(wanted), spent, time.time() - began)
-        found, cost = runner.measure(wanted, name, measure_watch(), pace=pace, limits=limits)
-        runner.keep_profile(found)
-        profiles.append(found)
-        spent += cost
-        show_profile(console(), found)
+        found = measuring.measure(
+            wanted, name, measure_watch(), pace=pace, limits=limits, share=_PROFILE_SHARE
+        )
+        profiles.append(found.profile)
+        spent += found.dollars
+        keep(found)
     console().print(f"Measured for {format_dollars(spent)}.")
     return profiles, spent
 
@@ -188,6 +192,7 @@ def _run_job(job: Job, *, yes: bool) -> int:
 
 @click.command()
 @click.argument("run", required=False)
+@control.outliving_its_terminal()
 def resume(run: str | None) -> int:
     """Go on with a run whose process died: same limits, same instances, same trials.
 
@@ -225,9 +230,10 @@ def _conclude(ended: Ended) -> int:
     out, found = console(), load(ended.folder)
     show_report(out, found)
     runner.remember(found)
-    out.print(
-        f"0 instances left (checked {time.strftime('%H:%M:%S', time.localtime(ended.checked_at))})"
-    )
+    swept = ended.swept
+    if swept.unconfirmed is None:
+        checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))
+        out.print(f"0 instances left (checked {checked})")
     out.print(f"More: cloudtune report {ended.folder.name}")
     policy = ended.policy
     failed = policy.first_error()
@@ -239,4 +245,6 @@ def _conclude(ended: Ended) -> int:
         click.echo(failed.traceback, err=True)
     elif code == 1:
         click.echo(f"error: {policy.trouble or 'no instance was left to train on'}", err=True)
+    if swept.unconfirmed is not None:  # a result is a result, whatever became of the clean-up
+        raise swept.unconfirmed
     return code

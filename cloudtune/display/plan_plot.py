@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cloudtune.display import plan_tables
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
 from cloudtune.errors import UsageError
+from cloudtune.private_files import for_others
 from cloudtune.text import offer_text
 from cloudtune.units import format_dollars, format_seconds
 
@@ -45,7 +46,8 @@ def save(path: Path, proposal: Proposal) -> None:
         raise UsageError(f"--plot {path}: name a file that ends in .png or .html")
     content = _png(proposal) if suffix == ".png" else _page(proposal).encode()
     try:
-        path.write_bytes(content)
+        with for_others():
+            path.write_bytes(content)
     except OSError as error:
         raise UsageError(
             f"--plot {path}: can't be written ({error.strerror}); name a file in a folder that "

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from cloudtune.jobs.cleanup import Found
     from cloudtune.jobs.report import Report, StageReport, WidthChange
-    from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
 
 
@@ -68,7 +67,8 @@ def show_report(out: Console, report: Report) -> None:
         print_sheet(out, cost_tables.money(report.accounting))
         out.print(cost_tables.use(report.accounting))
     _show_facts(out, report)
-    _show_best(out, report.policy)
+    _show_best(out, report)
+    _show_unended(out, report)
 
 
 def _show_stages(out: Console, run: str, report: Report) -> None:
@@ -113,6 +113,13 @@ def _show_facts(out: Console, report: Report) -> None:
             "This run goes on, or its controller died: time and cost are those known at its last "
             "record. `cloudtune status` shows what is alive."
         )
+    if report.policy.state.why_narrow:
+        out.print(
+            "Trials had one GPU each from then on, as the workers of one on several didn't train "
+            f"one model: {report.policy.state.why_narrow}. Give the model to prepare_model, or to "
+            "DistributedDataParallel.",
+            markup=False,
+        )
     target = report.policy.target
     if target is not None:
         at = report.target_at
@@ -122,6 +129,11 @@ def _show_facts(out: Console, report: Report) -> None:
     if len(sizes) > _MAX_LINES:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
     out.print(f"Fleet over time: {' -> '.join(sizes)}")
+    changes = [
+        f"Planned anew after {format_seconds(at)}: {each.why}: {each.plan}"
+        for at, each in report.plan_changes
+    ]
+    _print_some(out, changes)
     _print_some(out, [_change_text(change) for change in report.width_changes])
     synced = report.synced().items()
     _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
@@ -153,8 +165,20 @@ def _synced_text(trial: str, equal: int, checked: int) -> str:
     return f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
 
 
-def _show_best(out: Console, policy: RunPolicy) -> None:
-    best = policy.best
+def _show_unended(out: Console, report: Report) -> None:
+    """Say of a run without an end how much of it is told."""
+    if report.policy.ended:
+        return
+    told = format_seconds(report.policy.state.now)
+    out.print(f"The run has no end in its ledger: all this is of its first {told}.")
+    if report.billed is not None:
+        out.print(
+            f"By the cloud's own record its instances came to {format_dollars(report.billed)}."
+        )
+
+
+def _show_best(out: Console, report: Report) -> None:
+    policy, best = report.policy, report.policy.best
     if best is None:
         out.print("No trial reported a result.")
         return
@@ -163,7 +187,12 @@ def _show_best(out: Console, policy: RunPolicy) -> None:
         f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at epoch {best.epoch}"
     )
     out.print(f"  configuration: {config}", markup=False)
-    out.print(f"  checkpoint: {best.checkpoint or 'none: the script saves none'}", markup=False)
+    if best.checkpoint is not None and report.kept != best.checkpoint:
+        out.print(
+            f"  the checkpoint of epoch {best.epoch} is gone: {best.checkpoint}", markup=False
+        )
+    missing = "none: the script saves none" if best.checkpoint is None else "none is left"
+    out.print(f"  checkpoint: {report.kept or missing}", markup=False)
 
 
 def _config_text(config: Mapping[str, object]) -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
 from rich.markup import escape
 from rich.status import Status as Spinner
 
-from cloudtune.commands import ExtendTrial, Launch, Release, StartTrial, StopTrial
+from cloudtune.commands import (
+    ExtendTrial,
+    Launch,
+    PlanAnew,
+    Release,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.display.streams import never_waiting
 from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
@@ -56,7 +65,8 @@ class RunScreen:
     leaving its GPUs, is told to be promoted. What it is granted in between is not worth a line.
 
     On a terminal the line of progress stays at the bottom and is renewed every second; use the
-    screen as a context, so that it goes in the end.
+    screen as a context, so that it goes in the end. As long as that lasts nobody is waited for who
+    doesn't read.
     """
 
     def __init__(self, out: Console, policy: RunPolicy, rungs: Iterable[int] = ()) -> None:
@@ -68,21 +78,25 @@ class RunScreen:
         self._paused: set[str] = set()
         self._ending = False
         self._bottom = Spinner("begins", console=out, spinner="dots") if out.is_terminal else None
+        self._open = contextlib.ExitStack()
         self._shown_plan = self._stage_shown()  # one that is taken over is somewhere by now
 
     def __enter__(self) -> Self:
+        self._open.enter_context(never_waiting())
         if self._bottom is not None:
-            self._bottom.start()
+            self._open.enter_context(self._bottom)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bottom is not None:
-            self._bottom.stop()
+        self._open.close()
 
     def watch(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Print what an event and its commands mean."""
         self._tell_event(event)
         self._tell_stage(event.at)
+        for command in commands:
+            if isinstance(command, PlanAnew):
+                self._say(event.at, f"plans anew: {command.why}: {command.plan}")
         self._tell_commands(event.at, commands)
         if self._policy.ending is not None and not self._ending:
             self._ending = True
@@ -134,7 +148,13 @@ class RunScreen:
 
     def _tell_failure(self, event: TrialFailed) -> None:
         trial = self._policy.trials[_trial(event.session)]
-        if event.out_of_memory and trial.status != "failed":
+        if event.unsynced and trial.status != "failed":
+            self._say(
+                event.at,
+                f"the workers of {trial.id} don't train one model: {event.error}; from now on each "
+                "trial has one GPU",
+            )
+        elif event.out_of_memory and trial.status != "failed":
             share = gpus_text(trial.min_width)
             self._say(event.at, f"{trial.id} ran out of memory; goes on with {share} or more")
         else:
@@ -181,13 +201,10 @@ class RunScreen:
         return (0, None) if it is None else (it.stage, it.stage_plan)
 
     def _tell_stage(self, at: float) -> None:
-        """Tell of a new stage, or a new plan for it, where there are stages."""
+        """Tell of a new stage, where there are stages."""
         (stage, plan), (before, old) = self._stage_shown(), self._shown_plan
         self._shown_plan, it = (stage, plan), self._policy.itinerary
-        if it is None or plan is None or plan is old:
-            return
-        if stage == before:
-            self._say(at, f"plans anew: {stage_text(plan)}")
+        if it is None or plan is None or plan is old or stage == before:
             return
         trials = counted(len(it.members), "trial")
         self._say(
@@ -308,6 +325,10 @@ def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
                 lines.append("joined the cluster")
             case InstanceGone():
                 lines.append("returned")
+            case TrialFailed():
+                lines.append(f"{_trial(event.session)} failed: {event.error}")
+            case TrialLost():
+                lines.append(f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:
                 pass
         starts = [c for c in commands if isinstance(c, StartTrial)]
@@ -315,7 +336,8 @@ def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
             lines.append(
                 f"trains {counted(len(starts), 'trial')}, {gpus_text(starts[0].width)} each"
             )
-        for line in lines:
-            out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
+        with never_waiting():
+            for line in lines:
+                out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
 
     return watch

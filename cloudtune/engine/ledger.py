@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 VERSION = 3
 """Of the format: raised whenever what an older cloudtune wrote would be read as something else."""
 _WRITERS = {2: "cloudtune 0.1.0"}
-_DAMAGED = (AttributeError, KeyError, TypeError, ValueError)
+DAMAGED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading a record, or doing again what it tells, raises where somebody has changed it."""
 
 
 @dataclass(frozen=True, slots=True)  # a long run in memory has very many
@@ -94,12 +104,15 @@ def read_header(path: Path) -> dict[str, Any]:
     Raises:
         CloudtuneError: not a ledger of a version that this program reads.
     """
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        line = lines.readline()
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            line = lines.readline()
+    except OSError as error:
+        raise CloudtuneError(f"{path}: can't be read: {error.strerror}") from None
     try:
         first = json.loads(line)
         version = first["cloudtune_ledger"]
-    except _DAMAGED:
+    except DAMAGED:
         raise CloudtuneError(f"{path}: not a ledger: its first line is no header") from None
     if version != VERSION:
         raise CloudtuneError(f"{path}: {_refusal(version)}")
@@ -133,6 +146,8 @@ def read_entries(path: Path) -> Iterator[Entry]:
             data = json.loads(line)
             event = decode_kind(data["event"])
             commands = tuple(decode_kind(command) for command in data["commands"])
-        except _DAMAGED:
+            if not math.isfinite(event.at):
+                raise ValueError("an event without a time")
+        except DAMAGED:
             raise CloudtuneError(f"{path}:{number}: not a ledger entry") from None
         yield Entry(event, commands)

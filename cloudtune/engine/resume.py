@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from cloudtune.engine.ledger import DAMAGED
 from cloudtune.engine.loop import World, run
 from cloudtune.engine.timeline import Timeline
 from cloudtune.errors import CloudtuneError
@@ -85,6 +86,12 @@ class ResumableWorld(World, Protocol):
         ...
 
 
+def damaged_text(number: int, error: Exception) -> str:
+    """Return what to say where line `number` of a ledger can't be done again."""
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"line {number}: not what a run of this version wrote, or damaged ({what[:200]})"
+
+
 def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
     """Bring a fresh policy to where a ledger ends; return what is in flight there.
 
@@ -94,14 +101,17 @@ def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
     """
     timeline = Timeline()
     for number, entry in enumerate(entries, start=2):
-        commands = policy.handle(entry.event)
+        try:
+            commands = policy.handle(entry.event)
+            timeline.read(entry)
+        except DAMAGED as error:
+            raise CloudtuneError(f"ledger {damaged_text(number, error)}") from error
         if commands != entry.commands:
             raise CloudtuneError(
                 f"ledger line {number}: this version of cloudtune decides otherwise than the one "
                 "that wrote it, so it can't go on with the run. Resume with that version, or give "
                 "everything back with `cloudtune gc`"
             )
-        timeline.read(entry)
     return InFlight.of(timeline)
 
 

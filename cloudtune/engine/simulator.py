@@ -16,6 +16,7 @@ from cloudtune.commands import (
     EndRun,
     ExtendTrial,
     Launch,
+    PlanAnew,
     Release,
     SetTimer,
     StartTrial,
@@ -252,6 +253,8 @@ class SimWorld:
             case SetTimer():
                 self._timers[command.name] = command.at
                 self.schedule(TimerFired(command.at, command.name))
+            case PlanAnew():
+                pass  # it is on record, and nothing is to be done
             case EndRun():
                 self._ended = True
             case _:

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from cloudtune.catalog import pool
-from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.commands import (
+    EndRun,
+    ExtendTrial,
+    Launch,
+    PlanAnew,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
 from cloudtune.events import (
     EpochDone,
     Event,
@@ -320,6 +329,8 @@ class Timeline:
                 if command.intent in self.instances:
                     self.instances[command.intent].released = True
                     self.instances[command.intent].leave(at)
+            case PlanAnew():
+                pass  # it is on record, and nothing is to be done
             case EndRun():
                 self.ended = command.reason
             case _:

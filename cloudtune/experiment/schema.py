@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -224,6 +225,49 @@ class Strategy(_Section):
         return {"name": self.name, **options} if options else self.name
 
 
+class Gpus(_Section):
+    """How many whole GPUs a trial may have: at least `min`, at most `max`; None is no limit.
+
+    With a `max` shares of a GPU may be had, with a `min` they may not.
+    """
+
+    min: Whole | None = Field(default=None, ge=1, examples=["1"])
+    max: Whole | None = Field(default=None, ge=1, examples=["4"])
+
+    @model_validator(mode="after")
+    def _rising(self) -> Gpus:
+        if self.min is not None and self.max is not None and self.max < self.min:
+            raise refuse(f"{self.max} is below the min, {self.min}; raise it", "max")
+        return self
+
+    def allow(self, width: float) -> bool:
+        """Whether a trial may have so many GPUs."""
+        return (self.min or 0) <= width <= (self.max or math.inf)
+
+
+class Stall(_Section):
+    """When a trial that reports nothing is taken to hang, and ended.
+
+    After `factor` times as long as its epoch should take, and not before `least` seconds.
+    """
+
+    factor: float = Field(default=10.0, ge=1.0, allow_inf_nan=False, examples=["10"])
+    least: Seconds = Field(default=600.0, examples=["10m"])
+
+
+class TrialSettings(_Section):
+    """What a trial may have and do.
+
+    `sync`: workers of a trial that don't train one model are found in its first epoch. With
+    "checked" the run then goes on with one GPU a trial, with "required" it ends; what is "trusted"
+    isn't looked at.
+    """
+
+    gpus: Gpus = Field(default=Gpus(), examples=["{max: 4}"])
+    sync: Literal["checked", "required", "trusted"] = "checked"
+    stall: Stall = Field(default=Stall(), examples=["{factor: 10, least: 10m}"])
+
+
 def _named_strategy(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
@@ -249,6 +293,7 @@ class Experiment(_Section):
     strategy: Annotated[Strategy, BeforeValidator(_named_strategy)] = Field(
         default=Strategy(), examples=["asha"]
     )
+    trial: TrialSettings = Field(default=TrialSettings(), examples=["{gpus: {max: 4}}"])
     limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
     charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])

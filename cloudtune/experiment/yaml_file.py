@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
@@ -24,6 +25,7 @@ _PLAIN_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "timestamp", "value"
 _OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 # Anchors let a few lines stand for billions of values.
 _MAX_VALUES = 20_000
+_MOST_BYTES = 1 << 20
 _DEEPEST = 20
 _TOO_DEEP = "nested too deeply, or an anchor inside itself; flatten it"
 
@@ -73,7 +75,8 @@ def read_yaml(path: Path) -> YamlDocument:
 
 def _read(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise ExperimentError(f"{path}: no such file; give the path of a YAML file") from None
     except IsADirectoryError:
@@ -81,6 +84,11 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExperimentError(f"{path}: can't be read: {reason}") from error
+    if len(data) > _MOST_BYTES:
+        raise ExperimentError(
+            f"{path}: more than {_MOST_BYTES >> 20} MiB, which no experiment has; is it the right "
+            "file?"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -98,6 +106,8 @@ def _compose(text: str, source: str) -> Node | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if len(text) > 2 * _MAX_VALUES:  # no value is shorter, with what parts it from others
+                _refuse_many(text, source)
             node: Node | None = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
         raise ExperimentError(_malformed(error, source)) from None
@@ -109,6 +119,24 @@ def _compose(text: str, source: str) -> Node | None:
     except (YAMLError, ValueError, OverflowError) as error:
         raise ExperimentError(f"{source}: malformed YAML: {error}") from None
     return node
+
+
+def _refuse_many(text: str, source: str) -> None:
+    """Pass if the file has no more values than an experiment may have.
+
+    Before anything is made of them: of a great file that alone takes minutes.
+
+    Raises:
+        ExperimentError: it has more.
+    """
+    events = YAML(typ="safe", pure=True).parse(text)
+    values = (event for event in events if isinstance(event, ScalarEvent))
+    for number, value in enumerate(values, start=1):
+        if number > 2 * _MAX_VALUES:  # names of fields included
+            raise ExperimentError(
+                f"{source}:{value.start_mark.line + 1}: more than {_MAX_VALUES} values; shorten "
+                "the file"
+            )
 
 
 def _malformed(error: MarkedYAMLError, source: str) -> str:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Asked
-    from cloudtune.plan import Plan, RunPlan
-    from cloudtune.planners.base import Objective, Planner, PlanRequest
+    from cloudtune.plan import Objective, Plan, RunPlan
+    from cloudtune.planners.base import Planner, PlanRequest
 
 _POINTS = 10
 _DRAWS = 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import shutil
 import time
 from dataclasses import dataclass
@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
-from cloudtune.infra.processes import ProcessGroup
+from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
 from cloudtune.infra.provider import PRICE_TAG, calls_to, errors_at, provider_named
-from cloudtune.jobs import home
+from cloudtune.jobs import control, home
 from cloudtune.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -23,8 +25,19 @@ if TYPE_CHECKING:
     from cloudtune.infra.provider import Cloud, Instance
 
 
-__all__ = ["Found", "dead_runs", "end_head", "errors_at", "give_back", "look", "open_clouds"]
+__all__ = [
+    "Found",
+    "Head",
+    "abandoned",
+    "dead_heads",
+    "errors_at",
+    "give_back",
+    "keep_records",
+    "look",
+    "open_clouds",
+]
 
+RECORD = "head.json"
 _PATIENCE_SECONDS = 90.0
 
 
@@ -52,13 +65,22 @@ def open_clouds(region: str | None) -> list[Cloud]:
     """
     used: dict[str, set[str]] = {name: set() for name in PROVIDERS}
     for folder in _folders():
-        where = _controller(folder)
-        if where is not None and where[1]["provider"] in used:
-            used[where[1]["provider"]].add(where[1]["region"])
+        provider, place = control.place_of(folder)
+        if provider in used and place:
+            used[provider].add(place)
     return [
         cloud
         for name, regions in used.items()
         for cloud in provider_named(name).found(home.home(), regions, region)
+    ]
+
+
+def abandoned(*, end: bool) -> list[str]:
+    """Return the instances on this machine whose cloud has died; `end` ends them."""
+    return [
+        machine
+        for name in PROVIDERS
+        for machine in provider_named(name).abandoned(home.home(), end=end)
     ]
 
 
@@ -69,7 +91,7 @@ def look(cloud: Cloud) -> list[Found]:
         Found(
             instance=instance,
             controlled=is_controlled(instance.run),
-            known=(home.runs() / instance.run).is_dir(),
+            known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
             expired=_expired(instance.lease),
             usd_per_hour=_price(instance, prices),
         )
@@ -80,35 +102,63 @@ def look(cloud: Cloud) -> list[Found]:
 def _price(instance: Instance, prices: Mapping[str, float]) -> float:
     """Return what an instance costs; where no table knows it, as of a user's machine, its tag."""
     known = prices.get(instance.instance_type)
-    return float(instance.tags.get(PRICE_TAG, 0.0)) if known is None else known
+    if known is not None:
+        return known
+    try:
+        return float(instance.tags.get(PRICE_TAG, 0.0))
+    except ValueError:  # anybody may have tagged it
+        return 0.0
 
 
 def is_controlled(run: str) -> bool:
-    """Whether the process that drives a run on this machine is alive."""
-    recorded = _controller(home.runs() / run)
-    return recorded is not None and recorded[0].alive()
+    """Whether a process on this machine drives a run."""
+    return bool(run) and control.is_driven(home.runs() / run)
 
 
-def dead_runs() -> list[Path]:
-    """Return the folders of runs whose controller died and left processes of its own."""
-    return [
-        folder
-        for folder in _folders()
-        if not is_controlled(folder.name) and (folder / "head.json").exists()
-    ]
+@dataclass(frozen=True)
+class Head:
+    """What is left on this machine of the Ray head of a run that nobody drives.
+
+    `processes` are those that can be proved to be its own. `trouble` says why there is no proof:
+    then nobody is ended.
+    """
+
+    folder: Path
+    processes: int
+    trouble: str = ""
+
+    def end(self) -> None:
+        """End its processes, and remove its temporary folder and its record."""
+        path = self.folder / RECORD
+        try:
+            recorded = ProcessGroup.recorded(path)
+        except DamagedRecordError:
+            return
+        if recorded is None:
+            return
+        group, extra = recorded
+        with contextlib.suppress(OSError, psutil.Error):  # instances are what costs money
+            group.stop()
+            temp = extra.get("temp")
+            if isinstance(temp, str) and Path(temp).name.startswith("ct-"):
+                shutil.rmtree(temp, ignore_errors=True)
+            if not group.members_alive():
+                path.unlink()
 
 
-def end_head(folder: Path) -> None:
-    """End what is left of a dead run's Ray head on this machine."""
-    recorded = ProcessGroup.recorded(folder / "head.json")
-    if recorded is None:
-        return
-    group, extra = recorded
-    group.stop()
-    temp = Path(extra["temp"])
-    if temp.name.startswith("ct-"):
-        shutil.rmtree(temp, ignore_errors=True)
-    (folder / "head.json").unlink()
+def dead_heads() -> list[Head]:
+    """Return what is left of the heads of runs whose controller died."""
+    folders = [folder for folder in _folders() if (folder / RECORD).exists()]
+    return [_head_of(folder) for folder in folders if not is_controlled(folder.name)]
+
+
+def _head_of(folder: Path) -> Head:
+    try:
+        recorded = ProcessGroup.recorded(folder / RECORD)
+    except DamagedRecordError as error:
+        return Head(folder, 0, str(error))
+    members = [] if recorded is None else recorded[0].members()
+    return Head(folder, sum(map(is_running, members)))
 
 
 def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
@@ -128,15 +178,24 @@ def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
     return left
 
 
+def keep_records(cloud: Cloud) -> None:
+    """Write down what a cloud says there was of runs that nobody has asked it of at their end.
+
+    Their controller died, and their leases have ended them: in an hour the cloud has forgotten.
+    """
+    ec2 = calls_to(cloud.endpoint)
+    unasked = {
+        folder.name: folder / "instances.json"
+        for folder in _folders()
+        if not (folder / "instances.json").exists() and not is_controlled(folder.name)
+    }
+    listed = {instance.run for instance in ec2.ours()} if unasked else set()
+    for run in listed & unasked.keys():
+        sweeping.keep_records(ec2, run, unasked[run])
+
+
 def _folders() -> list[Path]:
     return sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
-
-
-def _controller(folder: Path) -> tuple[ProcessGroup, dict[str, str]] | None:
-    try:
-        return ProcessGroup.recorded(folder / "controller.json")
-    except (json.JSONDecodeError, KeyError):
-        return None
 
 
 def _expired(lease: str) -> bool:

@@ -116,7 +116,7 @@ def append(path: Path, seen: Iterable[Seen]) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     before = "" if _ends_whole(path) else "\n"  # the last write was cut short: leave its line to it
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(handle, (before + "".join(lines)).encode())
         os.fsync(handle)

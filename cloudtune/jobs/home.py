@@ -1,5 +1,7 @@
 """Where cloudtune keeps what it knows on this machine: ~/.cloudtune, or CLOUDTUNE_HOME.
 
+All of it is for its user alone (`close`).
+
 runs/<run>/        ledger.jsonl and the other records of one run
 profiles/          measured profiles
 prices/            live prices, kept for seven hours
@@ -9,19 +11,43 @@ storage/           checkpoints, where an experiment names no storage of its own
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
 from pathlib import Path
 
+from cloudtune import private_files
 from cloudtune.errors import UsageError
 
 DEFAULT_STORAGE = "~/.cloudtune/storage"
+_FOLDERS = ("runs", "profiles", "prices", "knowledge", "emulator", "local", "storage")
 
 
 def home() -> Path:
-    """Return the folder of this user's state."""
-    return Path(os.environ.get("CLOUDTUNE_HOME") or "~/.cloudtune").expanduser().absolute()
+    """Return the folder of this user's state.
+
+    Raises:
+        UsageError: something else than a folder is there.
+    """
+    path = Path(os.environ.get("CLOUDTUNE_HOME") or "~/.cloudtune").expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is no folder; let CLOUDTUNE_HOME name one that can be written")
+    return path
+
+
+def close() -> None:
+    """Let nobody else see what is kept here, from now on and of earlier times.
+
+    A home that holds anything else as well is left open, but for our folders in it.
+    """
+    private_files.keep_private()
+    folder = home()
+    for name in _FOLDERS:
+        private_files.close(folder / name)
+    with contextlib.suppress(OSError):  # there is none yet
+        if set(os.listdir(folder)) <= set(_FOLDERS):  # noqa: PTH208
+            private_files.close(folder.resolve(), all_in_it=False)
 
 
 def runs() -> Path:
@@ -34,6 +60,8 @@ def new_run(name: str) -> Path:
     stamp = time.strftime("%m%d-%H%M%S")
     folder = runs() / f"{name}-{stamp}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True)
+    # Before a training script makes it, with its user's umask.
+    (home() / "storage").mkdir(mode=0o700, exist_ok=True)
     return folder
 
 

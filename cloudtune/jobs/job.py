@@ -6,15 +6,15 @@ as the recorded one did: that is how a run is reported, checked and one day resu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.engine.ledger import read_header
+from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import sample
 from cloudtune.plan import BY_PLAN, Charges, Limits, Rentable, RunPlan
-from cloudtune.policy.base import Brakes, Metric, drain_seconds
+from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import (
     ALLOCATORS,
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
     from cloudtune.strategies.base import Sampler
+
+
+_SLOW_BOOT = 2.0
+"""An instance that takes so many times as long to join as measured is given back."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +125,12 @@ def job_of_ledger(path: Path) -> Job:
     """
     header = read_header(path)
     try:
-        return Job.from_json(header)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CloudtuneError(f"{path}:1: a damaged header, of no job ({error})") from None
+        job = Job.from_json(header)
+        job.policy()
+    except (*DAMAGED, CloudtuneError) as error:
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        raise CloudtuneError(f"{path}:1: a damaged header, of no job ({what})") from None
+    return job
 
 
 def choices() -> dict[str, tuple[str, ...]]:
@@ -183,6 +190,7 @@ def policy_of(
         zones=zones,
         max_concurrent=experiment.strategy.max_concurrent,
         target=experiment.strategy.target,
+        rules=rules_of(experiment),
         heartbeat=heartbeat,
         checked=checked,
     )
@@ -265,5 +273,15 @@ def charges_of(experiment: Experiment) -> Charges:
 
 def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
     """Return how a job on these rentables keeps its limits; `avoid` for dry pools included."""
-    drain, avoid = drain_seconds(*(each.profile for each in rentables)), experiment.cloud.avoid
-    return Brakes(drain=drain) if avoid is None else Brakes(drain=drain, avoid=avoid)
+    profiles = [each.profile for each in rentables]
+    joining = max((each.launch.high + each.boot.high for each in profiles), default=0.0)
+    found = Brakes(drain=drain_seconds(*profiles))
+    avoid = found.avoid if experiment.cloud.avoid is None else experiment.cloud.avoid
+    return replace(found, avoid=avoid, join=max(found.join, _SLOW_BOOT * joining))
+
+
+def rules_of(experiment: Experiment) -> TrialRules:
+    """Return what the trials of an experiment may do."""
+    asked = experiment.trial
+    required = asked.sync == "required"
+    return TrialRules(asked.stall.factor, asked.stall.least or 0.0, required)

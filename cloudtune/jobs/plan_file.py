@@ -12,6 +12,7 @@ from cloudtune.jobs import planning
 from cloudtune.jobs.job import Job, choice_of, trials
 from cloudtune.jobs.stages import work
 from cloudtune.policy.planned import PLANNED
+from cloudtune.private_files import for_others
 from cloudtune.profiles import store
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def save_plan(path: Path, planned: Planned) -> None:
     """
     data = {"cloudtune_plan": VERSION, **job_of(planned, 0.0, paced=False).to_json()}
     try:
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        with for_others():
+            path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--save: {path} can't be written: {error.strerror}") from None
 
@@ -99,6 +101,9 @@ def _damage(job: Job) -> str:
     figures = (plan.estimate.seconds, plan.estimate.dollars, *filter(None, astuple(job.limits)))
     if not all(map(math.isfinite, figures)):
         return "its time, its price or a limit is no number"
+    asked = job.experiment.limits
+    if (job.limits.deadline, job.limits.budget) != (asked.deadline, asked.budget):
+        return "its limits aren't those of its experiment"
     return "" if plan.staged is None else _damaged_stages(job.experiment, plan.staged)
 
 

@@ -123,9 +123,22 @@ def problem_of(
             by_type[machine.name] = derived
         profile, note = _with_room(by_type[machine.name], machine)
         notes += note
+        allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
+        if profile.widths and not allowed:
+            notes.append(_none_allowed(profile, experiment))
+        if len(allowed) < len(profile.widths):
+            profile = profile.only(allowed)
         if profile.widths:
             found.append(Rentable(offer, profile, experiment.cloud.max_instances))
     return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)))
+
+
+def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
+    """Return what is told where a profile has no width that the experiment lets a trial have."""
+    widths = ", ".join(width_text(width) for width in profile.widths)
+    asked = experiment.trial.gpus
+    bounds = f"{asked.min or 'any'} to {asked.max or 'any'}"
+    return f"{profile.instance_type}: measured at {widths} GPUs, and trial.gpus allows {bounds}"
 
 
 def _with_room(
@@ -155,13 +168,14 @@ def _derived(
     return min(found, key=lambda each: each.error, default=None)
 
 
-def no_profile(experiment: Experiment) -> UsageError:
-    """Return the error for a plan that has nothing to go by."""
+def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
+    """Return the error for a plan that has nothing to go by; `notes` say what was no use to it."""
     types = ", ".join(machine.name for machine in instance_types(experiment))
     return UsageError(
         f"no profile of {experiment.train_file} on {types}; planning rents nothing, so measure "
         "it with `cloudtune profile`, name a file with --profile FILE, or begin with published "
         "figures: --profile resnet50-cifar10@v100 (docs/profiles.md lists them)"
+        + "".join(f"\n{note}" for note in notes)
     )
 
 
@@ -193,7 +207,7 @@ def make_plan(
     options.check(choice)
     sampler_name(problem.experiment)  # refuses one that doesn't go with the others
     if not problem.rentables:
-        raise no_profile(problem.experiment)
+        raise no_profile(problem.experiment, problem.notes)
     asked = staged = None
     if choice.planned:
         problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)

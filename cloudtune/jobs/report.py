@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.commands import PlanAnew
 from cloudtune.engine.accounting import accounted
-from cloudtune.engine.ledger import read_entries
-from cloudtune.engine.timeline import read
+from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.engine.timeline import prices, read
+from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.figures import RungReport, figures, rung_reports
 from cloudtune.jobs.job import job_of_ledger
 from cloudtune.serialization import encode
 from cloudtune.strategies.rungs import rung_epochs
+from cloudtune.train.checkpoint import standing
 from cloudtune.trial import better
 
 if TYPE_CHECKING:
@@ -60,7 +66,9 @@ class Report:
     """Everything that can be told of a run from its ledger.
 
     `stages` are those of a run that goes by a plan; `figures` are held against its forecast.
-    `timeline` is what its ledger, the `entries`, tells.
+    `timeline` is what its ledger, the `entries`, tells. `kept` is the checkpoint of the best trial
+    that is there: the best one's own, or a later one where that is gone. `billed` is what the cloud
+    says that its instances came to, in dollars, where the ledger doesn't know their ends.
     """
 
     job: Job
@@ -72,6 +80,8 @@ class Report:
     width_changes: tuple[WidthChange, ...]
     rungs: tuple[RungReport, ...]
     figures: Figures
+    kept: str | None = None
+    billed: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -87,6 +97,16 @@ class Report:
     def forecast(self) -> Forecast:
         """The forecast of the plan, made before the run."""
         return self.job.plan.forecast
+
+    @property
+    def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:
+        """When the rest of the run was planned anew, and why; in the order of the ledger."""
+        return tuple(
+            (entry.event.at, command)
+            for entry in self.entries
+            for command in entry.commands
+            if isinstance(command, PlanAnew)
+        )
 
     @cached_property
     def accounting(self) -> Accounting:
@@ -122,10 +142,35 @@ def load(folder: Path) -> Report:
     """Return the report of a run's folder.
 
     Raises:
-        CloudtuneError: the folder holds no ledger that this program reads.
+        CloudtuneError: the folder holds no ledger that this program reads, or a damaged one.
     """
     path = folder / "ledger.jsonl"
-    return build(job_of_ledger(path), tuple(read_entries(path)))
+    job, entries = job_of_ledger(path), tuple(read_entries(path))
+    try:
+        found = build(job, entries)
+        to_json(found)  # whatever is shown of it
+    except DAMAGED as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise CloudtuneError(
+            f"{path}: not what a run of this version wrote, or damaged ({what})"
+        ) from error
+    best = found.policy.best
+    kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
+    billed = None if found.policy.ended else _billed(found, folder / "instances.json")
+    return replace(found, kept=kept, billed=billed)
+
+
+def _billed(report: Report, path: Path) -> float | None:
+    """Return what the instances on the cloud's record came to; None where it has none."""
+    offers = prices(report.timeline, report.job.offers)
+    total = 0.0
+    for each in _instances(path):
+        try:
+            offer = offers[each["intent"]]
+            total += offer.charge(max(0.0, each["ended_at"] - each["launched_at"]))
+        except (KeyError, TypeError):
+            return None
+    return total or None
 
 
 def build(job: Job, entries: tuple[Entry, ...]) -> Report:
@@ -145,7 +190,17 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
         width_changes=tuple(_width_changes(timeline)),
         rungs=rung_reports(policy, timeline, rungs),
         figures=figures(policy),
+        kept=None if policy.best is None else policy.best.checkpoint,
     )
+
+
+def simulate(job: Job) -> Report:
+    """Return the report of a job played in virtual time, with made-up learning curves."""
+    metric, seed = job.experiment.metric, job.experiment.seed
+    world = SimWorld(job.rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
+    ledger = MemoryLedger()
+    run(job.policy(), world, ledger)
+    return build(job, tuple(ledger.entries))
 
 
 def _stages(policy: RunPolicy, itinerary: Itinerary, end: float) -> Sequence[StageReport]:
@@ -210,6 +265,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "limits": {"deadline": job.limits.deadline, "budget": job.limits.budget},
         "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
         "dollars": {"planned": job.plan.estimate.dollars, "actual": report.dollars},
+        "billed_by_cloud": report.billed,
         "best": best
         and {
             "trial": best.trial,
@@ -217,9 +273,10 @@ def to_json(report: Report) -> dict[str, Any]:
             "metric": job.experiment.metric.name,
             "value": best.metric,
             "config": dict(policy.trials[best.trial].trial.config),
-            "checkpoint": best.checkpoint,
+            "checkpoint": report.kept,
         },
         "stages": [_stage_json(stage) for stage in report.stages],
+        "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
         "forecast": encode(report.forecast),
         "figures": encode(report.figures),
         "rungs": encode(report.rungs),
@@ -320,15 +377,26 @@ def cloud_records(folder: Path) -> dict[str, Any]:
     `autoscaler_events`: what Ray's autoscaler decided, in its own words. `provider_calls`: what
     it then asked of EC2 through our node provider. `instances`: what EC2 says there was.
     """
-    instances = folder / "instances.json"
     return {
         "autoscaler_events": _json_lines(folder / "event_AUTOSCALER.log"),
         "provider_calls": _json_lines(folder / "provider.jsonl"),
-        "instances": json.loads(instances.read_text()) if instances.exists() else [],
+        "instances": _instances(folder / "instances.json"),
     }
 
 
 def _json_lines(path: Path) -> list[Any]:
-    if not path.exists():
+    """Return what a file of JSON lines holds; a damaged line is left out."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return found
+
+
+def _instances(path: Path) -> list[Any]:
+    """Return what EC2 said there was; nothing where that is not on record, or damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return found if isinstance(found, list) else []

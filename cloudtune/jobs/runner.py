@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudtune.engine.ledger import FileLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed, resume
-from cloudtune.errors import CleanupError, UsageError
+from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
 from cloudtune.infra.cluster.node_provider import Journal
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.node.messages import Training
-from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import calls_to, ids, provider_named
-from cloudtune.jobs import home
-from cloudtune.jobs.job import charges_of, job_of_ledger, trials
-from cloudtune.jobs.planning import (
-    LEASE_GRACE_SECONDS,
-    catalog_of,
-    join_seconds,
-    longest,
-    markets_of,
-)
+from cloudtune.jobs import control, home
+from cloudtune.jobs.job import job_of_ledger
+from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.plan import Limits
 from cloudtune.policy.base import Policy
-from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
+from cloudtune.train.storage import StorageError, try_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
@@ -50,7 +43,6 @@ if TYPE_CHECKING:
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.report import Report
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.scaling import ScalingProfile
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
@@ -64,9 +56,7 @@ class Controlled(Policy, Protocol):
 
 
 LEDGER = "ledger.jsonl"
-CONTROLLER = "controller.json"
-PROFILE_SECONDS = 900.0
-"""What measuring may take on one instance type, so many times for so many trials on a GPU."""
+SCREEN_LOG = "screen.log"
 
 
 def check_script(experiment: Experiment) -> None:
@@ -97,6 +87,26 @@ def check_script(experiment: Experiment) -> None:
         )
 
 
+def check_storage(experiment: Experiment) -> None:
+    """Write to the experiment's storage, read it back and delete it, before anything is rented.
+
+    Where this machine isn't let in, but its instances have rights of their own, that is told and
+    no more.
+
+    Raises:
+        UsageError: nothing can be kept there; the message says why.
+    """
+    where = home.storage(experiment.storage)
+    try:
+        try_storage(where)
+    except StorageError as error:
+        if error.denied and experiment.cloud.instance_profile is not None:
+            told = "not tried from this machine, which isn't let in; its instances may be"
+            sys.stderr.write(f"note: storage {where}: {told} ({error})\n")
+            return
+        raise UsageError(f"storage {where}: {error}; nothing was launched") from None
+
+
 def open_cloud(experiment: Experiment, *, pace: bool, adopt: bool = False) -> Cloud:
     """Return the cloud of an experiment, ready to rent from; `adopt` for a run that goes on.
 
@@ -106,6 +116,17 @@ def open_cloud(experiment: Experiment, *, pace: bool, adopt: bool = False) -> Cl
     provider = provider_named(experiment.cloud.provider)
     provider.check(experiment)
     return provider.open(experiment, home.home(), pace=pace, adopt=adopt)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a cloud was asked after a run, at `checked_at` (Unix time): is anything left?
+
+    `unconfirmed` names what is left or may be; None where the cloud confirmed that nothing is.
+    """
+
+    checked_at: float
+    unconfirmed: CleanupError | None = None
 
 
 @dataclass(frozen=True)
@@ -134,47 +155,66 @@ class Runner:
         header: Mapping[str, Any] | None,
         watch: Watch,
         in_flight: InFlight | None = None,
-    ) -> float:
+    ) -> Swept:
         """Drive the policy to its end, and leave no instance behind, whatever happens.
 
-        Returns when EC2 confirmed that (Unix time). `in_flight` is what a controller that died
-        has left; the run goes on from there, with its ledger, which has a header already.
+        Returns what the cloud said of that; a run that came to its end has a result whatever that
+        is. `in_flight` is what a controller that died has left; the run goes on from there, with
+        its ledger, which has a header already. The caller is `driving` the run.
 
         Raises:
-            CleanupError: EC2 didn't confirm that every instance of the run is gone.
+            CleanupError: the run was ended by an error, and its cloud didn't confirm that every
+                instance of it is gone.
         """
-        self._record()
         ec2 = calls_to(self.cloud.endpoint)
-        with _interruptible() as interruption:
+        patient = _patient(watch, self.folder / SCREEN_LOG)
+        with control.interruptible() as interruption:
+            error: BaseException | None = None
             try:
                 with contextlib.closing(FileLedger(ledger, header)) as record:
-                    runner = self._driver(policy, record, watch, in_flight)
                     world = self._world(ec2, policy, resumes=in_flight is not None)
                     interruption.tell(world.interrupt)
                     with world:
                         interruption.install()  # again: Ray has put its own in their place
-                        runner(world)
-            finally:
-                left = sweeping.sweep(ec2, self.run, Journal(self.folder / JOURNAL))
-                checked_at = time.time()
-                sweeping.keep_records(ec2, self.run, self.folder / "instances.json")
-                self.cloud.close()
-        if left:
-            raise CleanupError(
-                f"EC2 did not confirm the end of {', '.join(ids(left))}; they may still bill. "
-                "Run `cloudtune gc`, or end them in the EC2 console.",
-                ids(left),
-            )
-        return checked_at
+                        if in_flight is None:
+                            run(policy, world, record, patient)
+                        else:
+                            resume(policy, world, record, in_flight, patient)
+            except BaseException as raised:  # noqa: BLE001  raised again below
+                error = raised
+            swept = self._sweep(ec2)
+        if error is None:
+            return swept
+        if swept.unconfirmed is None:
+            raise error
+        told = f"{swept.unconfirmed}\nBefore that the run was ended by an error: "
+        told += str(error) if isinstance(error, CloudtuneError) else repr(error)
+        raise CleanupError(told, swept.unconfirmed.instance_ids) from error
 
-    @staticmethod
-    def _driver(
-        policy: Controlled, record: FileLedger, watch: Watch, in_flight: InFlight | None
-    ) -> Callable[[CloudWorld], None]:
-        """Return what drives the policy through a world, from its begin or from where it was."""
-        if in_flight is None:
-            return lambda world: run(policy, world, record, _patient(watch))
-        return lambda world: resume(policy, world, record, in_flight, _patient(watch))
+    def _sweep(self, ec2: Calls) -> Swept:
+        """Give back what is left, and close the cloud; returns what is not confirmed to be gone.
+
+        No error of these may hide that an instance is left.
+        """
+        unconfirmed: CleanupError | None = None
+        journal = Journal(self.folder / JOURNAL)
+        try:
+            if left := sweeping.sweep(ec2, self.run, journal):
+                unconfirmed = CleanupError(
+                    f"EC2 did not confirm the end of {', '.join(ids(left))}; they may still bill. "
+                    "Run `cloudtune gc`, or end them in the EC2 console.",
+                    ids(left),
+                )
+        except CleanupError as error:
+            unconfirmed = error
+        except Exception as error:  # noqa: BLE001  whatever it is, the ids must be told
+            unconfirmed = sweeping.unasked(self.run, journal, error)
+        checked_at = time.time()
+        with contextlib.suppress(Exception):  # records, and processes on this machine: no money
+            sweeping.keep_records(ec2, self.run, self.folder / "instances.json")
+        with contextlib.suppress(OSError, CloudtuneError):
+            self.cloud.close()
+        return Swept(checked_at, unconfirmed)
 
     def _world(self, ec2: Calls, policy: Controlled, *, resumes: bool) -> CloudWorld:
         rental = Rental(
@@ -211,79 +251,36 @@ class Runner:
             max_epoch=self.last_epoch,
             storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
             seed=experiment.seed,
+            compared=experiment.trial.sync != "trusted",
+            has_gpus=self._provider.has_gpus,
         )
 
-    def _record(self) -> None:
-        """Note who drives this run and where, so that `gc` can tell a dead run from a live one."""
-        me = ProcessGroup.of(os.getpid())
-        where = {"provider": self.experiment.cloud.provider, "region": self.cloud.endpoint.region}
-        me.record(self.folder / CONTROLLER, extra=where)
+
+def where_of(experiment: Experiment) -> dict[str, str]:
+    """Return what is noted of where a run rents, so that `gc` finds it without its ledger."""
+    return {"provider": experiment.cloud.provider, "region": experiment.cloud.region}
 
 
-def _patient(watch: Watch) -> Watch:
-    """Return the watch, deaf to a terminal that has gone: nobody's reading ends no run."""
+def _patient(watch: Watch, log: Path) -> Watch:
+    """Return the watch, whose errors go to a file: nobody's reading ends a run."""
 
     def watched(event: Event, commands: tuple[Command, ...]) -> None:
-        with contextlib.suppress(OSError):
+        try:
             watch(event, commands)
+        except Exception:  # noqa: BLE001  a screen decides nothing
+            with contextlib.suppress(OSError), log.open("a", errors="backslashreplace") as file:
+                traceback.print_exc(file=file)
 
     return watched
 
 
-class _Interruption:
-    """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
-
-    Until there is a world to tell, and while it is being swept up after, they are held back: an
-    instance that nobody gives back is worse than a few seconds of patience.
-    """
-
-    def __init__(self, signals: Sequence[signal.Signals]) -> None:
-        self._signals = signals
-        self._tell: Callable[[], None] | None = None
-        self._pending = False
-
-    def install(self) -> None:
-        """Take the signals over."""
-        for number in self._signals:
-            signal.signal(number, lambda *_: self._interrupt())
-
-    def tell(self, who: Callable[[], None]) -> None:
-        """Pass signals on to `who`, those that have come already too."""
-        self._tell = who
-        if self._pending:
-            who()
-
-    def _interrupt(self) -> None:
-        self._pending = True
-        if self._tell is not None:
-            self._tell()
-
-
-# SIGHUP comes when the connection of a person's terminal breaks.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[_Interruption]:
-    kept = {number: signal.getsignal(number) for number in _SIGNALS}
-    # What is ignored stays ignored: under nohup a broken connection ends nothing.
-    kept = {number: handler for number, handler in kept.items() if handler is not signal.SIG_IGN}
-    interruption = _Interruption(tuple(kept))
-    interruption.install()
-    try:
-        yield interruption
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-
-
 @dataclass(frozen=True)
 class Ended:
-    """A run that is over; at `checked_at` (Unix time) the cloud confirmed that nothing is left."""
+    """A run that is over, and what its cloud said of its end."""
 
     folder: Path
     policy: RunPolicy
-    checked_at: float
+    swept: Swept
 
 
 def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
@@ -291,14 +288,16 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
 
     `watching(run, policy)` gives what is told of each event and its commands.
     """
+    check_storage(job.experiment)
     cloud = open_cloud(job.experiment, pace=job.paced)
     folder = home.new_run(job.experiment.name)
-    limits = bounded(job)
-    job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
-    policy = job.policy()
-    runner = _runner(job, folder, cloud)
-    checked_at = runner.go(policy, folder / LEDGER, job.to_json(), watching(job.run, policy))
-    return Ended(folder, policy, checked_at)
+    with control.driving(folder, where_of(job.experiment)):
+        limits = bounded(job)
+        job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
+        policy = job.policy()
+        runner = _runner(job, folder, cloud)
+        swept = runner.go(policy, folder / LEDGER, job.to_json(), watching(job.run, policy))
+    return Ended(folder, policy, swept)
 
 
 def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
@@ -332,34 +331,26 @@ def resume_job(folder: Path, watching: Callable[[str, RunPolicy], Watch]) -> End
         CloudtuneError: its ledger can't be gone on with.
     """
     ledger = folder / LEDGER
-    _refuse_driven(folder)
     job = job_of_run(folder)
-    policy = job.policy()
-    left = replayed(policy, read_entries(ledger))
-    if left.ended:
-        raise UsageError(
-            f"run {folder.name} has ended; `cloudtune report {folder.name}` shows how. If it left "
-            "an instance, `cloudtune gc` gives it back"
-        )
-    check_script(job.experiment)
-    cloud = open_cloud(job.experiment, pace=job.paced, adopt=True)
-    runner = _runner(job, folder, cloud)
-    checked_at = runner.go(policy, ledger, None, watching(job.run, policy), left)
-    return Ended(folder, policy, checked_at)
+    with control.driving(folder, where_of(job.experiment)):
+        policy = job.policy()
+        left = replayed(policy, read_entries(ledger))
+        if left.ended:
+            raise UsageError(
+                f"run {folder.name} has ended; `cloudtune report {folder.name}` shows how. If it "
+                "left an instance, `cloudtune gc` gives it back"
+            )
+        check_script(job.experiment)
+        check_storage(job.experiment)
+        cloud = open_cloud(job.experiment, pace=job.paced, adopt=True)
+        runner = _runner(job, folder, cloud)
+        swept = runner.go(policy, ledger, None, watching(job.run, policy), left)
+    return Ended(folder, policy, swept)
 
 
 def job_of_run(folder: Path) -> Job:
     """Return the job that a run carries out."""
     return job_of_ledger(folder / LEDGER)
-
-
-def _refuse_driven(folder: Path) -> None:
-    driver = ProcessGroup.recorded(folder / CONTROLLER)
-    if driver is not None and driver[0].alive():
-        raise UsageError(
-            f"run {folder.name} is driven by process {driver[0].pid}; only a run whose process "
-            "has died can be resumed"
-        )
 
 
 def bounded(job: Job) -> Limits:
@@ -375,68 +366,6 @@ def bounded(job: Job) -> Limits:
     return Limits(deadline, budget)
 
 
-def measure(
-    experiment: Experiment,
-    instance_type: str,
-    watch: Watch,
-    *,
-    pace: bool,
-    limits: Limits,
-    epochs: int = 4,
-    pack: int = 1,
-) -> tuple[ScalingProfile, float]:
-    """Measure an experiment's script on one instance; returns the profile and its dollars.
-
-    Up to `pack` trials share a GPU.
-
-    Raises:
-        CloudtuneError: it couldn't be measured; the message says why.
-        NoCapacityError: the cloud has no such instance now.
-    """
-    began = time.time()
-    longest = PROFILE_SECONDS * pack  # as much slower are its epochs, at the worst
-    limits = Limits(min(limits.deadline or longest, longest), limits.budget)
-    market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
-    offer = catalog_of(experiment, (market,)).offer(instance_type, market)
-    policy = MeasurePolicy(
-        trials=trials(replace_trials(experiment, max(offer.gpus, 1) * pack)),
-        offer=offer,
-        limits=limits,
-        epochs=epochs,
-        pack=pack,
-        charges=charges_of(experiment),
-    )
-    cloud = open_cloud(experiment, pace=pace)
-    folder = home.new_run(f"{experiment.name}-profile")
-    lease = (limits.deadline or 0.0) + LEASE_GRACE_SECONDS
-    runner = Runner(
-        folder=folder,
-        experiment=experiment,
-        offers=(offer,),
-        cloud=cloud,
-        began=began,
-        lease_seconds=lease,
-        lease_end=began + lease,
-        join_seconds=lease,
-        last_epoch=policy.last_epoch,
-    )
-    runner.go(policy, folder / "measure.jsonl", {"measure": experiment.to_json()}, watch)
-    policy.raise_if_failed()
-    told = (f"measured on {experiment.cloud.provider} cloud", policy.left_out)
-    profile = policy.figures.profile(
-        instance_type,
-        store.script_hash(experiment.train_file),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "; ".join(filter(None, told)),
-    )
-    return profile, policy.fleet.dollars(time.time() - began)
-
-
-def replace_trials(experiment: Experiment, count: int) -> Experiment:
-    """Return the experiment with at least so many trials, for measuring."""
-    return experiment.model_copy(update={"trials": max(count, experiment.trials)})
-
-
 def remember(report: Report) -> None:
     """Keep what a run tells of the script's configurations, for later runs of the same script.
 
@@ -448,10 +377,3 @@ def remember(report: Report) -> None:
         hashed = store.script_hash(report.job.experiment.train_file)
         path = history.path_of(home.home() / "knowledge", hashed)
         history.append(path, history.rows(report))
-
-
-def keep_profile(profile: ScalingProfile) -> Path:
-    """Put a profile into this machine's store; returns where."""
-    path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
-    store.write(path, [profile])
-    return path

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from cloudtune.catalog import Offer
     from cloudtune.commands import Command
     from cloudtune.events import Event
     from cloudtune.planners.following import Itinerary
+    from cloudtune.progress import TrialProgress
     from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Allocator, FleetRule, Strategy
-    from cloudtune.trial import Mode
+    from cloudtune.trial import Mode, Slice, Width
 
 
 class Policy(Protocol):
@@ -62,6 +65,20 @@ class Brakes:
 
 
 @dataclass(frozen=True)
+class TrialRules:
+    """What a trial may do: see the experiment's `trial`.
+
+    A trial that tells nothing for `stall_factor` times as long as expected, and `stall_least`
+    seconds, is ended; by default none is. With `sync_required` a run ends whose trials train
+    several models on several GPUs; else it goes on with one GPU each.
+    """
+
+    stall_factor: float = math.inf
+    stall_least: float = 0.0
+    sync_required: bool = False
+
+
+@dataclass(frozen=True)
 class Metric:
     """The name of the metric that decides, and whether its largest or smallest value is best."""
 
@@ -72,3 +89,27 @@ class Metric:
 def drain_seconds(*profiles: ScalingProfile) -> float:
     """Return the seconds to give everything back within: twice the longest release, plus 3."""
     return 3.0 + 2.0 * max(profile.release.high for profile in profiles)
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where a trial is to go on, how wide, and the GPUs that are kept for it until then."""
+
+    offer: Offer
+    width: Width
+    reserved: tuple[Slice, ...]
+
+
+@dataclass
+class Noted:
+    """The part of an event that the policy has to act upon.
+
+    `reported` is the trial that has finished an epoch, and trains on or waits at its rung;
+    `diverged` one whose metric was not a number. `orphans` are sessions that lost a part of their
+    GPUs: what is left of their workers is to be ended. `failed` are trials that won't come back.
+    """
+
+    reported: TrialProgress | None = None
+    diverged: TrialProgress | None = None
+    orphans: list[str] = field(default_factory=list)
+    failed: list[TrialProgress] = field(default_factory=list)

@@ -27,6 +27,10 @@ class FreeGpus:
         self.rooms: dict[Offer, dict[str, Room]] = {}
         self.offers: dict[str, Offer] = {}  # by instance
 
+    def limit(self, widths: Mapping[Offer, Container[Width]]) -> None:
+        """Let no other widths be had from now on."""
+        self._widths = widths
+
     @property
     def gpus(self) -> int:
         """All GPUs."""
@@ -76,7 +80,7 @@ class FreeGpus:
             return None if found is None else (only, found)
         offers = self.rooms if first is None else (first, *(o for o in self.rooms if o != first))
         for offer in offers:
-            if self._widths is not None and width not in self._widths[offer]:
+            if self._widths is not None and width not in self._widths.get(offer, ()):
                 continue
             found = place(width, offer.gpus, self.rooms.get(offer, {}))
             if found is not None:

@@ -3,16 +3,20 @@
 A single instance is rented and filled with trials at each width in turn, so that what the trials of
 one machine take from each other is in the figures; whole GPUs first, then, if wanted, shares of
 one, from wide to narrow. Pure, as every policy is: all that it learns comes from events.
+
+A configuration that fails is told and another tried; a width at which none trains is left out. How
+many epochs are measured the first one decides, by what time and money are left. What is measured
+is kept where the measurement is cut short.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
-from cloudtune.errors import CloudtuneError, NoCapacityError
+from cloudtune.errors import NoCapacityError
 from cloudtune.events import (
     EpochDone,
     InstanceGone,
@@ -33,10 +37,22 @@ from cloudtune.events import (
 from cloudtune.fleet import FleetBook
 from cloudtune.placement import place, rooms, slots
 from cloudtune.plan import Charges
-from cloudtune.policy.base import Brakes
+from cloudtune.policy.base import Brakes, TrialRules
 from cloudtune.policy.limits import LimitKeeper
-from cloudtune.profiles.measurements import Figures, packed_widths, widths_of
+from cloudtune.policy.widths import unsynced_text
+from cloudtune.profiles.measurements import (
+    TRIES,
+    Failed,
+    Figures,
+    MeasureError,
+    Session,
+    Work,
+    packed_widths,
+    widths_of,
+)
+from cloudtune.text import gpus_text
 from cloudtune.trial import EndReason, Trial
+from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,33 +62,12 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.fleet import Rented
     from cloudtune.plan import Limits
-    from cloudtune.trial import Slice, Width
+    from cloudtune.trial import Width
 
 
-@dataclass
-class _Session:
-    """One trial at one width: when it was asked for, and what its epochs took."""
-
-    trial: Trial
-    width: Width
-    asked_at: float
-    resumed: bool
-    placement: tuple[Slice, ...]
-    first_at: float | None = None
-    first_seconds: float = 0.0
-    seconds: list[float] = field(default_factory=list)
-    memory: float | None = None
-    live: bool = True
-    stopping: bool = False
-
-
-class MeasureError(CloudtuneError):
-    """A measurement ended early; its exit code is that of the reason."""
-
-    def __init__(self, message: str, reason: EndReason | None) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.exit_code = reason.exit_code if reason else 1  # type: ignore[misc]
+_SLACK_SECONDS = 600.0
+_NO_TIME = "the limits leave no time for it"
+_CUT_SHORT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.INTERRUPTED})
 
 
 class MeasurePolicy:
@@ -82,9 +77,14 @@ class MeasurePolicy:
     as it is slower than the others (a GPU warms up). The last phase of whole GPUs resumes from
     checkpoints in any case, so that a resize is measured even where there is one width.
 
-    Up to `pack` trials share a GPU. A share at which a trial runs out of memory, or which the
-    limits leave no room for, is left out with all narrower ones (`left_out` says so); of whole
-    GPUs nothing is. How long a trial takes to start is measured on whole GPUs alone.
+    Up to `pack` trials share a GPU. A share at which a trial fails, or which the limits leave no
+    room for, is left out with all narrower ones (`left_out` says so). Of whole GPUs a width is left
+    out at which every configuration tried failed; and all above one GPU where the workers of a
+    trial don't train one model. How long a start takes is measured on whole GPUs alone.
+
+    Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
+    the first epoch, and then three times what the rest should take. Of the time and the money left
+    then a `share` is planned for, with fewer epochs where need be.
     """
 
     def __init__(
@@ -98,13 +98,19 @@ class MeasurePolicy:
         pack: int = 1,
         brakes: Brakes | None = None,
         charges: Charges | None = None,
+        rules: TrialRules | None = None,
+        patience: float | None = None,
+        share: float = 1.0,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
         self.figures = Figures()
         self.ending: EndReason | None = None
         self.error: tuple[str, str] | None = None
         self.fleet = FleetBook()
-        self.limits = limits
+        self._patience = patience if limits.deadline is None else None
+        self.limits = replace(limits, deadline=patience) if self._patience else limits
+        self._share = share
+        self._rules = rules or TrialRules()
         self.brakes = brakes or Brakes()
         self.charges = charges or Charges()
         self.now = 0.0
@@ -114,10 +120,14 @@ class MeasurePolicy:
         self._epochs = epochs
         measured = tuple(widths or widths_of(offer.gpus))
         whole = measured if len(measured) > 1 else measured * 2
-        self.phases: tuple[Width, ...] = (*whole, *packed_widths(pack))
-        self.left_out = ""
+        self.phases = (*whole, *packed_widths(pack))
+        self.failed: list[Failed] = []
+        self._left_out: list[str] = []
+        self._alone = ""  # why no trial trains on several GPUs
+        self._sized = False
+        self._attempt = self._tries = 0
         self._phase = -1
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._checkpoints: dict[str, tuple[int, str]] = {}
         self._asked_at = 0.0
         self._phase_began = 0.0
@@ -139,14 +149,29 @@ class MeasurePolicy:
         """
         return self._epochs + (width < 1)
 
+    @property
+    def left_out(self) -> str:
+        """What isn't in the figures, and why; empty where all is."""
+        return "; ".join(self._left_out)
+
+    @property
+    def cut_short(self) -> str:
+        """Why the measurement ended before all was measured; empty where it didn't."""
+        return f"stopped: {self.ending.value}" if self.ending in _CUT_SHORT else ""
+
+    @property
+    def saves(self) -> bool:
+        """Whether the script has saved any checkpoint."""
+        return bool(self._checkpoints)
+
     def raise_if_failed(self) -> None:
-        """Raise what kept the measurement from being finished.
+        """Raise what kept the measurement from being of use; one that was cut short may be.
 
         Raises:
             NoCapacityError: the cloud has no such instance now.
             CloudtuneError: anything else; the message says what.
         """
-        if self.ending is EndReason.DONE:
+        if self.ending is EndReason.DONE or (self.cut_short and self.figures.enough):
             return
         error, traceback = self.error or (f"stopped: {self.ending and self.ending.value}", "")
         message = f"could not measure the script: {error}\n{traceback}".strip()
@@ -183,6 +208,7 @@ class MeasurePolicy:
                 self.figures.launch.append(event.launched_at - self._asked_at)
             case NodeJoined():
                 self._joined = True
+                self._extend(event.at + (self._patience or 0.0))
                 self.figures.boot.append(event.at - (self._rented.launched_at or 0.0))
             case NodeLost():
                 self._fail("the node left the cluster", event.reason)
@@ -194,15 +220,16 @@ class MeasurePolicy:
                 self._fail(f"{event.code}: {event.message}", "", reason)
             case EpochDone():
                 return self._note_epoch(event)
-            case TrialStarted() | InterruptionNotice() | RunResumed():
+            case TrialStarted():
+                self._sessions[event.session].told_at = event.at
+            case InterruptionNotice() | RunResumed():
                 pass
             case TrialStopped():
                 self._sessions[event.session].live = False
             case TrialFailed():
                 self._note_failed(event)
-            case TrialLost():
-                self._sessions[event.session].live = False
-                self._fail(f"a worker was lost: {event.reason}", "")
+            case TrialLost(at, session, reason):
+                self._note_failed(TrialFailed(at, session, f"a worker was lost: {reason}", ""))
             case TimerFired():
                 return self._note_tick(event.at)
             case Interrupted():
@@ -242,39 +269,97 @@ class MeasurePolicy:
         session = self._sessions[event.session]
         if event.checkpoint:
             self._checkpoints[session.trial.id] = (event.epoch, event.checkpoint)
-        if event.memory_mib is not None:
-            session.memory = max(event.memory_mib, session.memory or 0.0)
-        if session.first_at is None:
-            session.first_at, session.first_seconds = event.at, event.seconds
-        elif len(session.seconds) < self._epochs - 1:
-            session.seconds.append(event.seconds)
+        session.note(event, self._epochs)
+        if not self._sized:
+            self._sized = True
+            self._size(session, event)
         return []
 
     def _note_failed(self, event: TrialFailed) -> None:
+        """Take note of a configuration that failed; what was stopping was measured already."""
         session = self._sessions[event.session]
         session.live = False
-        if event.out_of_memory and session.width < 1:
-            self._leave_out("a trial ran out of memory")
+        if session.stopping or self.ending is not None:
+            return
+        trial, width = session.trial, session.width
+        if event.unsynced:
+            self._note_unsynced(trial, event)
+        elif width < 1:
+            crowded, failed = "a trial ran out of memory", f"{trial.id} failed: {event.error}"
+            self._leave_out(crowded if event.out_of_memory else failed)
         else:
-            self._fail(event.error, event.traceback)
+            why = (event.error, event.traceback, event.out_of_memory)
+            self.failed.append(Failed(trial, width, *why))
+
+    def _note_unsynced(self, trial: Trial, event: TrialFailed) -> None:
+        """Measure no trial on several GPUs any more, or end it where that was asked for."""
+        if self._rules.sync_required or not self.figures.epoch:
+            self._fail(unsynced_text(event), "")
+        elif not self._alone:
+            self._alone = f"the workers of {trial.id} don't train one model: {event.error}"
+            self._left_out.append(f"more than one GPU left out: {self._alone}")
 
     def _leave_out(self, why: str) -> None:
         """End it with what was measured before this share of a GPU."""
         if self.ending is None:
             trials = round(1 / self.phases[self._phase])
-            self.left_out = f"{trials} or more trials on a GPU left out: {why}"
+            self._left_out.append(f"{trials} or more trials on a GPU left out: {why}")
             self.ending = EndReason.DONE
 
     def _note_tick(self, at: float) -> Iterable[Command]:
-        """End it while all can be given back within the limits."""
-        if (reached := self._limits.reached()) is not None:
-            self._run_out(reached)
-        return [SetTimer("tick", at + self.brakes.tick)]
+        """End it while all can be given back within the limits, and what hangs at once."""
+        self._run_out(self._limits.reached())
+        return [*self._end_stalled(at), SetTimer("tick", at + self.brakes.tick)]
 
-    def _run_out(self, reason: EndReason) -> None:
-        if self._phase >= 0 and self.phases[self._phase] < 1:
+    def _end_stalled(self, at: float) -> Iterable[Command]:
+        """Yield what ends the trials that have told nothing for too long."""
+        known = [s.first_seconds for s in self._sessions.values() if s.first_at is not None]
+        if not known or self.ending is not None:
+            return
+        least, factor = self._rules.stall_least, self._rules.stall_factor
+        for name, session in self._sessions.items():
+            silent = at - session.told_at
+            if session.live and not session.stopping and silent > max(least, factor * max(known)):
+                session.stopping = True
+                error = f"stalled: it reported nothing for {format_seconds(silent)}"
+                self.failed.append(Failed(session.trial, session.width, error))
+                yield StopTrial(name, stacks=True)
+
+    def _run_out(self, reason: EndReason | None) -> None:
+        if reason is not None and self._phase >= 0 and self.phases[self._phase] < 1:
             self._leave_out(f"the {reason.value} was reached")
         self.ending = self.ending or reason
+
+    # ---- how much there is time for ------------------------------------------------------
+
+    def _size(self, first: Session, event: EpochDone) -> None:
+        """Let the first epoch decide how many are measured at each width.
+
+        Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
+        """
+        setup = event.at - first.asked_at - event.seconds
+        work = Work(self.phases, first.width, event.seconds, max(0.0, setup))
+        self._extend(event.at + 3 * work.seconds(self._epochs) + _SLACK_SECONDS)
+        left = self._share * self._seconds_left(event.at)
+        self._epochs = work.fitting(self._epochs, left)
+
+    def _extend(self, deadline: float) -> None:
+        """Set the deadline, where the user has set none."""
+        if self._patience:
+            self.limits = replace(self.limits, deadline=deadline)
+            self._limits.note_launch()  # it may be nearer than it was
+
+    def _seconds_left(self, at: float) -> float:
+        """Return for how long the limits let the instance be, from a second of the run on."""
+        return self.safe_until() - at - self.brakes.tick - self.brakes.drain
+
+    def _has_time(self, width: Width, at: float) -> bool:
+        """Whether the limits leave time for a width, as far as the widths before it tell."""
+        known = [s for s in self._sessions.values() if s.counted]
+        if not known:
+            return True
+        nearest = min(known, key=lambda s: (s.width < width, abs(s.width - width)))
+        return nearest.seconds_at(width, self._epochs) <= self._seconds_left(at)
 
     # ---- decisions -----------------------------------------------------------------------
 
@@ -285,39 +370,90 @@ class MeasurePolicy:
             return []
         live = [session for session in self._sessions.values() if session.live]
         if not live:
-            return self._next_phase(at)
-        trained = all(len(session.seconds) == self._epochs - 1 for session in live)
+            return self._begin_next(at)
+        if self._alone and self.phases[self._phase] > 1:
+            return self._stop_all()
+        trained = all(session.trained >= self._epochs for session in live)
         if trained and not any(session.stopping for session in live):
             self._phase_began = at
             self._summarise(live)
             return self._stop_all()
         return []
 
+    def _begin_next(self, at: float) -> Iterable[Command]:
+        """Begin the next width, or this one with other configurations where none could train."""
+        here = [s for s in self._sessions.values() if s.phase == self._phase]
+        if not here or any(s.counted for s in here):
+            return self._next_phase(at)
+        width = self.phases[self._phase]
+        if self._alone and width > 1:
+            return self._next_phase(at)
+        self._tries += 1
+        tried = {s.trial.id for s in here}
+        fresh = [t for t in self._able() if t.id not in tried] if self._tries < TRIES else []
+        if fresh:
+            return self._start_all(fresh, width, at)
+        why = self.failed[-1]
+        if why.out_of_memory or self.figures.epoch:
+            self._left_out.append(f"{gpus_text(width)} left out: {why}")
+            return self._next_phase(at)
+        return self._give_up(at)
+
+    def _give_up(self, at: float) -> Iterable[Command]:
+        first, others = self.failed[0], len(self.failed) - 1
+        more = f" (and {others} more)" * (others > 0)
+        self._fail(f"every configuration that was tried failed: {first}{more}", first.traceback)
+        return self._wind_down(at)
+
     def _next_phase(self, at: float) -> Iterable[Command]:
         self._phase += 1
+        self._tries = 0
         if self._phase == len(self.phases):
-            self.ending = EndReason.DONE
-            return self._wind_down(at)
+            self.ending = EndReason.DONE if self.figures.epoch else None
+            return self._wind_down(at) if self.ending else self._give_up(at)
         width = self.phases[self._phase]
-        crew = itertools.islice(self._crew(width), slots(width, self.offer.gpus, 1))
-        return [self._start(trial, width, at) for trial in crew]
+        if self._alone and width > 1:
+            return self._next_phase(at)
+        if not self._has_time(width, at):
+            if width < 1:
+                self._leave_out(_NO_TIME)
+                return self._wind_down(at)
+            self._left_out.append(f"{gpus_text(width)} left out: {_NO_TIME}")
+            return self._next_phase(at)
+        return self._start_all(self._crew(width), width, at)
+
+    def _able(self) -> list[Trial]:
+        """Return the trials that haven't failed, those with the most checkpoints first."""
+        failed = {each.trial.id for each in self.failed if not each.out_of_memory}
+        able = [trial for trial in self._trials if trial.id not in failed]
+        return sorted(able, key=lambda trial: trial.id not in self._checkpoints)
 
     def _crew(self, width: Width) -> Iterable[Trial]:
         """Yield the trials; where GPUs are shared, more of the same follow, to fill them all."""
-        yield from self._trials
-        for again in itertools.count(2) if width < 1 else ():
-            for trial in self._trials:
+        able = self._able()
+        yield from able
+        for again in itertools.count(2) if width < 1 and able else ():
+            for trial in able:
                 yield Trial(f"{trial.id}-{again}", trial.config)
+
+    def _start_all(self, trials: Iterable[Trial], width: Width, at: float) -> Iterable[Command]:
+        self._attempt += 1
+        crew = itertools.islice(trials, slots(width, self.offer.gpus, 1))
+        return [self._start(trial, width, at) for trial in crew]
 
     def _start(self, trial: Trial, width: Width, at: float) -> Command:
         instance = self._rented.instance or ""
         taken = [p for s in self._sessions.values() if s.live for p in s.placement]
         placement = place(width, self.offer.gpus, rooms({instance: self.offer.gpus}, taken))
         assert placement is not None, "a phase never asks for more than the instance has"
-        session = f"{trial.id}.{self._phase + 1}"
-        asked_at = self._phase_began if self._phase else at
-        self._sessions[session] = _Session(trial, width, asked_at, self._phase > 0, placement)
+        session = f"{trial.id}.{self._attempt}"
         start, checkpoint = self._checkpoints.get(trial.id, (0, None))
+        # A script that saves nothing begins anew: then that is what a change of width takes.
+        resumed = bool(self.figures.epoch) and (checkpoint is not None or not self.saves)
+        asked_at = self._phase_began if resumed and not self._tries else at
+        self._sessions[session] = Session(
+            trial, width, asked_at, resumed, placement, self._phase, at
+        )
         until = start + self._epochs_at(width)
         return StartTrial(
             session, trial.id, trial.config, width, placement, checkpoint, start, until
@@ -330,21 +466,22 @@ class MeasurePolicy:
             session.stopping = True
         return [StopTrial(name) for name in ending]
 
-    def _summarise(self, trained: Iterable[_Session]) -> None:
-        """Split what each session took into training and getting there."""
+    def _summarise(self, trained: Iterable[Session]) -> None:
         for session in trained:
-            self.figures.add_epochs(session.width, session.seconds, session.memory)
-            if session.width < 1:
-                continue
-            assert session.first_at is not None
-            steady = min(session.first_seconds, sum(session.seconds) / len(session.seconds))
-            overhead = session.first_at - steady - session.asked_at
-            (self.figures.resize if session.resumed else self.figures.start).append(overhead)
+            session.count(self.figures)
+
+    def _keep_what_there_is(self) -> None:
+        """Count what was measured of a width that wasn't finished, where it is cut short."""
+        here = [s for s in self._sessions.values() if s.phase == self._phase]
+        if self.cut_short and not any(s.counted for s in here):
+            least = min(2, self._epochs)
+            self._summarise(s for s in here if s.width >= 1 and s.trained >= least)
 
     def _wind_down(self, at: float) -> Iterable[Command]:
         commands: list[Command] = []
         if self._released_at is None:
             self._released_at = at
+            self._keep_what_there_is()
             commands += self._stop_all()
             commands += [Release(rented.intent) for rented in self.fleet.alive()]
         elif at >= self._released_at + self.brakes.cleanup * (self._cleanups + 1):

@@ -17,7 +17,8 @@ from cloudtune.planners.explore import explore
 from cloudtune.planners.following import Itinerary, PlannedFleet, PlannedStages, PlannedWidths
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
-from cloudtune.planners.replanning import HalvingSchedule, Replanner, SeerSchedule
+from cloudtune.planners.reacting import Replanner
+from cloudtune.planners.replanning import HalvingSchedule, SeerSchedule
 from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.strategies.seer_barrier import SeerBarrier
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Plan, Stage
     from cloudtune.planners.base import Planner
     from cloudtune.planners.following import Schedule
+    from cloudtune.planners.reacting import Heeds
     from cloudtune.policy.base import Brakes
     from cloudtune.policy.context import BuildContext
     from cloudtune.trial import Trial
@@ -167,21 +169,24 @@ def follow(
 ) -> Follower:
     """Return what carries a plan of a strategy out; the first of the trials are trained.
 
-    With `planned_fleet` the rest is planned anew when the cloud refuses an offer or takes an
-    instance back; but not for strategies that are planned for their deadline alone (`in_time`):
-    those keep their first plan, as published.
+    With `planned_fleet` the rest is planned anew where the world isn't what the plan says; of a
+    run whose widths are another allocator's, where the cloud refuses an offer or takes an instance
+    back. Strategies that are planned for their deadline alone (`in_time`) keep their first plan, as
+    published, and SEER's reconstruction plans at its rungs: both do otherwise only where nothing of
+    what a stage takes can be had any more.
     """
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
     reserve = reserve_of(brakes)
     schedule: Schedule
-    reacting = None
     if PLANNED[name].explores:
         schedule = SeerSchedule(_seer(context, len(itinerary.trials)), reserve)
     else:
         schedule = HalvingSchedule(_halving(context, len(itinerary.trials)), name)
-        planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
-        if planned_fleet and not PLANNED[name].in_time:
-            reacting = Replanner(planner, reserve)
+    heeds: Heeds = "all" if planned_widths else "shocks"
+    if PLANNED[name].in_time or PLANNED[name].explores:
+        heeds = "refusals"
+    planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
+    reacting = Replanner(planner, reserve, heeds) if planned_fleet else None
     made = PlannedStages(
         schedule,
         itinerary,

@@ -82,19 +82,21 @@ class FleetKeeper:
         state, target = self._state, self._target
         if not self._idle():
             return None
-        backoffs = [state.backoff(offer) for offer in target]
-        most = state.brakes.refusals
         if self._given_up():
             # The cloud was willing where instances came and failed, but not where it takes them.
-            failed = all(
-                b.for_good or (b.no_shows >= most and offer.market == "on-demand")
-                for offer, b in zip(target, backoffs, strict=True)
-            )
+            failed = all(map(self._failed, target))
             return EndReason.FAILED if failed else EndReason.NO_CAPACITY
         if self._beyond_limits:
+            if any(map(state.refused, target)):
+                return EndReason.NO_CAPACITY  # asked for as long as there was time
             late = not any(self._would_join(offer) for offer in target)
             return EndReason.DEADLINE if late else EndReason.BUDGET  # none was asked for
         return None
+
+    def _failed(self, offer: Offer) -> bool:
+        """Whether instances of an offer came, but never to take a trial."""
+        backoff, most = self._state.backoff(offer), self._state.brakes.refusals
+        return backoff.for_good or (backoff.no_shows >= most and offer.market == "on-demand")
 
     def _idle(self) -> bool:
         """Whether nothing trains, and what is held is not enough for it."""
@@ -103,18 +105,31 @@ class FleetKeeper:
         return bool(self._target) and not state.live and not can
 
     def _given_up(self) -> bool:
-        """Whether nothing trains, and each offer that is wanted was refused again and again.
+        """Whether nothing trains, and each offer that might be wanted is pointless to ask for.
 
         Asked before anything is launched: where a round of requests takes longer than the pause
         after it, the next one would begin at once, for ever.
         """
-        return self._idle() and all(map(self._state.refused, self._target))
+        offers = {*self._target, *self.rule.could_ask(self._state)}
+        return self._idle() and all(map(self._pointless, offers))
+
+    def _pointless(self, offer: Offer) -> bool:
+        """Whether an offer was refused again and again, and there is nothing to wait for.
+
+        A pool that is dry may fill again. Waiting costs next to nothing, so with a deadline it is
+        asked for as long as there is time; without one there would be no end to that.
+        """
+        state, backoff = self._state, self._state.backoff(offer)
+        if not state.refused(offer):
+            return False
+        final = backoff.for_good or backoff.no_shows >= state.brakes.refusals
+        return final or state.limits.deadline is None
 
     def settled(self) -> bool:
-        """Whether no instance comes or goes, nor will: what is refused again and again won't."""
+        """Whether no instance comes or goes, nor will: what is pointless to ask for won't."""
         state = self._state
-        paused = (o for o, backoff in state.backoffs.items() if state.now < backoff.relaunch_at)
-        return not state.fleet.unsettled() and all(state.refused(offer) for offer in paused)
+        paused = [o for o, backoff in state.backoffs.items() if state.now < backoff.relaunch_at]
+        return not state.fleet.unsettled() and all(map(self._pointless, paused))
 
     def restless(self) -> bool:
         """Whether something is due that no event would tell: a node, a return, another request."""

@@ -22,11 +22,14 @@ import math
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import Command, EndRun, SetTimer, StopTrial
-from cloudtune.events import EpochDone, TimerFired
+from cloudtune.events import EpochDone, TimerFired, TrialFailed
+from cloudtune.policy.base import TrialRules
 from cloudtune.policy.invariants import check
 from cloudtune.policy.limits import LimitKeeper
 from cloudtune.policy.renting import FleetKeeper
 from cloudtune.policy.sessions import SessionKeeper
+from cloudtune.policy.stalls import TIMER, StallWatch
+from cloudtune.policy.widths import unsynced_text
 from cloudtune.strategies.base import Go, Shape
 from cloudtune.trial import EndReason, better, rank_key
 
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
     from cloudtune.fleet import FleetBook
     from cloudtune.plan import Limits
     from cloudtune.planners.following import Itinerary
-    from cloudtune.policy.base import Components
-    from cloudtune.policy.state import Noted, RunState
+    from cloudtune.policy.base import Components, Noted
+    from cloudtune.policy.state import RunState
     from cloudtune.progress import Best, TrialProgress
     from cloudtune.strategies.base import Allocator, FleetRule, Strategy, Task
     from cloudtune.trial import TrialId
@@ -61,6 +64,7 @@ class RunPolicy:
         *,
         max_concurrent: int | None = None,
         target: float | None = None,
+        rules: TrialRules | None = None,
         heartbeat: bool = True,
         checked: bool = True,
     ) -> None:
@@ -72,6 +76,8 @@ class RunPolicy:
         self._limits = LimitKeeper(state)
         self._sessions = SessionKeeper(state, components.allocator, max_concurrent)
         self._fleet = FleetKeeper(state, self._limits, components.fleet_rule)
+        self._rules = rules or TrialRules()
+        self._stalls = StallWatch(state, self._rules)
         self._heartbeat, self._checked = heartbeat, checked
         self._changed = True
         self._cleanups = 0
@@ -196,6 +202,7 @@ class RunPolicy:
         # First the facts, then the decisions: nobody decides on a state that is one event old.
         noted = self.state.note(event)
         commands = [*self._react(event, noted), *self._decide(noted)]
+        commands += self._stalls.follow(event, commands)
         self.check_invariants()
         return tuple(commands)
 
@@ -208,6 +215,9 @@ class RunPolicy:
             self._end(EndReason.INTERRUPTED)
         for trial in noted.failed:
             self.strategy.on_failure(self.state, trial)
+        if isinstance(event, TrialFailed) and event.unsynced and self._rules.sync_required:
+            self.state.trouble = unsynced_text(event)
+            self._end(EndReason.FAILED)
         commands: list[Command] = [StopTrial(session) for session in noted.orphans]
         if noted.diverged is not None:
             commands.append(self._sessions.stop(noted.diverged, "failed"))
@@ -222,10 +232,13 @@ class RunPolicy:
         commands: list[Command] = []
         if self.ending is None and noted.reported is not None:
             commands += self._judge(noted.reported)
+            self._changed |= self.itinerary is not None and self.itinerary.restless
         if self.ending is None and self._changed:
             self._changed = False
             # Who stops comes before who starts: a stage that closes here makes room for the next.
-            commands += self._sessions.preempt(self.strategy.preempt(self.state))
+            preempted = self.strategy.preempt(self.state)
+            commands += [] if self.itinerary is None else self.itinerary.tell()
+            commands += self._sessions.preempt(preempted)
             if self.strategy.done(self.state):
                 self._end(self.strategy.reason or self._success())
             else:
@@ -346,6 +359,8 @@ class RunPolicy:
             self._cleanups += 1
             again = self._fleet.release_all(again=True)
             return [*again, SetTimer("cleanup", self.now + self.state.brakes.cleanup)]
+        if event.name == TIMER:
+            return [] if self.winding_down else self._stalls.end(self._sessions)
         assert event.name in {"brake", "wake"}, f"nobody set a timer named {event.name!r}"
         return []
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import Command, ExtendTrial, StartTrial, StopTrial
-from cloudtune.policy.state import Move
+from cloudtune.policy.base import Move
 from cloudtune.progress import TrialProgress
 from cloudtune.strategies.base import Shape, Task, Verdict
 
@@ -45,10 +45,11 @@ class SessionKeeper:
 
     # ---- one trial ---------------------------------------------------------------------------
 
-    def stop(self, trial: TrialProgress, after: Status) -> Command:
+    def stop(self, trial: TrialProgress, after: Status, *, stacks: bool = False) -> Command:
         """End a trial's session; `after` is what becomes of the trial."""
         trial.status, trial.after = "stopping", after
-        return StopTrial(trial.session)
+        self._state.delays.stops(trial.id, self._state.now)
+        return StopTrial(trial.session, stacks)
 
     def go_on(self, trial: TrialProgress, decision: Go) -> list[Command]:
         """Let a trial that has reported train on, at the width that it should have now."""
@@ -97,13 +98,14 @@ class SessionKeeper:
         """Begin to move a trial to the width that it should have, if there is room for it now.
 
         A trial whose instance is to go moves at the width that it has. A trial whose last epoch
-        wasn't saved doesn't move: that epoch would be trained again after each move. The trial
+        wasn't saved doesn't move: that epoch would be trained again after each move, and where it
+        never saves one, all of them. The trial
         keeps its GPUs until it has stopped; the GPUs that it grows by are reserved meanwhile.
         """
         state = self._state
         if trial.checkpoint_epoch < trial.epoch:
             return None
-        width = max(self.allocator.resized(state, trial) or trial.width, trial.min_width)
+        width = trial.width_for(self.allocator.resized(state, trial) or trial.width)
         assert trial.offer is not None
         stays = all(piece.instance in state.free.offers for piece in trial.placement)
         if width == trial.width and stays:
@@ -137,7 +139,7 @@ class SessionKeeper:
         """Return where a trial that has moved goes on: at its new width, or else at its old one."""
         if self.full:
             return None
-        for width in (move.width, trial.width):
+        for width in map(trial.width_for, (move.width, trial.width)):
             placement = self._state.free.find(width, move.offer)
             if placement is not None:
                 return placement, width
@@ -217,11 +219,12 @@ class SessionKeeper:
     # ---- where, and how wide -----------------------------------------------------------------
 
     def _shapes(self, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Yield the allocator's shapes for each task, widened past any that ran out of memory."""
-        known = self._state.trials
-        for task, shapes in zip(tasks, self.allocator.shapes(self._state, tasks), strict=True):
-            min_width = known[task.trial.id].min_width if task.trial.id in known else 0.0
-            yield [Shape(max(shape.width, min_width), shape.offer) for shape in shapes]
+        """Yield the allocator's shapes for each task, in widths that are of use to its trial."""
+        state = self._state
+        for task, shapes in zip(tasks, self.allocator.shapes(state, tasks), strict=True):
+            trial = state.trials.get(task.trial.id)
+            widest, least = state.widest, 0.0 if trial is None else trial.min_width
+            yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
 
     def _shapes_again(self, task: Task) -> Sequence[Shape]:
         """Return the shapes in which a lost trial may go on, the best first.
@@ -281,7 +284,7 @@ class SessionKeeper:
         )
 
     def _new(self, task: Task) -> TrialProgress:
-        trial = TrialProgress(task.trial)
+        trial = TrialProgress(task.trial, max_width=self._state.widest)
         if task.clone_of is not None:
             parent = self._state.trials[task.clone_of]
             trial.checkpoint, trial.checkpoint_epoch = parent.checkpoint, parent.checkpoint_epoch

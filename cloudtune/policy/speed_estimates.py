@@ -1,28 +1,40 @@
-"""How fast training really is, learned as a run goes on: seconds of an epoch, by width and trial.
+"""How fast a run really goes, learned as it goes on: epochs, by width and trial, and delays.
 
     seconds of an epoch = the profile's at the width  x  the width's factor  x  the trial's pace
 
-The paces are learned at the width that a trial first trains at, and there take up whatever the
-profile has wrong; the factors, where trials of a known pace go on at another width. So the
-measured widths replace the profile's, and the others are scaled along with them.
+The paces are learned at the width that a run first trains at, and there take up whatever the
+profile has wrong; the factors, where trials go on at another width or begin there. The profile is
+the prior: a width that was measured replaces the profile's; between two such widths the factor is
+interpolated; and beyond the widest (or narrowest) each doubling is expected to be wrong by as much
+as those that were seen, times d / (d + 1) after d doublings.
+
+Delays (launch, boot, start, resize) are means of what was seen, with the profile's as one more.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from cloudtune.fleet import Rented
     from cloudtune.plan import Rentable
+    from cloudtune.progress import TrialProgress
     from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import TrialId, Width
 
     Place: TypeAlias = tuple[str, Width]  # instance type and width
 
+Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
+DELAYS: tuple[Delay, ...] = ("launch", "boot", "start", "resize")
+
 WEIGHT = 0.2
 """What the newest ratio counts in an average, once there are more than five."""
+APART = 0.1
+"""How much trials' paces differ, as a relative deviation: what noise is told from a pace by."""
 
 
 @dataclass
@@ -44,8 +56,11 @@ class SpeedEstimates:
     def __init__(self) -> None:
         self._all = _Average()
         self._paces: dict[TrialId, _Average] = {}
+        self._noise: dict[TrialId, float] = {}  # relative variance of an epoch, over that of paces
         self._factors: dict[Place, _Average] = {}
         self._home: dict[TrialId, Place] = {}
+        self._reference: Place | None = None
+        self._curves: dict[str, Mapping[Width, float]] = {}
 
     def note(self, trial: TrialId, profile: ScalingProfile, width: Width, seconds: float) -> None:
         """Take note of the seconds that an epoch took."""
@@ -53,12 +68,23 @@ class SpeedEstimates:
         if expected <= 0 or seconds <= 0:  # nobody knows what it took
             return
         ratio, place = seconds / expected, (profile.instance_type, width)
+        self._reference = self._reference or place
+        home = self._home.setdefault(trial, place)
+        known = self._paces.get(trial)
+        if home != place and known is not None and known.value > 0:
+            self._note_factor(place, ratio / known.value)
+        elif place != self._reference:
+            # One that begins elsewhere: that it is slower there is the place's doing, on average.
+            self._note_factor(place, ratio / self._all.value)
         self._all.note(ratio / self._factor(place))
-        pace = self._paces.setdefault(trial, _Average())
-        if self._home.setdefault(trial, place) == place:
-            pace.note(ratio / self._factor(place))
-        elif pace.value > 0:
-            self._factors.setdefault(place, _Average()).note(ratio / pace.value)
+        if home == place:
+            self._paces.setdefault(trial, _Average()).note(ratio / self._factor(place))
+            deviation = profile.epoch[width].sd / expected
+            self._noise[trial] = (deviation / APART) ** 2
+
+    def _note_factor(self, place: Place, ratio: float) -> None:
+        self._factors.setdefault(place, _Average()).note(ratio)
+        self._curves.clear()
 
     def _factor(self, place: Place) -> float:
         return self._factors[place].value if place in self._factors else 1.0
@@ -73,8 +99,19 @@ class SpeedEstimates:
         return rentable.epoch_seconds(width) * factor * pace
 
     def pace(self, trials: Iterable[TrialId]) -> float:
-        """Return the slowest pace of some trials, for which the others wait; 1 if unknown."""
-        return max((self._paces[t].value for t in trials if t in self._paces), default=1.0)
+        """Return the slowest pace of some trials, for which the others wait; 1 if unknown.
+
+        A trial that was seen to be slow in few noisy epochs is believed to be so in part. Trials
+        that have yet to begin are as fast as all those that have.
+        """
+        return max((self._pace(trial) for trial in trials), default=1.0)
+
+    def _pace(self, trial: TrialId) -> float:
+        if trial not in self._paces:
+            return self._all.value
+        own = self._paces[trial]
+        trust = own.count / (own.count + self._noise.get(trial, 0.0))
+        return self._all.value + (own.value - self._all.value) * trust
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
         """Return a rentable with the epochs that these trials can be expected to have there."""
@@ -86,15 +123,114 @@ class SpeedEstimates:
         }
         return replace(rentable, profile=replace(profile, epoch=epoch))
 
-    def _curve(self, profile: ScalingProfile) -> dict[Width, float]:
-        """Return the factor on the profile's epoch seconds, by width.
+    # ---- speed by width ----------------------------------------------------------------------
 
-        A width that this run hasn't trained at gets the factor of the next narrower one that it
-        has.
+    def _curve(self, profile: ScalingProfile) -> Mapping[Width, float]:
+        """Return the factor on the profile's epoch seconds, by width."""
+        kind = profile.instance_type
+        known = self._curves.get(kind)
+        if known is None or known.keys() != profile.epoch.keys():
+            seen = self._seen(kind)
+            known = {width: self._expected(seen, width) for width in profile.widths}
+            self._curves[kind] = known
+        return known
+
+    def _seen(self, kind: str) -> dict[Width, float]:
+        """Return the factors of the widths that were trained at on an instance type, ascending."""
+        found = {width: f.value for (name, width), f in self._factors.items() if name == kind}
+        if self._reference is not None and self._reference[0] == kind:
+            found[self._reference[1]] = 1.0
+        return dict(sorted(found.items()))
+
+    def _expected(self, seen: Mapping[Width, float], width: Width) -> float:
+        if width in seen:
+            return seen[width]
+        narrower = max((each for each in seen if each < width), default=None)
+        wider = min((each for each in seen if each > width), default=None)
+        if narrower is None and wider is None:  # a type that nothing has trained on
+            reference = 1.0 if self._reference is None else self._reference[1]
+            return self._beyond(1.0, reference, width)
+        if narrower is None or wider is None:
+            edge = wider if narrower is None else narrower
+            assert edge is not None
+            return self._beyond(seen[edge], edge, width)
+        share = math.log(width / narrower) / math.log(wider / narrower)
+        return math.exp((1 - share) * math.log(seen[narrower]) + share * math.log(seen[wider]))
+
+    def _beyond(self, factor: float, edge: Width, width: Width) -> float:
+        """Return the factor of a width beyond those seen, the outermost of which is `edge`."""
+        doublings = math.log2(max(1.0, width) / max(1.0, edge))
+        return factor * math.exp(self._steepness() * doublings)
+
+    def _steepness(self) -> float:
+        """Return by how much the logarithm of the factor grows with a doubling of the width.
+
+        Of the widest span of whole GPUs that was seen on any type, and doubted if that is short.
         """
-        factor, curve = 1.0, {}
-        for width in profile.widths:
-            place = (profile.instance_type, width)
-            factor = self._factors[place].value if place in self._factors else factor
-            curve[width] = factor
-        return curve
+        spans = [self._span(kind) for kind in sorted({name for name, _ in self._factors})]
+        rise, doublings = max(spans, key=lambda span: span[1], default=(0.0, 0.0))
+        return rise / (doublings + 1)
+
+    def _span(self, kind: str) -> tuple[float, float]:
+        """Return the rise of the factor's logarithm on a type, and over how many doublings."""
+        whole = {width: f for width, f in self._seen(kind).items() if width >= 1}
+        if len(whole) <= 1:
+            return 0.0, 0.0
+        first, last = min(whole), max(whole)
+        return math.log(whole[last] / whole[first]), math.log2(last / first)
+
+
+class DelayEstimates:
+    """What launching, booting, starting and resizing really take, by instance type.
+
+    A start is timed from `asks`, a resize from `stops` to the end and again from `asks`.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, Delay], tuple[float, int]] = {}
+        self._asked: dict[TrialId, float] = {}
+        self._stopping: dict[TrialId, float] = {}
+        self._stopped: dict[TrialId, float] = {}  # seconds that its last stop took
+
+    def note(self, kind: str, delay: Delay, seconds: float) -> None:
+        """Take note of a delay on an instance type."""
+        total, count = self._seen.get((kind, delay), (0.0, 0))
+        self._seen[kind, delay] = (total + max(0.0, seconds), count + 1)
+
+    def note_joined(self, rented: Rented, at: float) -> None:
+        """Take note that an instance takes trials from now on."""
+        if rented.launched_at is not None and not rented.joined:
+            kind = rented.offer.instance_type.name
+            self.note(kind, "launch", rented.launched_at - rented.requested_at)
+            self.note(kind, "boot", at - rented.launched_at)
+
+    def asks(self, trial: TrialId, at: float) -> None:
+        """Take note that the workers of a trial have been asked for."""
+        self._asked[trial] = at
+
+    def stops(self, trial: TrialId, at: float) -> None:
+        """Take note that the workers of a trial have been told to end."""
+        self._stopping[trial] = at
+
+    def note_stopped(self, trial: TrialId, at: float) -> None:
+        """Take note that they have ended."""
+        self._stopped[trial] = at - self._stopping.pop(trial, at)
+
+    def note_started(self, trial: TrialProgress, at: float) -> float:
+        """Take note that a trial trains; return the seconds since it was asked for."""
+        setup = at - self._asked[trial.id]
+        before = self._stopped.pop(trial.id, 0.0)
+        if trial.offer is not None:
+            delay: Delay = "resize" if trial.epoch else "start"
+            self.note(trial.offer.instance_type.name, delay, setup + before)
+        return setup
+
+    def corrected(self, rentable: Rentable) -> Rentable:
+        """Return a rentable with the delays that can be expected there."""
+        profile, kind = rentable.profile, rentable.profile.instance_type
+        changed = {}
+        for delay in DELAYS:
+            if (kind, delay) in self._seen:
+                (total, count), prior = self._seen[kind, delay], getattr(profile, delay)
+                changed[delay] = replace(prior, mean=(prior.mean + total) / (count + 1))
+        return replace(rentable, profile=replace(profile, **changed)) if changed else rentable

@@ -7,7 +7,6 @@ is returned (`Noted`). Strategies and the like look at it as a `View` (strategie
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from cloudtune.events import (
@@ -30,10 +29,12 @@ from cloudtune.events import (
 )
 from cloudtune.fleet import FleetBook, LaunchBackoff
 from cloudtune.plan import Charges, admits
-from cloudtune.policy.base import Brakes
+from cloudtune.policy.base import Brakes, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
-from cloudtune.policy.speed_estimates import SpeedEstimates
+from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
+from cloudtune.policy.widths import refitted
 from cloudtune.progress import OVER, Best, Record, TrialProgress
+from cloudtune.trial import diverged
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -45,30 +46,6 @@ if TYPE_CHECKING:
     from cloudtune.policy.base import Metric
     from cloudtune.progress import Status
     from cloudtune.trial import Mode, Slice, TrialId, Width
-
-
-@dataclass(frozen=True)
-class Move:
-    """Where a trial is to go on, how wide, and the GPUs that are kept for it until then."""
-
-    offer: Offer
-    width: Width
-    reserved: tuple[Slice, ...]
-
-
-@dataclass
-class Noted:
-    """The part of an event that the policy has to act upon.
-
-    `reported` is the trial that has finished an epoch, and trains on or waits at its rung;
-    `diverged` one whose metric was not a number. `orphans` are sessions that lost a part of their
-    GPUs: what is left of their workers is to be ended. `failed` are trials that won't come back.
-    """
-
-    reported: TrialProgress | None = None
-    diverged: TrialProgress | None = None
-    orphans: list[str] = field(default_factory=list)
-    failed: list[TrialProgress] = field(default_factory=list)
 
 
 class RunState:
@@ -90,6 +67,7 @@ class RunState:
         zones: Sequence[str] = (),
     ) -> None:
         self.rentables = tuple(rentables)
+        self.widest, self.why_narrow = math.inf, ""
         self.max_instances = max_instances
         self.vcpu_quotas = dict(vcpu_quotas or {})
         self.metric = metric
@@ -109,12 +87,11 @@ class RunState:
         self.moves: dict[TrialId, Move] = {}
         self.setups: list[float] = []
         self.speeds = SpeedEstimates()
-        self._asked: dict[TrialId, float] = {}
+        self.delays = DelayEstimates()
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
-        self.disturbances = 0
-        self.shocks = 0
+        self.disturbances = self.shocks = 0
         self._by_offer = {each.offer: each for each in reversed(self.rentables)}
         self.free = FreeGpus({o: each.profile.epoch for o, each in self._by_offer.items()})
         self._followed: list[Rented] = []
@@ -200,8 +177,8 @@ class RunState:
         return self.speeds.epoch_seconds(trial, self._by_offer[offer], width)
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
-        """Return a rentable at the speed that these trials can be expected to have on it."""
-        return self.speeds.corrected(rentable, trials)
+        """Return a rentable at the speeds that these trials can be expected to have on it."""
+        return self.delays.corrected(self.speeds.corrected(rentable, trials))
 
     def profiled(self, offer: Offer) -> Rentable:
         """Return what is known beforehand of an offer of this run."""
@@ -266,11 +243,11 @@ class RunState:
                 rented.instance, rented.launched_at = event.instance, event.launched_at
                 self.backoff(rented.offer).refusals = 0
             case NodeJoined():
+                self.delays.note_joined(self.fleet[event.intent], event.at)
                 self.fleet[event.intent].joined = True
                 self.backoff(self.fleet[event.intent].offer).no_shows = 0
             case NodeLost():
-                # The instance may bill on, so it has to be given back like any that is too much.
-                self.fleet[event.intent].surplus = True
+                self._give_up(self.fleet[event.intent], event.reason)
                 self._drop_sessions_on(event.intent, event.reason, noted)
             case InterruptionNotice():
                 self._note_notice(event)
@@ -377,18 +354,23 @@ class RunState:
             self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
 
     def _note_no_shows(self) -> None:
-        """Mark the instances that should have joined by now as surplus, to be given back."""
+        """Give up the instances that should have joined by now."""
         for rented in self.fleet.wanted():
             if not rented.joined and self.now > rented.requested_at + self.brakes.join:
-                rented.surplus = True
-                self.disturbances += 1
-                self.backoff(rented.offer).no_shows += 1
-                self.trouble = f"{rented.instance} never joined the cluster"
+                self._give_up(rented, f"{rented.instance} never joined the cluster")
+
+    def _give_up(self, rented: Rented, why: str) -> None:
+        """Have an instance be given back that is of no use, or never was: it may bill on."""
+        rented.surplus = True
+        if not rented.joined:
+            self.disturbances += 1
+            self.backoff(rented.offer).no_shows += 1
+            self.trouble = why
 
     def began_session(self, trial: TrialProgress) -> None:
         """Take note that the workers of a trial have been asked for."""
         self.live[trial.id] = trial
-        self._asked[trial.id] = self.now
+        self.delays.asks(trial.id, self.now)
         self.free.take(trial.placement)
 
     def current(self, session: str) -> TrialProgress | None:
@@ -399,7 +381,7 @@ class RunState:
     def _note_started(self, session: str) -> None:
         trial = self.current(session)
         if trial is not None and trial.status == "starting":
-            setup = self.now - self._asked[trial.id]
+            setup = self.delays.note_started(trial, self.now)
             self.setups.append(setup)
             trial.seconds += setup
             trial.status = "training"
@@ -412,14 +394,14 @@ class RunState:
         found = Best(trial.id, event.epoch, metric, event.checkpoint)
         if trial.status == "stopping":
             # Nobody waits for it any more, but a result that is saved is a result.
-            if event.checkpoint is not None and not math.isnan(metric):
+            if event.checkpoint is not None and not diverged(self.mode, metric):
                 self.record.offer(found)
             return
         assert trial.offer is not None
         self.speeds.note(trial.id, self._by_offer[trial.offer].profile, trial.width, event.seconds)
         trial.record(event, metric)
-        if math.isnan(metric):
-            trial.error = f"{self.metric.name} was nan at epoch {event.epoch}"
+        if diverged(self.mode, metric):
+            trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"
             noted.diverged = trial
             return
         self.record.offer(found)
@@ -431,6 +413,7 @@ class RunState:
     def _note_stopped(self, session: str, noted: Noted) -> None:
         trial = self.current(session)
         if trial is not None:
+            self.delays.note_stopped(trial.id, self.now)
             self._leave(trial, trial.after, noted)
 
     def _note_failed(self, event: TrialFailed, noted: Noted) -> None:
@@ -438,12 +421,9 @@ class RunState:
         if trial is None:
             return
         if trial.status == "stopping" and trial.after in OVER:
-            # It was over already; how it ended doesn't matter.
-            self._leave(trial, trial.after, noted)
+            self._leave(trial, trial.after, noted)  # it was over: how it ended doesn't matter
             return
-        if event.out_of_memory and trial.width < 1:
-            # Its share of the GPU was too small for it; that says nothing against the script.
-            trial.min_width = min(1.0, 2 * trial.width)
+        if refitted(self, trial, event):
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)

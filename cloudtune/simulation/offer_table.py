@@ -14,6 +14,7 @@ from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.infra.aws import pricing
 from cloudtune.simulation.speed_table import is_file
 from cloudtune.simulation.table_file import read_table
+from cloudtune.units import LEAST_DOLLARS
 
 if TYPE_CHECKING:
     from cloudtune.simulation.table_file import TableFile
@@ -92,7 +93,7 @@ def _market(file: TableFile, row: int, value: str) -> Market:
 def _price(file: TableFile, row: int, value: float | None) -> float:
     if value is None or math.isnan(value):
         raise UsageError(f"{file.where(row)}: the offer has no price; write its usd_per_hour")
-    if not 0 < value < math.inf:
+    if not LEAST_DOLLARS <= value < math.inf:
         raise UsageError(f"{file.where(row)}: usd_per_hour is {value:g}; write a price above 0")
     return value
 

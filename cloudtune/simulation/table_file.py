@@ -120,12 +120,13 @@ def read_table(path: Path, *, texts: Iterable[str] = ()) -> TableFile:
     """
     try:
         table = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path, texts)
+        names = [name.strip() for name in table.column_names]
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0].strip()
         raise UsageError(f"{path}: not a table of CSV or Parquet: {reason}") from None
-    table = table.rename_columns([name.strip() for name in table.column_names])
+    table = table.rename_columns(names)
     twice = [name for name, count in Counter(table.column_names).items() if count > 1]
     if twice:
         raise UsageError(f"{path}: two columns are called {shown(twice[0])}; rename one of them")

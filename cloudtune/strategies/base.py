@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.fleet import FleetBook
+    from cloudtune.fleet import FleetBook, LaunchBackoff
     from cloudtune.plan import Limits, Rentable, Stage
     from cloudtune.progress import Best, TrialProgress
     from cloudtune.trial import EndReason, Mode, Trial, TrialId, Width
@@ -192,6 +192,11 @@ class View(Protocol):
         """How often the cloud began to refuse an offer, or took an instance that trials sat on."""
         ...
 
+    @property
+    def backoffs(self) -> Mapping[Offer, LaunchBackoff]:
+        """What has gone wrong with the launches of each offer."""
+        ...
+
     def until(self, trial: TrialId) -> int:
         """Return the epoch that a trial may train to for now; 0 for one that never began."""
         ...
@@ -224,7 +229,10 @@ class View(Protocol):
         ...
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
-        """Return a rentable at the speed that these trials can be expected to have on it."""
+        """Return a rentable at the speed that these trials can be expected to have on it.
+
+        Delays are those that are to be expected too.
+        """
         ...
 
 
@@ -357,6 +365,10 @@ class FleetRule(Protocol):
 
         Empty instances beyond that are given back, never one with a trial on it.
         """
+        ...
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return the offers that it might ask for, now or where others are refused."""
         ...
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:

@@ -125,7 +125,7 @@ class Seer(HyperSched):
 
     def _fastest(self, view: View) -> float:
         """Return an epoch's time on the GPUs of one instance, as a share of that on one atom."""
-        rentable, atom = self.rentable(view), self.atom(view)
+        rentable, atom = view.corrected(self.rentable(view), ()), self.atom(view)
         epochs = rentable.profile.epoch
         inside = [w for w in epochs if atom <= w <= rentable.gpus] or list(epochs)
         return min(epochs[width].mean for width in inside) / epochs[atom].mean
@@ -187,9 +187,9 @@ class Seer(HyperSched):
     def _soonest(self, view: View, trial: TrialProgress) -> float:
         """Return the seconds that a trial takes to its end at its fastest width."""
         rentable = next(each for each in self.rentables if each.offer == trial.offer)
-        fastest = min(rentable.profile.epoch, key=rentable.profile.epoch_seconds)
         left = capped(trial.trial, self._last) - trial.epoch
-        return left * view.epoch_seconds(trial.id, rentable.offer, fastest)
+        widths = rentable.profile.epoch
+        return left * min(view.epoch_seconds(trial.id, rentable.offer, w) for w in widths)
 
     def done(self, view: View) -> bool:
         """Whether all trials have trained to their end, or the rest is worth no other season."""

@@ -26,9 +26,20 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
-from urllib.parse import urlsplit
 
-from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.errors import UsageError
+from cloudtune.train.storage import (
+    WAITS,
+    CheckpointError,
+    Patience,
+    StorageError,
+    best_effort,
+    delete,
+    entries,
+    filesystem,
+    is_local,
+    tell,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -37,10 +48,6 @@ MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
 CHUNK_BYTES: Final = 1 << 20
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
-
-
-class CheckpointError(CloudtuneError):
-    """A checkpoint is missing or isn't what was saved; the message names the file."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +137,15 @@ class CheckpointStore:
     """Saves, finds, loads and prunes checkpoints under `uri`: a local path, file:// or s3://.
 
     A trial has one writer at a time. S3 is reached at AWS_ENDPOINT_URL where that is set.
+
+    A storage that fails is asked again after each of `waits` (seconds); one that failed to the last
+    is asked once each time, until it works again.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, waits: tuple[float, ...] = WAITS) -> None:
         self.uri = uri if "://" in uri else os.fspath(Path(uri).absolute())
-        self._fs, self._root = _filesystem(self.uri)
+        self._fs, self._root = filesystem(self.uri)
+        self._patience, self._room = Patience(self.uri, waits), Patience(self.uri, waits)
 
     def save(
         self, trial_id: str, epoch: int, metrics: Mapping[str, float], directory: str | Path
@@ -142,19 +153,34 @@ class CheckpointStore:
         """Save the files of `directory` as the trial's checkpoint of `epoch`; give its path.
 
         Interrupted at any point, it leaves every earlier checkpoint as it was.
-        """
-        folder = uuid.uuid4().hex[:8]
-        target = f"{self._folder(trial_id, epoch)}/{folder}"
-        files = self._write_files(Path(directory), target)
-        return self._finish(Manifest(trial_id, epoch, dict(metrics), folder, files, time.time()))
 
-    def stage(self, trial_id: str, epoch: int, directory: str | Path) -> PendingCheckpoint:
+        Raises:
+            StorageError: the storage failed again and again.
+        """
+        source, noted = Path(directory), dict(metrics)
+        return self._patience.insist(lambda: self._save(trial_id, epoch, noted, source))
+
+    def _save(self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path) -> str:
+        folder = uuid.uuid4().hex[:8]
+        files = self._write_files(directory, f"{self._folder(trial, epoch)}/{folder}")
+        return self._finish(Manifest(trial, epoch, metrics, folder, files, time.time()))
+
+    def stage(self, trial_id: str, epoch: int, directory: str | Path) -> PendingCheckpoint | None:
         """Copy the files of `directory` to the local disk, as fast as that goes; see `commit`.
 
         Where the storage is on the disk of temporary files anyway, they are at their place at
-        once: then nothing may `prune` the trial without sparing the epoch.
+        once: then nothing may `prune` the trial without sparing the epoch. None where there is no
+        room for them, or the disk fails, again and again: that is told.
         """
-        paths = _files_of(Path(directory))
+        source = Path(directory)
+        _files_of(source)
+        try:
+            return self._room.insist(lambda: self._stage(trial_id, epoch, source))
+        except StorageError as error:
+            tell(f"epoch {epoch} is not saved: {error}")
+            return None
+
+    def _stage(self, trial_id: str, epoch: int, directory: Path) -> PendingCheckpoint:
         if self._is_on_local_disk:
             folder = uuid.uuid4().hex[:8]
             pending = PendingCheckpoint(
@@ -164,20 +190,35 @@ class CheckpointStore:
             pending = PendingCheckpoint(
                 trial_id, epoch, tempfile.mkdtemp(prefix="cloudtune-"), None
             )
-        for path in paths:
-            target = Path(pending.files, path.relative_to(directory))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+        try:
+            for path in _files_of(directory):
+                target = Path(pending.files, path.relative_to(directory))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+        except OSError:
+            shutil.rmtree(pending.files, ignore_errors=True)
+            raise
         return pending
 
-    def commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str:
-        """Make a checkpoint of pending files; give its path. As safe to interrupt as `save`."""
+    def commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str | None:
+        """Make a checkpoint of pending files; give its path. As safe to interrupt as `save`.
+
+        None where the storage failed again and again, which is told: earlier checkpoints are as
+        they were, and the next may be saved.
+        """
+        try:
+            return self._patience.insist(lambda: self._commit(pending, metrics))
+        except StorageError as error:
+            tell(f"epoch {pending.epoch} is not saved: {error}")
+            return None
+        finally:
+            if pending.folder is None:
+                shutil.rmtree(pending.files, ignore_errors=True)
+
+    def _commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str:
         trial, epoch, source = pending.trial, pending.epoch, Path(pending.files)
         if pending.folder is None:
-            try:
-                return self.save(trial, epoch, metrics, source)
-            finally:
-                shutil.rmtree(source, ignore_errors=True)
+            return self._save(trial, epoch, dict(metrics), source)
         files = {path.relative_to(source).as_posix(): _digest(path) for path in _files_of(source)}
         return self._finish(
             Manifest(trial, epoch, dict(metrics), pending.folder, files, time.time())
@@ -186,7 +227,8 @@ class CheckpointStore:
     def _finish(self, manifest: Manifest) -> str:
         target = self._folder(manifest.trial, manifest.epoch)
         self._write_manifest(manifest, target)
-        self._drop_folders(target, keep=manifest.folder)
+        with best_effort():
+            self._drop_folders(target, keep=manifest.folder)
         return f"{self.uri.rstrip('/')}{target.removeprefix(self._root)}"
 
     def _folder(self, trial_id: str, epoch: int) -> str:
@@ -206,6 +248,26 @@ class CheckpointStore:
         found = sorted(self._saved(trial_id).items())
         return {self._path(trial_id, epoch): manifest for epoch, manifest in found}
 
+    def is_whole(self, path: str) -> bool:
+        """Whether the checkpoint at `path` has its manifest and all files, at their full size.
+
+        Raises:
+            StorageError: the storage can't be asked.
+        """
+
+        def look() -> bool:
+            try:
+                manifest = read_manifest(path)
+            except CheckpointError:
+                return False
+            fs, folder = filesystem(path)
+            names = list(manifest.files)
+            found = fs.get_file_info([f"{folder}/{manifest.folder}/{name}" for name in names])
+            sizes = [info.size if info.is_file else None for info in found]
+            return sizes == [manifest.files[name].size for name in names]
+
+        return self._patience.insist(look)
+
     def _path(self, trial_id: str, epoch: int) -> str:
         return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{epoch:05d}"
 
@@ -213,9 +275,14 @@ class CheckpointStore:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
 
         Files that interrupted saves have left behind are deleted as well. Of equals the earliest is
-        the best, as it is for who reports the best one; NaN, or no such metric, is the worst. The
-        epochs of `spare` stay too.
+        the best, as it is for who reports the best one; NaN, an infinity that would win, or no such
+        metric is the worst. The
+        epochs of `spare` stay too. What can't be deleted is tried again the next time.
         """
+        with best_effort():
+            self._prune(trial_id, metric, mode, spare)
+
+    def _prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int]) -> None:
         saved = self._saved(trial_id)
         if not saved:
             return
@@ -223,12 +290,14 @@ class CheckpointStore:
 
         def merit(epoch: int) -> tuple[float, int]:
             value = sign * saved[epoch].metrics.get(metric, math.nan)
-            return (-math.inf, epoch) if math.isnan(value) else (value, -epoch)
+            diverged = math.isnan(value) or value == math.inf
+            return (-math.inf, epoch) if diverged else (value, -epoch)
 
         keep = {max(saved), max(saved, key=merit), *spare}
         for epoch, folder in self._epoch_folders(trial_id).items():
             if epoch not in keep:
-                self._drop_epoch(folder)
+                with best_effort():
+                    self._drop_epoch(folder)
 
     def _write_files(self, source: Path, target: str) -> dict[str, SavedFile]:
         files = {}
@@ -250,7 +319,7 @@ class CheckpointStore:
 
     @property
     def _is_local(self) -> bool:
-        return bool(self._fs.type_name == "local")
+        return is_local(self._fs)
 
     @property
     def _is_on_local_disk(self) -> bool:
@@ -265,21 +334,21 @@ class CheckpointStore:
             self._fs.create_dir(path, recursive=True)
 
     def _drop_folders(self, target: str, keep: str) -> None:
-        for info in _entries(self._fs, target):
+        for info in entries(self._fs, target):
             if info.base_name not in {keep, MANIFEST}:
-                _delete(self._fs, info)
+                delete(self._fs, info)
 
     def _drop_epoch(self, folder: str) -> None:
         """The manifest goes first: a checkpoint half dropped must not look whole."""
-        entries = _entries(self._fs, folder)
-        for info in sorted(entries, key=lambda info: info.base_name != MANIFEST):
-            _delete(self._fs, info)
+        found = entries(self._fs, folder)
+        for info in sorted(found, key=lambda info: info.base_name != MANIFEST):
+            delete(self._fs, info)
         self._fs.delete_dir(folder)
 
     def _epoch_folders(self, trial_id: str) -> dict[int, str]:
         matches = (
             (EPOCH_FOLDER.fullmatch(info.base_name), info.path)
-            for info in _entries(self._fs, f"{self._root}/{trial_id}")
+            for info in entries(self._fs, f"{self._root}/{trial_id}")
         )
         return {int(match.group(1)): path for match, path in matches if match}
 
@@ -298,11 +367,49 @@ def read_manifest(path: str) -> Manifest:
     Raises:
         CheckpointError: there is no whole checkpoint at `path`.
     """
-    fs, folder = _filesystem(path)
+    fs, folder = filesystem(path)
     try:
         return _read_manifest(fs, folder)
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no checkpoint at {path}") from error
+
+
+def usable(path: str, waits: tuple[float, ...] = WAITS) -> str | None:
+    """Give the stored checkpoint at `path`, or the trial's latest before it whose files are there.
+
+    None where the trial has none of these. So a failure of the storage has cost a few epochs, and
+    not the trial; it is told.
+
+    Raises:
+        StorageError: the storage can't be asked.
+    """
+    folder, _, name = path.rstrip("/").rpartition("/")
+    root, _, trial = folder.rpartition("/")
+    wanted = EPOCH_FOLDER.fullmatch(name)
+    store = CheckpointStore(root, waits)
+    if wanted is None or store.is_whole(path):
+        return path
+    earlier = [each for each, it in store.saved(trial).items() if it.epoch < int(wanted[1])]
+    found = next((each for each in reversed(earlier) if store.is_whole(each)), None)
+    instead = found or "the begin, as there is no earlier one"
+    tell(f"{path} is missing or damaged; the trial goes on from {instead}")
+    return found
+
+
+def standing(path: str) -> str | None:
+    """Give the stored checkpoint at `path`, or the trial's latest if that one is gone.
+
+    None where nothing is left of the trial. Of a storage elsewhere that isn't asked: as it is.
+    """
+    folder, _, _ = path.rstrip("/").rpartition("/")
+    root, _, trial = folder.rpartition("/")
+    if "://" in path or not Path(root).is_dir():
+        return path
+    try:
+        store = CheckpointStore(root, ())
+        return path if store.is_whole(path) else store.latest(trial)
+    except (OSError, StorageError):
+        return path
 
 
 def load(path: str, to_directory: Path) -> Manifest:
@@ -312,7 +419,7 @@ def load(path: str, to_directory: Path) -> Manifest:
         CheckpointError: no checkpoint, or a file of it is missing, short or altered.
     """
     manifest = read_manifest(path)
-    fs, folder = _filesystem(path)
+    fs, folder = filesystem(path)
     for name, saved in manifest.files.items():
         target = to_directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -330,35 +437,6 @@ def load(path: str, to_directory: Path) -> Manifest:
                 f"sha256 {found.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
             )
     return manifest
-
-
-def _filesystem(uri: str) -> tuple[Any, str]:
-    """Give pyarrow's file system for `uri`, and the path within it."""
-    from pyarrow import fs  # noqa: PLC0415  # a user's script imports this file; pyarrow is heavy
-
-    parts = urlsplit(uri)
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if "://" not in uri:
-        return fs.LocalFileSystem(), os.fspath(Path(uri).absolute())
-    if parts.scheme == "s3" and endpoint:
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
-        s3 = fs.S3FileSystem(endpoint_override=endpoint, region=region)
-        return s3, f"{parts.netloc}{parts.path}".rstrip("/")
-    filesystem, path = fs.FileSystem.from_uri(uri)
-    return filesystem, path.rstrip("/")
-
-
-def _entries(filesystem: Any, folder: str) -> list[Any]:
-    from pyarrow import fs  # noqa: PLC0415
-
-    return list(filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
-
-
-def _delete(filesystem: Any, info: Any) -> None:
-    if info.is_file:
-        filesystem.delete_file(info.path)
-    else:
-        filesystem.delete_dir(info.path)
 
 
 def _read_manifest(filesystem: Any, folder: str) -> Manifest:

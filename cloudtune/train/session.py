@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from cloudtune.errors import UsageError
 from cloudtune.train.background import Deliveries
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.data import DeviceLoader, split
-from cloudtune.train.torch_state import digest, numbers_of, peak_memory_mib, seed_everything
+from cloudtune.train.storage import StorageError, tell
+from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from cloudtune.train.checkpoint import PendingCheckpoint
+    from cloudtune.train.one_model import Ranks
     from cloudtune.train.user_script import TrainFunction
 
 ModelT = TypeVar("ModelT", bound="torch.nn.Module")
@@ -71,7 +73,7 @@ class Report:
 
     `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
     the epoch's length, waiting for a grant left out. `in_sync`: the parameters are equal, bit for
-    bit, on all ranks; None at one rank, or without `prepare_model`. `saving` is the part of the
+    bit, on all ranks; None at one rank, or where nobody knows them. `saving` is the part of the
     epoch's seconds for which its checkpoint held training up. `memory_mib`: see `peak_memory_mib`.
     """
 
@@ -117,6 +119,8 @@ class Session:
     """The part of a GPU that each worker has."""
     known: int | None = None
     """The last epoch that who runs the session has taken note of; None where it never says."""
+    ranks: Ranks | None = None
+    """The workers of the trial, whose models are compared; None where there is nobody to ask."""
 
     epoch: int = field(init=False)
     """The last epoch that was reported, or that the trial was restored at."""
@@ -165,11 +169,15 @@ class Session:
     def activate(self) -> Iterator[Session]:
         """Make this the session of the calling thread: seeds, hook and start epoch are set."""
         if self.restore is not None:
+            self.restore, self.epoch, self.start_epoch = usable(self.restore), 0, 0
+        if self.restore is not None:
             manifest = read_manifest(self.restore)
             self.epoch = self.start_epoch = manifest.epoch
             if manifest.trial == self.trial_id:  # another's, for a clone
                 self._kept = dict(manifest.metrics)
         self._hook = _load_epoch_hook(os.environ.get(HOOK_VARIABLE))
+        if self.ranks is not None:
+            self.ranks.watch()
         seed_everything(self.derived_seed)
         token = _active.set(self)
         self._began = time.monotonic()
@@ -178,6 +186,8 @@ class Session:
             yield self
         finally:
             _active.reset(token)
+            if self.ranks is not None:
+                self.ranks.close()
 
     def run(self, function: TrainFunction, config: Mapping[str, Any]) -> None:
         """Train to the end, or until stopped; what was reported is delivered on return.
@@ -231,10 +241,11 @@ class Session:
             raise StopTraining
         epoch = self.epoch + 1
         self._call_hook(epoch, self._began)
+        # Before anything is stored: what several models have learned is nobody's result.
+        in_sync = None if self.ranks is None else self.ranks.compare(epoch, self._models)
         began_saving = time.monotonic()
         pending = self._stage(epoch, checkpoint) if self.rank == 0 else None
         saving = time.monotonic() - began_saving
-        in_sync = self._compare_ranks()
         self.epoch = epoch
         self._kept = None if pending is None else numbers
         if self.rank == 0:
@@ -250,7 +261,11 @@ class Session:
             return False
         self.flush()
         with checkpoint.as_directory() as folder:
-            self.store.save(self.trial_id, self.epoch, self._kept, folder)
+            try:
+                self.store.save(self.trial_id, self.epoch, self._kept, folder)
+            except StorageError as error:
+                tell(f"epoch {self.epoch + 1} is not saved in its middle: {error}")
+                return False
         return True
 
     def _call_hook(self, epoch: int, since: float) -> None:
@@ -298,16 +313,6 @@ class Session:
             with self._changed:
                 self._broken = error
                 self._changed.notify_all()
-
-    def _compare_ranks(self) -> bool | None:
-        """Whether the parameters are equal on all ranks: proof that gradients were exchanged."""
-        if self.world_size == 1 or not self._models:
-            return None
-        import torch.distributed  # noqa: PLC0415
-
-        digests: list[str | None] = [None] * self.world_size
-        torch.distributed.all_gather_object(digests, digest(self._models))
-        return len(set(digests)) == 1
 
     def _wait_for_grant(self) -> None:
         with self._changed:

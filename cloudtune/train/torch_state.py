@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
 CONTEXT_MIB: Final = 500.0
@@ -35,15 +37,14 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def digest(models: list[torch.nn.Module]) -> str:
-    """Give the SHA-1 of the bytes of all parameters."""
+def digest(parameters: Iterable[torch.Tensor]) -> str:
+    """Give the SHA-1 of the bytes of parameters."""
     import torch  # noqa: PLC0415
 
     found = hashlib.sha1(usedforsecurity=False)
-    for model in models:
-        for parameter in model.parameters():
-            flat = parameter.detach().cpu().contiguous().reshape(-1)
-            found.update(flat.view(torch.uint8).numpy().data)
+    for parameter in parameters:
+        flat = parameter.detach().cpu().contiguous().reshape(-1)
+        found.update(flat.view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

@@ -68,7 +68,7 @@ class Ec2(SortedErrors):
             region_name=self.endpoint.region,
             endpoint_url=self.endpoint.url,
             aws_access_key_id=self.endpoint.key,
-            aws_secret_access_key=self.endpoint.key,
+            aws_secret_access_key=self.endpoint.secret,
             config=config,
         )
 

@@ -136,7 +136,7 @@ def _client(service: str, region: str, endpoint: Endpoint) -> Any:
         region_name=region,
         endpoint_url=endpoint.url,
         aws_access_key_id=endpoint.key,
-        aws_secret_access_key=endpoint.key,
+        aws_secret_access_key=endpoint.secret,
         config=_CONFIG,
     )
 

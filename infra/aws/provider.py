@@ -30,6 +30,10 @@ class Ec2Speaking:
 
         return zones_of(cloud.endpoint)
 
+    def abandoned(self, home: Path, *, end: bool) -> list[str]:  # noqa: ARG002
+        """Return []: nothing of it runs on this machine."""
+        return []
+
     def calls(self, endpoint: Endpoint) -> Ec2:
         """Return EC2's calls."""
         from cloudtune.infra.aws.ec2 import Ec2  # noqa: PLC0415  boto3 takes long
@@ -59,6 +63,7 @@ class Aws(Ec2Speaking):
     name = "aws"
     asks_first = "AWS"
     paced = False
+    has_gpus = True
 
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return every accelerated type of the price table."""

@@ -74,6 +74,7 @@ class _Known:
     acks: Acks = field(default_factory=Acks)
     lock: threading.Lock = field(default_factory=threading.Lock)
     answered: bool = False
+    refused: bool = False
     renewed_at: float = -math.inf
     leased_until: float = math.inf
     thread: threading.Thread | None = None
@@ -94,6 +95,7 @@ class Agents:
         lost: called with an instance and a reason when its agent is gone; its workers are too. And
             with whether another agent takes its place.
         leased_until: the Unix time at which all must be gone if nothing more is decided.
+        refuse: called with an instance that is of no use, and why.
     """
 
     def __init__(
@@ -103,7 +105,10 @@ class Agents:
         hear: Callable[[str, Message, Callable[[], None]], None],
         lost: Callable[[str, str, bool], None],
         leased_until: Callable[[], float],
+        *,
+        refuse: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
+        self._refuse = refuse
         self._leased_until = leased_until
         self._run = run
         self._training = training
@@ -124,12 +129,22 @@ class Agents:
             if known is None:
                 self._start(instance, node, gpus)
                 return False
-        if not known.answered:
+        if not known.answered and not known.refused:
             arrived, _ = ray.wait([known.hello], timeout=0)
-            known.answered = bool(arrived)  # an error too: who listens learns of it
+            known.answered = bool(arrived) and self._is_of_use(known)
         if known.answered and wanted:
             self._renew(known)
         return known.answered
+
+    def _is_of_use(self, known: _Known) -> bool:
+        """Whether a node that has answered has the GPUs of its type; else it is refused."""
+        lack = ""
+        with contextlib.suppress(RayError):  # who listens learns of it
+            lack = ray.get(known.hello)["lack"]
+        if lack:
+            known.refused = True
+            self._refuse(known.instance, f"{known.instance} shows {lack}: of no use")
+        return not lack
 
     def _renew(self, known: _Known) -> None:
         """Renew a lease now and then, and at once where the limits pay for less than was said.

@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import socket
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_minutes
-from cloudtune.infra.processes import ProcessGroup, write_atomically
+from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
+from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import provider_named
 
 if TYPE_CHECKING:
@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
 RECORD = "head.json"
+_TEMP = "ct-"
 _START_SECONDS = 60.0
 _SCRIPT_SECONDS = 30.0  # until a machine that was asked for runs its user data, and its lease
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     # A dead node is noticed in about two seconds instead of fifteen.
@@ -133,28 +131,38 @@ class RayHead:
         self._recall()
         self._port = self._port or _free_port(address)
         # Ray's sockets must have short names, so its folder can't be inside ours.
-        self.temp = self._recall_process() or Path(mkdtemp(prefix="ct-"))
+        self.temp = self._recall_process() or Path(mkdtemp(prefix=_TEMP))
 
     def _recall(self) -> None:
         """Take over the address and the intents of the head that was here before."""
+        path = self.folder / INTENTS
         try:
-            known = json.loads((self.folder / INTENTS).read_text(encoding="utf-8"))
+            known = json.loads(path.read_text(encoding="utf-8"))
+            self._ip, self._port = str(known["ip"]), int(known["port"])
+            self._intents = {name: _Intent.of(data) for name, data in known["intents"].items()}
         except FileNotFoundError:
             return
-        self._ip, self._port = known["ip"], known["port"]
-        self._intents = {name: _Intent.of(data) for name, data in known["intents"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CloudtuneError(
+                f"{path} is damaged, so that the run can't be gone on with ({error}); `cloudtune "
+                "gc` gives back what it has left"
+            ) from None
 
     def _recall_process(self) -> Path | None:
         """Take over the process of the head that was here before, if it lives; or end its rest."""
-        recorded = ProcessGroup.recorded(self.folder / RECORD)
+        try:
+            recorded = ProcessGroup.recorded(self.folder / RECORD)
+        except DamagedRecordError:
+            return None  # nobody can be proved to be it; the run gets a head of its own
         if recorded is None:
             return None
-        group, extra = recorded
+        group, temp = recorded[0], Path(str(recorded[1].get("temp")))
         if group.alive():
             self._group = group
-            return Path(extra["temp"])
+            return temp
         group.stop()
-        shutil.rmtree(extra["temp"], ignore_errors=True)
+        if temp.name.startswith(_TEMP):
+            shutil.rmtree(temp, ignore_errors=True)
         return None
 
     @property
@@ -173,9 +181,23 @@ class RayHead:
         return f"{self._ip}:{self._port}"
 
     @property
+    def ip(self) -> str:
+        """Its address on its machine."""
+        return self._ip
+
+    @property
+    def token(self) -> str:
+        """What lets a process into the cluster; the same for whoever takes the run over."""
+        return token_of(self.folder)
+
+    @property
+    def _session(self) -> Path:
+        return self.temp / "r"  # Ray opens its folder to everybody; nobody gets past ours
+
+    @property
     def autoscaler_events(self) -> Path:
         """Ray's own record of what its autoscaler decided."""
-        return self.temp / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
+        return self._session / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
 
     def start(self) -> None:
         """Start the head and wait until the cluster can be joined.
@@ -189,9 +211,12 @@ class RayHead:
         log = self.folder / "head.log"
         environment = {
             **os.environ,
+            **ray_environment(self._ip, self.token),
             **_ENVIRONMENT,
             "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
+            # Two servers that can't be switched off, each at a port of its own.
             "AUTOSCALER_METRIC_PORT": str(_free_port(self._ip)),
+            "DASHBOARD_METRIC_PORT": str(_free_port(self._ip)),
         }
         self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
         self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
@@ -240,16 +265,15 @@ class RayHead:
 
     def _command(self) -> list[str]:
         return [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            *(*COMMAND, "--head", "--block"),
             f"--node-ip-address={self._ip}",
             f"--port={self._port}",
-            f"--temp-dir={self.temp}",
+            f"--temp-dir={self._session}",
             f"--autoscaling-config={self._config}",
             "--num-cpus=0",
             "--num-gpus=0",
             "--object-store-memory=104857600",
             "--include-dashboard=false",
-            f"--ray-client-server-port={_free_port(self._ip)}",
             "--min-worker-port=0",
             "--max-worker-port=0",
             "--dashboard-agent-listen-port=0",
@@ -264,7 +288,8 @@ class RayHead:
         intents = {name: intent.to_json() for name, intent in self._intents.items()}
         known = {"ip": self._ip, "port": self._port, "intents": intents}
         write_atomically(self.folder / INTENTS, json.dumps(known))
-        write_atomically(self._config, json.dumps(self._settings()))
+        # Ray reads it as YAML, in which a letter must not be written as two halves of one.
+        write_atomically(self._config, json.dumps(self._settings(), ensure_ascii=False))
 
     def _settings(self) -> dict[str, Any]:
         rental = self.rental
@@ -303,7 +328,7 @@ class RayHead:
         gpus = self.rental.gpus[launch.instance_type]
         # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
-        script = user_data(join, first_minutes(intent.first))
+        script = user_data(join, first_minutes(intent.first), self.token)
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},

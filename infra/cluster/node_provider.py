@@ -46,7 +46,14 @@ if TYPE_CHECKING:
 
 HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
+GIVEN_UP = frozenset({"refused", "lost", "broken"})
+"""Notes after which a launch intent is never asked for again."""
 _LOST_ANSWERS = 3
+
+
+def printable(error: Exception) -> str:
+    """Return what an error says, as any file and any terminal can have it."""
+    return str(error).encode("ascii", "backslashreplace").decode()
 
 
 def head_instance(run: str) -> str:
@@ -56,9 +63,11 @@ def head_instance(run: str) -> str:
 
 @dataclass(frozen=True)
 class Note:
-    """A line of the journal; `what` is asking, unanswered, launched, refused, lost or returning.
+    """A line of the journal: asking, unanswered, launched, refused, lost, broken or returning.
 
-    "lost": given up, but the instance may exist, since an answer was lost on the way.
+    "lost": given up, but the instance may exist, since an answer was lost on the way. "broken": the
+    same, after an error that isn't the cloud's, which would only come again; without an intent it
+    is of something else that was asked of the provider.
     """
 
     at: float
@@ -78,18 +87,36 @@ class Journal:
 
     def write(self, note: Note) -> None:
         """Append a line and have it on disk before going on."""
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(vars(note)) + "\n")
+        with self._lock, self._path.open("ab+") as file:
+            text = json.dumps(vars(note)) + "\n"
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                text = f"\n{text}"  # the last write was cut short: leave its line to it
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
 
     def read(self) -> Iterator[Note]:
-        """Yield the lines so far; one that is being written is left out."""
+        """Yield the lines so far; one that is being written, or is damaged, is left out.
+
+        What is forgotten by that is asked for again, with the same token.
+        """
         if not self._path.exists():
             return
-        for line in self._path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                yield Note(**json.loads(line))
+        for line in self._path.read_bytes().splitlines(keepends=True):
+            note = _note(line) if line.endswith(b"\n") else None
+            if note is not None:
+                yield note
+
+
+def _note(line: bytes) -> Note | None:
+    """Return the note of a line; None if it is damaged."""
+    try:
+        note = Note(**json.loads(line))
+    except (TypeError, ValueError):
+        return None
+    told = (note.what, note.intent, note.instance, note.code, note.message)
+    whole = isinstance(note.at, int | float) and all(isinstance(each, str) for each in told)
+    return note if whole else None
 
 
 class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
@@ -103,16 +130,30 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         self._config = Path(provider_config["config"])
         self._lock = threading.Lock()
         self._seen: dict[str, Instance] = {}
+        self._told: set[tuple[str, str]] = set()
 
     # ---- what is there -------------------------------------------------------------------
 
     def non_terminated_nodes(self, tag_filters: Mapping[str, str]) -> list[str]:
         """Return the ids of live instances of this run, and of the head."""
-        found = {it.id: it for it in self._ec2.ours(self.run, ended=False)}
+        found = {it.id: it for it in self._listed()}
         with self._lock:
             self._seen = found
         nodes = [head_instance(self.run), *found]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
+
+    def _listed(self) -> list[Instance]:
+        """Return the live instances; an error that isn't the cloud's is told, each kind once."""
+        try:
+            return self._ec2.ours(self.run, ended=False)
+        except self._ec2.errors:
+            raise
+        except Exception as error:
+            told = type(error).__name__, printable(error)
+            if told not in self._told:
+                self._told.add(told)
+                self._note("broken", "", code=told[0], message=told[1])
+            raise
 
     def node_tags(self, node_id: str) -> dict[str, str]:
         """Return the tags of an instance as Ray names them."""
@@ -171,7 +212,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             NodeLaunchException: it was refused, its instance ended, or it is unwanted.
         """
         before = self._notes_of(intent)
-        refused = next((note for note in before if note.what in {"refused", "lost"}), None)
+        refused = next((note for note in before if note.what in GIVEN_UP), None)
         if refused is not None:
             raise NodeLaunchException(refused.code, refused.message, None)
         if any(note.what == "launched" for note in before):
@@ -220,6 +261,10 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             code, message = self._ec2.code(error), str(error)
             self._note("refused" if refused else "lost", intent, code=code, message=message)
             raise NodeLaunchException(code, message, sys.exc_info()) from error
+        except Exception as error:
+            code = type(error).__name__
+            self._note("broken", intent, code=code, message=printable(error))
+            raise NodeLaunchException(code, printable(error), sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
         return {instance: {}}
 

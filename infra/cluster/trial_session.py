@@ -58,10 +58,10 @@ def parts_of(command: StartTrial, known: int) -> dict[str, Part]:
     size = sum(len(each) for each in workers.values())
     parts: dict[str, Part] = {}
     first = 0
-    for piece in command.placement:
+    for node_rank, piece in enumerate(command.placement):
         each = workers[piece.instance]
         slots = tuple(
-            WorkerSlot(first + local, local, size, len(workers), share)
+            WorkerSlot(first + local, local, size, len(workers), share, node_rank)
             for local, share in enumerate(each)
         )
         parts[piece.instance] = Part(command.session, slots, piece.gpus, assignment, piece.gpu)
@@ -131,11 +131,14 @@ class TrialSession:
             first = next(iter(self._parts))
             self._call(first, "acknowledge", self.command.session, epoch)
 
-    def stop(self) -> None:
-        """End the workers wherever they are; returns at once, TrialStopped follows."""
+    def stop(self, *, stacks: bool = False) -> None:
+        """End the workers wherever they are; returns at once, TrialStopped follows.
+
+        With `stacks` they first write to their logs where they are.
+        """
         with self._lock:
             self._stopping = True
-            self._stop_parts()
+            self._stop_parts(stacks=stacks)
 
     def join(self, seconds: float) -> None:
         """Wait until the session is over, so long at most."""
@@ -180,9 +183,9 @@ class TrialSession:
             self._over.set()
             self._tell(self._end())
 
-    def _stop_parts(self) -> None:
+    def _stop_parts(self, *, stacks: bool = False) -> None:
         for instance in self._open:
-            self._call(instance, "stop", self.command.session)
+            self._call(instance, "stop", self.command.session, *([True] if stacks else []))
 
     def _tell(self, make: Callable[[float], Event]) -> None:
         settled, self._unsettled = self._unsettled, []
@@ -198,7 +201,7 @@ class TrialSession:
                 return lambda at: TrialLost(at, session, reason)
             case Failure():
                 return lambda at: TrialFailed(
-                    at, session, end.error, end.traceback, end.out_of_memory
+                    at, session, end.error, end.traceback, end.out_of_memory, end.unsynced
                 )
 
 

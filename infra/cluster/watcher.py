@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import ray
 
+from cloudtune.errors import CloudtuneError
 from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
@@ -19,6 +20,7 @@ from cloudtune.events import (
     NodeJoined,
     NodeLost,
 )
+from cloudtune.infra.cluster.node_provider import GIVEN_UP
 from cloudtune.infra.node.boot import INSTANCE_LABEL
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ _SETTLE_SECONDS = 3.0
 _BLIND_SECONDS = 60.0
 _FORGOTTEN_SECONDS = 60.0
 _LISTED_SECONDS = 15.0
+_IDLE_LOOKS = 120
+"""So often it may be seen that Ray's autoscaler does nothing of what it is to do."""
 
 
 @dataclass
@@ -86,6 +90,8 @@ class Watcher:
         self._notices: dict[str, tuple[float, Callable[[], None]]] = {}  # by instance
         self._blind_since = time.monotonic()
         self.failure: Exception | None = None
+        self._idle_looks = 0
+        self._progress = (0, 0)
         self._intents: dict[str, _Intent] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -206,10 +212,17 @@ class Watcher:
         for intent in found:
             self._lose(intent, reason)
 
-    def _lose(self, intent: str, reason: str) -> None:
+    def refuse(self, instance: str, reason: str) -> None:
+        """Tell of an instance that has come, and is of no use."""
+        with self._lock:
+            found = [name for name, it in self._intents.items() if it.instance == instance]
+        for intent in found:
+            self._lose(intent, reason, before_joining=True)
+
+    def _lose(self, intent: str, reason: str, *, before_joining: bool = False) -> None:
         with self._lock:
             watched = self._intents[intent]
-            if watched.lost or watched.over or not watched.joined:
+            if watched.lost or watched.over or not (watched.joined or before_joining):
                 return
             watched.lost = True
         self._emit(lambda at: NodeLost(at, intent, reason))
@@ -228,8 +241,9 @@ class Watcher:
 
     def _note_refusals(self, intents: dict[str, _Intent]) -> None:
         notes = list(self._head.journal.read())
-        refused = {note.intent: note for note in notes if note.what in {"refused", "lost"}}
+        refused = {note.intent: note for note in notes if note.what in GIVEN_UP}
         asked = {note.intent for note in notes}
+        self._check_autoscaler(intents, notes)
         for intent, watched in intents.items():
             if watched.launched:
                 continue
@@ -240,7 +254,9 @@ class Watcher:
             if note is not None:
                 watched.over = True
                 code, message = note.code, note.message
-                permanent = note.what == "refused" and self._ec2.is_permanent(code)
+                permanent = note.what == "broken" or (
+                    note.what == "refused" and self._ec2.is_permanent(code)
+                )
                 self._head.give_back(intent)
             elif intent not in asked and self._settled(watched):
                 watched.over = True
@@ -249,6 +265,31 @@ class Watcher:
                 continue
             kind = self._ec2.refusal_kind(code)
             self._tell_refusal(LaunchFailed(0.0, intent, code, message, permanent, kind))
+
+    def _check_autoscaler(self, intents: dict[str, _Intent], notes: Sequence[Note]) -> None:
+        """Fail where Ray's autoscaler doesn't ask for what is wanted, whatever keeps it from it.
+
+        It asks within seconds. Counted are looks and not seconds: after this machine has slept, or
+        was stopped, the autoscaler must have had its time as well. Any progress begins the count
+        anew, as of many launches some wait for others.
+        """
+        asked = {note.intent for note in notes}
+        waiting = [
+            name
+            for name, it in intents.items()
+            if name not in asked and not it.launched and it.released_at is None
+        ]
+        progress = len(notes), len(waiting)
+        self._idle_looks = self._idle_looks + 1 if waiting and progress == self._progress else 0
+        self._progress = progress
+        if self._idle_looks > _IDLE_LOOKS:
+            errors = [note for note in notes if note.what == "broken" and not note.intent]
+            why = f": {errors[-1].code}: {errors[-1].message}" if errors else ""
+            raise CloudtuneError(
+                f"Ray's autoscaler has not asked for {', '.join(sorted(waiting)[:3])} in "
+                f"{_IDLE_LOOKS * _POLL_SECONDS:.0f} s{why}; its log: "
+                f"{self._head.folder / 'monitor.log'}"
+            )
 
     @staticmethod
     def _may_be_listed_yet(note: Note) -> bool:

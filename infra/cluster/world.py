@@ -25,6 +25,7 @@ from cloudtune.commands import (
     EndRun,
     ExtendTrial,
     Launch,
+    PlanAnew,
     Release,
     SetTimer,
     StartTrial,
@@ -46,6 +47,7 @@ from cloudtune.infra.cluster.agents import Agents
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Interruption, Remark
+from cloudtune.infra.node.ray_access import join_as_driver
 from cloudtune.train.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
@@ -117,7 +119,12 @@ class CloudWorld:
         self._remarks: set[str] = set()
         self._lease_end = math.inf
         self._agents = Agents(
-            head.rental.run, training, self._hear, self._note_lost, lambda: self._lease_end
+            head.rental.run,
+            training,
+            self._hear,
+            self._note_lost,
+            lambda: self._lease_end,
+            refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
         self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
@@ -130,7 +137,7 @@ class CloudWorld:
         return self
 
     def _open(self) -> None:
-        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+        join_as_driver(self._head.ip, self._head.token)
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._head.start()
         ray.init(
@@ -237,7 +244,12 @@ class CloudWorld:
 
     def _tell_saved(self, start: StartTrial) -> None:
         """Tell of the epochs that a session which is gone has saved; some may be known already."""
-        for path, manifest in CheckpointStore(self._storage).saved(start.trial).items():
+        try:
+            saved = CheckpointStore(self._storage).saved(start.trial)
+        except OSError as error:  # it goes on from what the ledger knows of
+            self._remark(f"the storage can't be asked what the run has saved: {error}")
+            return
+        for path, manifest in saved.items():
             if start.start_epoch < manifest.epoch <= start.until_epoch:
                 epoch, metrics = manifest.epoch, dict(manifest.metrics)
                 self.emit(
@@ -273,7 +285,8 @@ class CloudWorld:
             sys.stderr.write(f"note: {text}\n")
 
     def _note_lost(self, instance: str, reason: str, replaced: bool) -> None:
-        with (self._head.folder / "agents.log").open("a", encoding="utf-8") as log:
+        path = self._head.folder / "agents.log"
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(f"{time.time() - self._began:.1f} s: {reason}\n")
         if not replaced:  # first: or its trials would be started there again
             self._watcher.note_lost(instance, reason)
@@ -385,11 +398,11 @@ class CloudWorld:
             case StopTrial():
                 # One that was gone when the run was taken over is told to be lost: nothing is left.
                 if command.session in self._sessions:
-                    self._sessions[command.session].stop()
+                    self._sessions[command.session].stop(stacks=command.stacks)
             case SetTimer():
                 self._timers[command.name] = command.at
-            case EndRun():
-                self._ended = True
+            case PlanAnew() | EndRun():  # of a new plan there is nothing to carry out
+                self._ended |= isinstance(command, EndRun)
             case _:
                 assert_never(command)
 
@@ -409,7 +422,7 @@ def _keep_quiet(log: Path) -> None:
     """Send what Ray would print between our lines to a file; there is no setting for that."""
 
     def write(data: dict[str, object], *_: object, **__: object) -> None:
-        with log.open("a", encoding="utf-8") as file:
+        with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{data.get('lines') or data}\n")
 
     ray._private.worker.print_to_stdstream = write  # noqa: SLF001

@@ -13,20 +13,23 @@ from cloudtune.infra.emulator.faults import ANY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from cloudtune.infra.emulator.requests import Access
+
 NOTICE_S = 120.0
 _PATIENCE_S = 15.0
 
 
 class EmulatorControl:
-    """The control side of the emulator at an endpoint.
+    """The control side of an emulator: `find_emulator(home).access` lets one in.
 
     Faults are given as JSON has them, `{"kind": …}`: see docs/emulator.md. Every method raises
     UsageError where the emulator refuses what was asked, and CloudtuneError where it can't do it or
     nobody answers.
     """
 
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
+    def __init__(self, access: Access) -> None:
+        self.endpoint = access.endpoint
+        self._access = access
 
     def ping(self) -> dict[str, Any]:
         """Return pid, live instances, whether it is closing, its time, and its clock's offset."""
@@ -94,7 +97,8 @@ class EmulatorControl:
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         url = f"{self.endpoint}/_cloudtune/{path}"
-        request = urllib.request.Request(url, data, method=method)  # noqa: S310 - http, our own
+        headers = self._access.headers
+        request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - our own
         # A proxy of the environment knows nothing of this machine's loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:

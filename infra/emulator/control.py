@@ -10,6 +10,9 @@ GET  /_cloudtune/faults                 the faults to come, and the newest calls
 POST, PATCH, DELETE /_cloudtune/faults  replace, add to, or clear the faults to come
 POST /_cloudtune/clock                  move the emulator's clock by ?seconds=
 POST /_cloudtune/shutdown               end the emulator; with ?only_if_idle=1 only when idle
+
+Each request carries the token (`requests.Access.headers`), a machine's `shutdown` its own key; what
+changes anything says that it is JSON, which a page of elsewhere can't without our leave.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from werkzeug.wrappers import Response
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.emulator.fault_files import parse_faults
+from cloudtune.infra.emulator.requests import KEY_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.ec2 import EmulatedEC2
     from cloudtune.infra.emulator.machine import Machine
+    from cloudtune.infra.emulator.requests import Access
     from cloudtune.infra.emulator.scenario import Scenario
 
 NOTICE_S = 120.0
@@ -40,10 +45,17 @@ class Control:
     """What cloudtune and the machines themselves ask of the emulator, besides EC2."""
 
     def __init__(
-        self, ec2: EmulatedEC2, scenario: Scenario, is_closing: Callable[[], bool]
+        self,
+        ec2: EmulatedEC2,
+        scenario: Scenario,
+        access: Access,
+        shut_down: Callable[[Request], Response],
+        is_closing: Callable[[], bool],
     ) -> None:
         self._ec2 = ec2
         self._scenario = scenario
+        self._access = access
+        self._shut_down = shut_down
         self._is_closing = is_closing
         self._reports: dict[str, Callable[[], object]] = {
             "ping": self._ping,
@@ -53,12 +65,23 @@ class Control:
 
     def answer(self, request: Request) -> Response:
         """Answer one request; a mistake in it gets status 400 and its text, a failure 500."""
+        if not self._is_let_in(request):
+            return text("the token is missing, or another emulator's", 403)
+        if request.method != "GET" and request.mimetype != "application/json":
+            return text("say that it is JSON: Content-Type: application/json", 415)
         try:
             return self._route(request)
         except (UsageError, ValueError) as error:
             return text(str(error), 400)
         except CloudtuneError as error:
             return text(str(error), 500)
+
+    def _is_let_in(self, request: Request) -> bool:
+        match request.path.split("/")[2:]:
+            case ["instances", machine_id, "shutdown"]:
+                key = request.headers.get(KEY_HEADER, "")
+                return self._access.may_ask(key, machine_id) or self._access.may_control(request)
+        return self._access.may_control(request)
 
     def _route(self, request: Request) -> Response:
         match request.method, request.path.split("/")[2:]:
@@ -68,6 +91,8 @@ class Control:
                 return self._command(request, machine_id, verb)
             case "POST" | "PATCH" | "DELETE", ["faults"]:
                 return self._change_faults(request)
+            case "POST", ["shutdown"]:
+                return self._shut_down(request)
             case "POST", ["clock"]:
                 self._ec2.clock.move(_seconds(request, 0.0))
                 return to_json(self._ping())

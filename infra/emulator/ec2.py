@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.faults import Market
     from cloudtune.infra.emulator.machines import Clock
+    from cloudtune.infra.emulator.requests import Access
     from cloudtune.infra.emulator.scenario import Scenario
 
 ADDRESS = "127.0.0.1"  # every machine is this machine
@@ -74,10 +75,10 @@ class EmulatedEC2:
     """The instances: moto's records of them and the machines they stand for, kept in step."""
 
     def __init__(
-        self, home: Path, endpoint: str, boot_seconds: float, clock: Clock, scenario: Scenario
+        self, home: Path, access: Access, boot_seconds: float, clock: Clock, scenario: Scenario
     ) -> None:
         self.clock = clock
-        self.machines = Machines(home / "instances", endpoint, boot_seconds, clock, self._mirror)
+        self.machines = Machines(home / "instances", access, boot_seconds, clock, self._mirror)
         self._scenario = scenario
         self._instances: dict[str, Any] = {}
         _Backend.ec2 = self

@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING
 import psutil
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.emulator.requests import KEY_HEADER
 from cloudtune.infra.node import this_machine as local
 from cloudtune.infra.processes import is_running, same_process, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    from cloudtune.infra.emulator.requests import Access
 
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
 RECORD_NAME = "process.json"
@@ -38,7 +41,8 @@ _SHUTDOWN_COMMAND = """\
 #!/bin/sh
 exec "{python}" -IS - "$@" <<'END'
 import json, sys, urllib.error, urllib.request
-request = urllib.request.Request("{url}", json.dumps(sys.argv[1:]).encode(), method="POST")
+told = json.dumps(sys.argv[1:]).encode()
+request = urllib.request.Request("{url}", told, {headers}, method="POST")
 try:
     print(urllib.request.urlopen(request, timeout=10).read().decode())
 except urllib.error.HTTPError as error:
@@ -56,15 +60,18 @@ class Owner:
 
 
 def start(
-    machine: str, folder: Path, script: str, settings: Mapping[str, str], endpoint: str
+    machine: str, folder: Path, script: str, settings: Mapping[str, str], access: Access
 ) -> subprocess.Popen[bytes]:
     """Run a machine's user data in its folder, in a session of its own, and record who it is."""
     (folder / "user-data").write_text(script)
-    _write_shutdown_command(folder, f"{endpoint}/_cloudtune/instances/{machine}/shutdown")
+    _write_shutdown_command(folder, machine, access)
     own = local.VARIABLE in settings
-    make = local.environment if own else _environment
     environment = {
-        **make(folder, endpoint, machine),
+        **(
+            local.environment(folder, access.metadata(machine))
+            if own
+            else _environment(folder, access, machine)
+        ),
         ID_VARIABLE: machine,
         **settings,
         "TMPDIR": str(_make_temp_dir(folder)),
@@ -182,6 +189,13 @@ def end_leftovers(instances: Path, *, patience: float = 10.0) -> list[str]:
     return [owner.machine for owner in owners]
 
 
+def left_running(instances: Path) -> list[str]:
+    """Return the machines of a dead emulator that have processes."""
+    folders = [record.parent for record in sorted(instances.glob(f"*/{RECORD_NAME}"))]
+    owners = [_recorded_owner(folder) for folder in folders]
+    return sorted({machine for _, machine in _members(owners)}) if owners else []
+
+
 def forget_old(instances: Path, *, keep: int) -> None:
     """Remove the folders of all but the newest `keep` machines; call while none runs."""
     folders = sorted(instances.iterdir(), key=lambda folder: folder.stat().st_mtime)
@@ -190,10 +204,14 @@ def forget_old(instances: Path, *, keep: int) -> None:
 
 
 def _recorded_owner(folder: Path) -> Owner:
-    record = json.loads((folder / RECORD_NAME).read_text())
-    pid = record["pid"]
-    certain = pid is not None and same_process(pid, record["create_time"])
-    return Owner(record["machine"], pid if certain else None)
+    """Return whose processes a folder's record speaks of; damaged, its machine's by their mark."""
+    try:
+        record = json.loads((folder / RECORD_NAME).read_text())
+        machine, pid, created = str(record["machine"]), record["pid"], record["create_time"]
+        certain = isinstance(pid, int) and pid > 1 and same_process(pid, float(created))
+    except (KeyError, TypeError, ValueError):
+        return Owner(folder.name, None)
+    return Owner(machine, pid if certain else None)
 
 
 def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
@@ -236,18 +254,18 @@ def _add_descendants(machine_of: dict[int, str], processes: Sequence[psutil.Proc
         added = bool(fresh)
 
 
-def _environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
+def _environment(folder: Path, access: Access, machine: str) -> dict[str, str]:
     """Return the clean environment of a machine: nothing of ours leaks in but PYTHONPATH."""
     environment = {
         "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": str(folder),
         "LANG": "C.UTF-8",
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{endpoint}/_imds/{machine}",
-        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": access.metadata(machine),
+        "AWS_ENDPOINT_URL": access.endpoint,
         # Emulated GPUs are CPU slots: several machines would take this machine's first GPU.
         "CUDA_VISIBLE_DEVICES": "",
-        "AWS_ACCESS_KEY_ID": "emulated",
-        "AWS_SECRET_ACCESS_KEY": "emulated",
+        "AWS_ACCESS_KEY_ID": access.key,
+        "AWS_SECRET_ACCESS_KEY": access.secret,
         # gloo binds to the address of the host name by default; every machine is on loopback.
         "GLOO_SOCKET_IFNAME": "lo",
     }
@@ -256,11 +274,13 @@ def _environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
     return environment
 
 
-def _write_shutdown_command(folder: Path, url: str) -> None:
+def _write_shutdown_command(folder: Path, machine: str, access: Access) -> None:
+    url = f"{access.endpoint}/_cloudtune/instances/{machine}/shutdown"
+    headers = {**access.headers, KEY_HEADER: access.machine_key(machine)}
     command = folder / "bin" / "shutdown"
     command.parent.mkdir(exist_ok=True)
-    command.write_text(_SHUTDOWN_COMMAND.format(python=sys.executable, url=url))
-    command.chmod(0o755)
+    command.write_text(_SHUTDOWN_COMMAND.format(python=sys.executable, url=url, headers=headers))
+    command.chmod(0o700)
 
 
 def _make_temp_dir(folder: Path) -> Path:

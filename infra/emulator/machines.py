@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.infra.emulator.faults import Blow
+    from cloudtune.infra.emulator.requests import Access
 
 
 class Clock:
@@ -66,7 +67,7 @@ class Machines:
     def __init__(
         self,
         folder: Path,
-        endpoint: str,
+        access: Access,
         boot_seconds: float,
         clock: Clock,
         on_change: Callable[[Machine], None],
@@ -74,7 +75,7 @@ class Machines:
         self.folder = folder
         self.clock = clock
         self.lock = threading.RLock()
-        self._endpoint = endpoint
+        self._access = access
         self._boot_seconds = boot_seconds
         self._on_change = on_change
         self._machines: dict[str, Machine] = {}
@@ -250,7 +251,7 @@ class Machines:
             machine.booted_at = now
             machine.turn_began = time.monotonic()
             machine.process = machine_process.start(
-                machine.id, machine.folder, machine.script, machine.settings, self._endpoint
+                machine.id, machine.folder, machine.script, machine.settings, self._access
             )
             machine.pid = machine.process.pid
             machine.is_booting = True

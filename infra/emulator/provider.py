@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
-from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.claims import claimed
+from cloudtune.infra.emulator.service import (
+    abandoned,
+    ensure_emulator,
+    find_emulator,
+    stop_emulator,
+)
 from cloudtune.infra.provider import Cloud, Endpoint
 
 if TYPE_CHECKING:
@@ -17,10 +23,10 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Catalog, InstanceType, Market
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.emulator.requests import Access
 
 IMAGE = "ami-0c1000000000emul8"
 PACE_TAG = "cloudtune:pace"
-_NO_ACCOUNT = "emulated"
 _HOME_REGION = "us-east-1"
 
 
@@ -48,9 +54,13 @@ class OnThisMachine(Ec2Speaking):
         if emulator is None:
             return []
         return [
-            cloud_at(home / self.folder, region, emulator.endpoint)
+            cloud_at(home / self.folder, region, emulator.access)
             for region in sorted({_HOME_REGION, *regions})
         ]
+
+    def abandoned(self, home: Path, *, end: bool) -> list[str]:
+        """Return the machines whose EC2 has died; with `end` they are ended."""
+        return abandoned(home / self.folder, end=end)
 
     def own_address(self) -> str:
         """Return the loopback: instances are processes of this machine."""
@@ -63,6 +73,7 @@ class Emulated(OnThisMachine):
     name = "emulated"
     folder = "emulator"
     paced = True
+    has_gpus = False
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         """Return the types that an experiment names, patterns resolved."""
@@ -87,7 +98,8 @@ class Emulated(OnThisMachine):
     ) -> Cloud:
         """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
         seed = experiment.seed if pace else None
-        return emulated(home / self.folder, experiment.cloud.region, pace=seed)
+        folder, region = home / self.folder, experiment.cloud.region
+        return claimed(folder, lambda: emulated(folder, region, pace=seed))
 
 
 def emulated(folder: Path, region: str, *, pace: int | None) -> Cloud:
@@ -97,13 +109,20 @@ def emulated(folder: Path, region: str, *, pace: int | None) -> Cloud:
     pacing off.
     """
     tags = {PACE_TAG: "off" if pace is None else str(pace)}
-    return cloud_at(folder, region, ensure_emulator(folder).endpoint, tags)
+    return cloud_at(folder, region, ensure_emulator(folder).access, tags)
 
 
-def cloud_at(folder: Path, region: str, url: str, tags: Mapping[str, str] | None = None) -> Cloud:
+def cloud_at(
+    folder: Path, region: str, access: Access, tags: Mapping[str, str] | None = None
+) -> Cloud:
     """Return the EC2 that runs in a folder; closing it ends it if nobody has an instance there."""
     close = partial(stop_emulator, folder, only_if_idle=True)
-    return Cloud(Endpoint(region, url, _NO_ACCOUNT), {"ImageId": IMAGE}, tags or {}, close)
+    return Cloud(endpoint_of(access, region), {"ImageId": IMAGE}, tags or {}, close)
+
+
+def endpoint_of(access: Access, region: str = _HOME_REGION) -> Endpoint:
+    """Return a region of the EC2 that lets in who has this."""
+    return Endpoint(region, access.endpoint, access.key, access.secret)
 
 
 EMULATED = Emulated()

@@ -1,13 +1,30 @@
-"""EC2's errors on the wire, and its client tokens."""
+"""Who may ask the emulator; EC2's errors on the wire, and its client tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import calendar
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from werkzeug.wrappers import Request
+
+KEY_HEADER = "X-Cloudtune-Token"
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<day>\d{8})/(?P<region>[a-z0-9-]+)/"
+    r"(?P<service>[a-z0-9-]+)/aws4_request, ?SignedHeaders=(?P<signed>[a-z0-9;-]+), ?"
+    r"Signature=(?P<signature>[0-9a-f]{64})"
+)
+_STAMP = re.compile(r"\d{8}T\d{6}Z")
+_SIGNATURE_SECONDS = 900.0  # as long as AWS takes a signature for fresh
 
 TokenProblem = Literal["IdempotentParameterMismatch", "IdempotentInstanceTerminated"]
 _PROBLEM_TEXT: dict[TokenProblem, str] = {
@@ -39,6 +56,133 @@ class Ec2Error(Exception):
             f"<Response><Errors><Error>{error}</Error></Errors>"
             "<RequestID>00000000-0000-0000-0000-000000000000</RequestID></Response>"
         )
+
+
+# ---- who may ask ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where an emulator serves, and what it wants to see; made at its start, known to its user.
+
+    Calls to EC2 are signed with `key` and `secret`; its control side wants the `token`. A machine
+    has a key of its own, which lets it ask for its metadata and shut itself down.
+    """
+
+    endpoint: str
+    key: str
+    secret: str = field(repr=False)
+    token: str = field(repr=False)
+
+    @classmethod
+    def made(cls, endpoint: str) -> Access:
+        """Return new credentials for an endpoint."""
+        key = f"EMULATED{secrets.token_hex(6).upper()}"
+        return cls(endpoint, key, secrets.token_urlsafe(30), secrets.token_urlsafe(30))
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Access:
+        """Return what `to_json` gave."""
+        return cls(*(str(state.get(name, "")) for name in ("endpoint", "key", "secret", "token")))
+
+    def to_json(self) -> dict[str, str]:
+        """Return all of it as JSON."""
+        return asdict(self)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request to the control side carries."""
+        return {KEY_HEADER: self.token, "Content-Type": "application/json"}
+
+    def machine_key(self, machine: str) -> str:
+        """Return the key of a machine."""
+        return hmac.new(self.token.encode(), machine.encode(), hashlib.sha256).hexdigest()
+
+    def metadata(self, machine: str) -> str:
+        """Return the address of a machine's metadata service, which nobody else can guess."""
+        return f"{self.endpoint}/_imds/{machine}/{self.machine_key(machine)}"
+
+    def is_for_us(self, request: Request) -> bool:
+        """Whether a request names as its host where we serve: a page of elsewhere can't."""
+        return request.environ.get("HTTP_HOST") == self.endpoint.removeprefix("http://")
+
+    def may_control(self, request: Request) -> bool:
+        """Whether a request has the token."""
+        return _same(request.headers.get(KEY_HEADER, ""), self.token)
+
+    def may_ask(self, key: str, machine: str) -> bool:
+        """Whether a key is that of a machine."""
+        return _same(key, self.machine_key(machine))
+
+    def signed_for(self, request: Request) -> tuple[str, str]:
+        """Return the service and the region that a request is signed for (AWS's signature 4).
+
+        Raises:
+            Ec2Error: it isn't signed, not with our credentials, not lately, or was changed.
+        """
+        found = _AUTHORIZATION.fullmatch(request.headers.get("Authorization", ""))
+        if found is None or not _same(found["key"], self.key):
+            raise _unsigned("it is not signed with the credentials of this emulator")
+        _check_time(request, found["day"])
+        _check_body(request, found)
+        if not _same(found["signature"], self._signature(request, found)):
+            raise _unsigned("its signature doesn't fit it")
+        return found["service"], found["region"]
+
+    def _signature(self, request: Request, found: re.Match[str]) -> str:
+        """Return the signature that our credentials give a request, as botocore computes it."""
+        from botocore.auth import S3SigV4Auth, SigV4Auth  # noqa: PLC0415 - 0.3 s, servers only
+        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+        from botocore.credentials import Credentials  # noqa: PLC0415
+
+        kind = S3SigV4Auth if found["service"] == "s3" else SigV4Auth
+        auth = kind(Credentials(self.key, self.secret), found["service"], found["region"])
+        signed = {name: request.headers.get(name, "") for name in found["signed"].split(";")}
+        url = self.endpoint + request.environ["REQUEST_URI"]
+        asked = AWSRequest(request.method, url, signed, data=request.get_data())
+        asked.context["timestamp"] = request.headers["X-Amz-Date"]
+        text = auth.string_to_sign(asked, auth.canonical_request(asked))
+        return str(auth.signature(text, asked))
+
+
+def _same(given: str, expected: str) -> bool:
+    """Compare in a time that says nothing about `expected`; what is empty lets nobody in."""
+    return bool(expected) and hmac.compare_digest(given.encode(), expected.encode())
+
+
+def _check_time(request: Request, day: str) -> None:
+    stamp = request.headers.get("X-Amz-Date", "")
+    if not _STAMP.fullmatch(stamp) or not stamp.startswith(day):
+        raise _unsigned("it doesn't say when it was signed")
+    try:
+        signed_at = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise _unsigned("it doesn't say when it was signed") from None
+    if abs(time.time() - signed_at) > _SIGNATURE_SECONDS:
+        raise Ec2Error("RequestExpired", "Request has expired.")
+
+
+def _check_body(request: Request, found: re.Match[str]) -> None:
+    """Refuse what leaves host, time or body unsigned; only S3 lets uploads go unsigned."""
+    if not {"host", "x-amz-date"} <= set(found["signed"].split(";")):
+        raise _unsigned("its signature leaves out the host or the time")
+    claimed = request.headers.get("X-Amz-Content-SHA256")
+    loose = found["service"] == "s3" and "x-amz-content-sha256" in found["signed"]
+    if claimed is None or (loose and not re.fullmatch("[0-9a-f]{64}", claimed)):
+        return
+    if not _same(claimed, hashlib.sha256(request.get_data()).hexdigest()):
+        raise _unsigned("its body is not the one that was signed")
+
+
+def _unsigned(why: str) -> Ec2Error:
+    return Ec2Error(
+        "AuthFailure",
+        f"AWS was not able to validate the provided access credentials: {why}",
+        status=401,
+    )
+
+
+# ---- client tokens -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """The emulator's HTTP side: EC2 for boto3, metadata for the machines, control for cloudtune.
 
-POST /                                  EC2 (signed calls); every other service is moto's own
-PUT, GET /_imds/<id>/latest/…           the metadata service of one machine
-/_cloudtune/…                           `control`
+POST /                                  EC2; every other service is moto's own: signed calls only
+PUT, GET /_imds/<id>/<key>/latest/…     the metadata service of one machine
+/_cloudtune/…                           `control`, for who has the token
+
+Who is let in: `requests.Access`. The address that a request names as its host must be ours.
 """
 
 from __future__ import annotations
@@ -21,15 +23,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
 import psutil
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from cloudtune.infra.claims import in_use
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
 from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
 from cloudtune.infra.emulator.machines import Clock
-from cloudtune.infra.emulator.requests import Ec2Error, Tokens
+from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
 from cloudtune.infra.processes import write_atomically
 
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
 STATE_FILE = "emulator.json"
 TICK_S = 0.05
 KEPT_FOLDERS = 20
-_SCOPE = re.compile(r"/([a-z0-9-]+)/ec2/aws4_request")
 _ABOUT_INSTANCES = frozenset(
     {"CreateTags", "DescribeInstances", "DescribeInstanceStatus", "TerminateInstances"}
 )
@@ -62,38 +67,43 @@ class Application:
         self.scenario = Scenario(self.clock.now)
         self._moto = DomainDispatcherApplication(create_backend_app)
 
-    def attach(self, ec2: EmulatedEC2) -> None:
-        """Take the instances in; before that no request is answered."""
+    def attach(self, ec2: EmulatedEC2, access: Access) -> None:
+        """Take the instances in, and who is let in; before that no request is answered."""
         self.ec2 = ec2
+        self._access = access
         self._tokens = Tokens(ec2.is_live)
-        self._control = Control(ec2, self.scenario, lambda: self.closing)
+        self._control = Control(ec2, self.scenario, access, self._shut_down, lambda: self.closing)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        self.last_request = time.monotonic()
         return self._answer(Request(environ))(environ, start_response)
 
     def close(self, *, only_if_idle: bool) -> bool:
         """Refuse launches from now on; return False, changing nothing, when asked not to."""
         with self.ec2.machines.lock:
-            if only_if_idle and self.ec2.machines.live():
+            used = in_use(self.ec2.machines.folder.parent)
+            if only_if_idle and (used or self.ec2.machines.live()):
                 return False
             self.closing = True
             return True
 
+    def _shut_down(self, request: Request) -> Response:
+        done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
+        return to_json({"closing": done}, 200 if done else 409)
+
     def _answer(self, request: Request) -> Response:
-        if request.path == "/_cloudtune/shutdown":
-            done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
-            return to_json({"closing": done}, 200 if done else 409)
+        if not self._access.is_for_us(request):
+            return text("no such host here", 403)
         if request.path.startswith("/_cloudtune/"):
             return self._control.answer(request)
         if request.path.startswith("/_imds/"):
             return self._metadata(request)
-        scope = _SCOPE.search(request.headers.get("Authorization", ""))
-        if scope is None:
-            return Response.from_app(self._moto, request.environ, buffered=True)
         try:
-            return self._ec2_call(request, scope[1])
+            service, region = self._access.signed_for(request)
+            self.last_request = time.monotonic()
+            if service != "ec2":
+                return self._pass_on(request, request.get_data())
+            return self._ec2_call(request, region)
         except Ec2Error as error:
             return Response(error.xml(), status=error.status, mimetype="text/xml")
 
@@ -134,7 +144,9 @@ class Application:
             return response
 
     def _ask_moto(self, request: Request, parameters: dict[str, str]) -> Response:
-        body = urlencode(parameters).encode()
+        return self._pass_on(request, urlencode(parameters).encode())
+
+    def _pass_on(self, request: Request, body: bytes) -> Response:
         environ = {
             **request.environ,
             "CONTENT_LENGTH": str(len(body)),
@@ -143,9 +155,9 @@ class Application:
         return Response.from_app(self._moto, environ, buffered=True)
 
     def _metadata(self, request: Request) -> Response:
-        machine_id, _, path = request.path.removeprefix("/_imds/").partition("/")
+        machine_id, key, path = [*request.path.split("/", 4)[2:], "", "", ""][:3]
         machine = self.ec2.machines.find(machine_id)
-        if machine is None:
+        if machine is None or not self._access.may_ask(key, machine_id):
             return text("no such instance", 404)
         if request.method == "PUT" and path == "latest/api/token":
             seconds = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "21600")
@@ -181,14 +193,15 @@ def serve(
     server = make_server("127.0.0.1", port, application, threaded=True, request_handler=_Quiet)
     endpoint = f"http://127.0.0.1:{server.server_port}"
     clock, scenario = application.clock, application.scenario
-    application.attach(EmulatedEC2(home, endpoint, boot_seconds, clock, scenario))
+    access = Access.made(endpoint)
+    application.attach(EmulatedEC2(home, access, boot_seconds, clock, scenario), access)
     forget_old(home / "instances", keep=KEPT_FOLDERS)
-    _warm_up(application)
+    _warm_up(application, access)
     scenario.replace(faults)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: application.close(only_if_idle=False))
     threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
-    _announce(home, endpoint)
+    _announce(home, access)
     try:
         _loop(application, idle_exit)
     finally:
@@ -214,30 +227,29 @@ def _end(application: Application, server: BaseWSGIServer, home: Path) -> None:
     _log.info("stopped")
 
 
-def _announce(home: Path, endpoint: str) -> None:
+def _announce(home: Path, access: Access) -> None:
     state = {
+        **access.to_json(),
         "pid": os.getpid(),
         "create_time": psutil.Process().create_time(),
-        "endpoint": endpoint,
         "started_at": time.time(),
     }
     write_atomically(home / STATE_FILE, json.dumps(state))
     resident = psutil.Process().memory_info().rss / 2**20
-    _log.info("serving %s as pid %d, %.0f MiB resident", endpoint, os.getpid(), resident)
+    _log.info("serving %s as pid %d, %.0f MiB resident", access.endpoint, os.getpid(), resident)
 
 
-def _warm_up(application: Application) -> None:
+def _warm_up(application: Application, access: Access) -> None:
     """Have moto load what the first calls need, which takes it about a second."""
     import moto.autoscaling  # noqa: PLC0415 - terminating an instance tells these two
     import moto.elbv2  # noqa: F401, PLC0415
 
+    asked = AWSRequest(
+        "POST", access.endpoint + "/", data="Action=DescribeInstances&Version=2016-11-15"
+    )
+    SigV4Auth(Credentials(access.key, access.secret), "ec2", DEFAULT_REGION).add_auth(asked)
     environ = Request.from_values(
-        method="POST",
-        headers={
-            "Authorization": f"AWS4-HMAC-SHA256 Credential=x/20260101/{DEFAULT_REGION}"
-            "/ec2/aws4_request, SignedHeaders=host, Signature=0"
-        },
-        data={"Action": "DescribeInstances", "Version": "2016-11-15"},
+        method="POST", base_url=access.endpoint, headers=asked.headers.items(), data=asked.data
     ).environ
     Response.from_app(application, environ, buffered=True)
 

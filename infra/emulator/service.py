@@ -2,7 +2,7 @@
 
 An emulator belongs to a home folder:
 
-    emulator.json         where it serves and who it is; there while it runs
+    emulator.json         where it serves, who it is, and what lets one in; there while it runs
     emulator.lock         held while one is started or stopped
     emulator.log
     instances/<id>/       a machine's HOME: user-data, console.log, process.json, tmp
@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine as local
+from cloudtune.private_files import close, keep_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,16 +44,21 @@ _POLL_S = 0.05
 # Settings of the caller that must not reach the emulator: a profile that doesn't exist breaks
 # botocore, and a machine's mark would have the emulator killed as one of that machine's processes.
 _KEPT_OUT = ("AWS_PROFILE", "AWS_ENDPOINT_URL", "CLOUDTUNE_MACHINE")
-_LAUNCH = '"$@" >>"$CLOUDTUNE_EMULATOR_LOG" 2>&1 </dev/null & echo $!'
+_LAUNCH = 'umask 077; "$@" >>"$CLOUDTUNE_EMULATOR_LOG" 2>&1 </dev/null & echo $!'
 
 
 @dataclass(frozen=True)
 class Emulator:
     """A running emulator."""
 
-    endpoint: str
+    access: Access
     pid: int
     home: Path
+
+    @property
+    def endpoint(self) -> str:
+        """Where it serves."""
+        return self.access.endpoint
 
 
 def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
@@ -67,6 +74,7 @@ def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
     """
     home = home.absolute()
     home.mkdir(parents=True, exist_ok=True)
+    close(home)
     with _locked(home):
         emulator = find_emulator(home)
         if emulator is None:
@@ -80,10 +88,11 @@ def find_emulator(home: Path) -> Emulator | None:
     state = _read_state(home)
     if state is None or not _is_alive(state):
         return None
-    answer = _call(f"{state['endpoint']}/_cloudtune/ping", "GET")
+    access = Access.of(state)
+    answer = _call(access, "GET", "ping")
     if answer is None or answer["pid"] != state["pid"] or answer["closing"]:
         return None
-    return Emulator(state["endpoint"], state["pid"], home.absolute())
+    return Emulator(access, state["pid"], home.absolute())
 
 
 def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
@@ -97,8 +106,8 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
     with _locked(home):
         state = _read_state(home)
         if state is not None and _is_alive(state):
-            url = f"{state['endpoint']}/_cloudtune/shutdown?only_if_idle={int(only_if_idle)}"
-            answer = _call(url, "POST")
+            path = f"shutdown?only_if_idle={int(only_if_idle)}"
+            answer = _call(Access.of(state), "POST", path)
             if answer is not None and not answer["closing"]:
                 return False
             _wait_until_gone(home)
@@ -119,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     state = _read_state(home)
     if state is not None and _is_alive(state):
         raise UsageError(f"an emulator already runs in {home}; stop it, or use another --home")
+    keep_private()
     home.mkdir(parents=True, exist_ok=True)
+    close(home)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
 
@@ -128,9 +139,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     serve(home, options.port, options.boot_seconds, options.idle_exit, _faults_at_start())
 
 
+def abandoned(home: Path, *, end: bool) -> list[str]:
+    """Return the machines of `home` that run on though their emulator died; `end` ends them."""
+    instances = home / "instances"
+    if not instances.is_dir():
+        return []
+    from cloudtune.infra.emulator import machine_process  # noqa: PLC0415 - psutil: 30 ms
+
+    with _locked(home):
+        state = _read_state(home)
+        if state is not None and _is_alive(state):
+            return []
+        left = machine_process.left_running(instances)
+        if left and end:
+            machine_process.end_leftovers(instances)
+        return left
+
+
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    with (home / "emulator.lock").open("w") as lock:
+    with os.fdopen(os.open(home / "emulator.lock", os.O_WRONLY | os.O_CREAT, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -186,11 +214,13 @@ def _launch(home: Path, boot_seconds: float) -> int:
 
 
 def _read_state(home: Path) -> dict[str, Any] | None:
+    """Return what the emulator wrote down of itself; None if nothing, or nothing of use."""
     try:
-        state: dict[str, Any] = json.loads((home / "emulator.json").read_text())
-    except FileNotFoundError:
+        state = json.loads((home / "emulator.json").read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return state
+    whole = isinstance(state, dict) and {"pid", "create_time", "endpoint"} <= state.keys()
+    return state if whole and isinstance(state["pid"], int) and state["pid"] > 1 else None
 
 
 def _is_alive(state: dict[str, Any]) -> bool:
@@ -208,17 +238,18 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _call(url: str, method: str) -> dict[str, Any] | None:
+def _call(access: Access, method: str, path: str) -> dict[str, Any] | None:
     """Return the JSON answer, of refusals too, or None where nobody answers."""
     # A proxy of the environment knows nothing of this machine's loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - http, from our own file
+    url = f"{access.endpoint}/_cloudtune/{path}"
+    request = urllib.request.Request(url, None, access.headers, method=method)  # noqa: S310
     try:
         with opener.open(request, timeout=10) as response:
             answer: dict[str, Any] = json.load(response)
     except urllib.error.HTTPError as refusal:
         with refusal:
-            answer = json.load(refusal)
+            answer = json.loads(refusal.read() or "null")
     except OSError:
         return None
     return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.infra.claims import TAKEN, claimed
 from cloudtune.infra.emulator.provider import PACE_TAG, OnThisMachine, cloud_at
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
@@ -26,6 +27,7 @@ class ThisMachine(OnThisMachine):
     name = "local"
     folder = "local"
     paced = False
+    has_gpus = False  # where it has any, its instance type is made from them
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         """Return this machine, with as many slots as the experiment says."""
@@ -56,14 +58,15 @@ class ThisMachine(OnThisMachine):
         folder = home / self.folder
         # Started afresh, it has the environment of this command, not of an earlier one.
         if not stop_emulator(folder, only_if_idle=True) and not adopt:
-            raise UsageError(
-                "another run has this machine (`cloudtune status` shows it); wait for its end, or "
-                "free the machine with `cloudtune gc` if that run has died"
-            )
+            raise UsageError(TAKEN)
+        return claimed(folder, lambda: self._opened(experiment, folder), alone=True)
+
+    @staticmethod
+    def _opened(experiment: Experiment, folder: Path) -> Cloud:
         price = repr(experiment.cloud.price or 0.0)
         emulator = ensure_emulator(folder, boot_seconds=0.0)
         tags = {PACE_TAG: "off", PRICE_TAG: price}
-        return cloud_at(folder, experiment.cloud.region, emulator.endpoint, tags)
+        return cloud_at(folder, experiment.cloud.region, emulator.access, tags)
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:  # noqa: ARG002
         """Return (): there is this machine alone."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.node.forks import Forks
+from cloudtune.infra.node.forks import Forks, how_it_ended
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.infra.node.lease import Lease
@@ -43,7 +43,8 @@ from cloudtune.infra.node.messages import (
     Remark,
     Stop,
 )
-from cloudtune.infra.node.worker import STOP_SECONDS
+from cloudtune.infra.node.process_group import environment
+from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ _DRAIN_SECONDS = 5.0
 _SPARE_PAUSE = 30.0
 _SLOT_SECONDS = 120.0
 _TAIL_BYTES = 400
+_STACKS = "cloudtune ends this worker, as nothing was reported for too long. It was here:"
 _FAULT = "a fault ended all that share GPU"
 
 
@@ -90,6 +92,8 @@ class _Local:
     granted: int = 0
     asked_at: float = 0.0
     stopping_since: float | None = None
+    stacks_at: float | None = None
+    """When its workers were told to write down where they are; they are to end after that."""
     begun: bool = False
     gone: int | None = None
     """The number of the session's last message."""
@@ -157,7 +161,7 @@ class Agent:
         ]
         """What else is to be looked after twice a second."""
         logs.mkdir(parents=True, exist_ok=True)
-        seen = self._environment(0, 1.0)  # one GPU, if any, as what it forks
+        seen = self._environment((0,), 1.0)  # one GPU, if any, as what it forks
         self._forks = Forks(training.train, seen, logs / "zygote.log", self._note_exit)
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
@@ -165,11 +169,14 @@ class Agent:
         """Return what is to be known of this agent: its pid, the zygote's and what that says.
 
         Waits until workers start at once, a minute at most: see `Forks.wait_until_warm`.
-        `mps`: why packed workers take turns on a GPU, empty where they needn't.
+        `mps`: why packed workers take turns on a GPU, empty where they needn't. `lack`: which GPUs
+        the node has, where they are too few for it to be of use.
         """
         self._forks.wait_until_warm(_WARM_SECONDS)
         forks, gpus = self._forks, self._gpus
-        return {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note, "mps": gpus.notice}
+        told: dict[str, str | int] = {"lack": gpus.lack if self._training.has_gpus else ""}
+        told |= {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note, "mps": gpus.notice}
+        return told
 
     def renew(self, until: float) -> None:
         """Put off the end of this node to that time (Unix), by a lease at most."""
@@ -234,11 +241,16 @@ class Agent:
             if local is not None and 0 in local.workers:
                 self._send(local.workers[0], Acknowledge(epoch))
 
-    def stop(self, session: str) -> None:
-        """End a session's workers on this node wherever they are; the message of it is `Gone`."""
+    def stop(self, session: str, stacks: bool = False) -> None:
+        """End a session's workers on this node wherever they are; the message of it is `Gone`.
+
+        With `stacks` each worker first writes to its log where each of its threads is.
+        """
         with self._lock:
             local = self._locals.setdefault(session, _Local())
-            if local.stopping_since is None:
+            if stacks and local.workers and local.stopping_since is None:
+                self._write_stacks(local)
+            elif local.stopping_since is None:
                 self._end(local)
                 self._place_waiting()
 
@@ -294,32 +306,36 @@ class Agent:
     def _begin(self, local: _Local, part: Part, gpus: tuple[int, ...]) -> None:
         local.begun = True
         assignment = dataclasses.replace(part.assignment, until_epoch=local.granted)
-        for slot, gpu in zip(part.slots, gpus, strict=True):
-            worker = self._worker_on(gpu, slot)
+        for number, (slot, gpu) in enumerate(zip(part.slots, gpus, strict=True)):
+            worker = self._worker_on(gpu, slot, gpus)
             worker.session, worker.rank, worker.share = part.session, slot.rank, slot.share
             worker.log = str(self._logs / f"{part.session}.{slot.rank}.log")
             local.workers[slot.rank] = worker
             listens = local.socket is not None and slot.rank == 0
-            rendezvous, now = local.rendezvous, time.time()
-            begin = Begin(self._training, slot, assignment, rendezvous, listens, worker.log, now)
-            self._send(worker, begin)
+            whom = (self._training, slot, assignment, local.rendezvous, listens, worker.log)
+            place = environment(slot, len(part.slots), local.rendezvous)
+            self._send(worker, Begin(*whom, time.time(), place, number))
             if listens and local.socket is not None:
                 with contextlib.suppress(OSError):  # it is gone; its end is told
                     send_handle(worker.connection, local.socket.fileno(), os.getpid())
                 local.socket.close()
 
-    def _worker_on(self, gpu: int, slot: WorkerSlot) -> _Worker:
-        """Return a worker process for a slot: the spare one of the GPU, or a fresh one."""
+    def _worker_on(self, gpu: int, slot: WorkerSlot, together: tuple[int, ...]) -> _Worker:
+        """Return a worker process for a slot: the spare one of the GPU, or a fresh one.
+
+        A spare one sees its GPU alone, so it is of no use where real GPUs train `together`.
+        """
         spare = self._spares.pop(gpu, None)
-        if spare is not None and slot.share == 1.0:
+        alone = len(together) == 1 or not self._gpus.are_real
+        if spare is not None and slot.share == 1.0 and alone:
             return spare
         if spare is not None:
             self._send(spare, Stop())
-        return self._fork(gpu, self._environment(gpu, slot.share), warm=False)
+        return self._fork(gpu, self._environment(together, slot.share), warm=False)
 
-    def _environment(self, gpu: int, share: float) -> dict[str, str]:
-        """Return what a worker with that share of a GPU has in its environment, before CUDA is."""
-        return {**self._gpus.environment(gpu, share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    def _environment(self, gpus: tuple[int, ...], share: float) -> dict[str, str]:
+        """Return what a worker with that share of GPUs has in its environment, before CUDA is."""
+        return {**self._gpus.environment(gpus, share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def _fork(self, gpu: int, environment: dict[str, str], *, warm: bool) -> _Worker:
         self._forked += 1
@@ -338,8 +354,8 @@ class Agent:
         now = time.monotonic()
         for gpu in self._slots.free():
             if gpu not in self._spares and now >= self._no_spare_before.get(gpu, now):
-                environment = self._environment(gpu, 1.0)
-                self._spares[gpu] = self._fork(gpu, environment, warm=self._gpus.are_real)
+                seen = self._environment((gpu,), 1.0)
+                self._spares[gpu] = self._fork(gpu, seen, warm=self._gpus.are_real)
 
     def _send(self, worker: _Worker, order: Order) -> None:
         with contextlib.suppress(OSError):  # it is gone; its end is told
@@ -359,18 +375,18 @@ class Agent:
                 local.ready.add(worker.rank)
             elif isinstance(body, Epoch):
                 local.epoch = body.report["epoch"]
-            if isinstance(body, Failure) and worker.share < 1.0:
-                body = self._not_its_own(worker, body)
+            body = self._not_its_own(worker, body)
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, Failure | Done | Lost):
                 worker.has_told = True
                 self._end(local)
 
-    def _not_its_own(self, worker: _Worker, failure: Failure) -> Failure | Lost:
-        """Return a packed worker's failure, or where a fault on the GPU ended all, the loss."""
-        if failure.out_of_memory or not self._gpus.is_faulted(worker.gpu):
-            return failure
-        return Lost(f"{_FAULT} {worker.gpu}; it said: {failure.error}")
+    def _not_its_own(self, worker: _Worker, body: Body) -> Body:
+        """Return what a worker tells; of a packed one, where a fault on the GPU ended all, that."""
+        if not isinstance(body, Failure) or worker.share == 1.0 or body.out_of_memory:
+            return body
+        faulted = self._gpus.is_faulted(worker.gpu)
+        return Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}") if faulted else body
 
     def _note_exit(self, name: str, status: int | None) -> None:
         worker = self._workers[name]
@@ -411,16 +427,36 @@ class Agent:
             local.socket.close()
         local.gone = self._outbox.add(local.part.session, local.part.slots[0].rank, Gone())
 
+    def _write_stacks(self, local: _Local) -> None:
+        """Have the workers of a session write their stacks, for which they need no GIL."""
+        local.stacks_at = time.monotonic()
+        for worker in local.workers.values():
+            pid = self._forks.pid_of(worker.name)
+            if pid is not None:
+                with Path(worker.log).open("a", encoding="utf-8") as log:
+                    log.write(f"{_STACKS}\n")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, STACKS)
+
     # ---- from time to time ---------------------------------------------------------------
 
     def _tick(self) -> None:
         while not self._closing.wait(_TICK_SECONDS):
             with self._lock:
+                self._end_written()
                 self._kill_stubborn()
                 self._give_up_unplaced()
                 self._keep_spares()
             for duty in self.duties:
                 duty()
+
+    def _end_written(self) -> None:
+        """End the sessions whose workers have had the time to write their stacks."""
+        for local in self._locals.values():
+            at = local.stacks_at
+            if at is not None and time.monotonic() >= at + _TICK_SECONDS:
+                local.stacks_at = None
+                self._end(local)
 
     def _kill_stubborn(self) -> None:
         for local in filter(_Local.is_overdue, self._locals.values()):
@@ -455,13 +491,7 @@ class Agent:
 
 def _cause(worker: _Worker, status: int | None) -> str:
     """Return how a worker ended, with the last line that it printed."""
-    if status is None:
-        how = "died with the process that it was forked from"
-    elif status < 0:
-        how = f"was killed by {signal.Signals(-status).name}"
-    else:
-        how = f"exited with status {status}"
-    told = f"the worker of rank {worker.rank} {how}; see {worker.log}"
+    told = f"the worker of rank {worker.rank} {how_it_ended(status)}; see {worker.log}"
     with contextlib.suppress(OSError):
         lines = Path(worker.log).read_bytes()[-_TAIL_BYTES:].decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")

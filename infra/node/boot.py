@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import lease_environment
+from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
 
 READY = "cloudtune-node ready"
 LOGS_VARIABLE = "CLOUDTUNE_LOGS"
@@ -43,8 +44,8 @@ class Join:
     until: float | None = None
 
 
-def user_data(join: Join, lease_minutes: int) -> str:
-    """Return the script that EC2 runs when the instance boots.
+def user_data(join: Join, lease_minutes: int, token: str) -> str:
+    """Return the script that EC2 runs when the instance boots; `token` lets it into the cluster.
 
     The script's first act is the last brake on money: the machine powers itself off, and so
     terminates, when the lease ends, whatever becomes of the controller; `lease` has the rest.
@@ -56,6 +57,7 @@ def user_data(join: Join, lease_minutes: int) -> str:
     return (
         "#!/bin/bash\n"
         f"shutdown -P +{lease_minutes}\n"
+        f"export {TOKEN_VARIABLE}={token}\n"  # who lists processes sees arguments
         f"exec python3 -m cloudtune.infra.node.boot {arguments}\n"
     )
 
@@ -83,7 +85,7 @@ def metadata(path: str) -> str:
 def ray_command(join: Join, instance: str, address: str) -> list[str]:
     """Return the command that starts Ray on this machine."""
     command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+        *(*COMMAND, "--block"),
         f"--address={join.address}",
         f"--node-ip-address={address}",
         f"--num-gpus={join.gpus}",
@@ -97,18 +99,16 @@ def ray_command(join: Join, instance: str, address: str) -> list[str]:
         f"--labels={INSTANCE_LABEL}={instance},{INTENT_LABEL}={join.intent}",
     ]
     if "TMPDIR" in os.environ:
-        command.append(f"--temp-dir={os.environ['TMPDIR']}")
+        command.append(f"--temp-dir={os.environ['TMPDIR']}/r")  # Ray opens its folder to everybody
     return command
 
 
-def ray_environment(join: Join, instance: str) -> dict[str, str]:
+def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
     """Return the environment of Ray on this machine."""
     ours = {
         "RAY_CLOUD_INSTANCE_ID": instance,
         "RAY_NODE_TYPE_NAME": join.intent,
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        **ray_environment(address, os.environ[TOKEN_VARIABLE]),
     }
     found = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
     # Ray refuses to count GPUs that are hidden; which ones are ours, the agent knows by `found`.
@@ -129,7 +129,7 @@ def main() -> int:
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
     with subprocess.Popen(
         ray_command(join, instance, address),
-        env=ray_environment(join, instance),
+        env=node_environment(join, instance, address),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

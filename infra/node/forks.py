@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.infra.node.messages import Body, Order
+
 
 _MAX_STARTS = 4
 _LONG_ENOUGH = 60.0
@@ -157,3 +159,15 @@ class Forks:
             case Exited(name, status):
                 self._pids.pop(name, None)
                 self._on_end(name, status)
+
+
+def how_it_ended(status: int | None) -> str:
+    """Return how a process ended, in words; None where that from which it was forked died first."""
+    if status is None:
+        return "died with the process that it was forked from"
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:  # Python has no names for most of the real-time ones
+        return f"was killed by signal {-status}"

@@ -31,6 +31,8 @@ class NodeGpus:
 
     def __init__(self, count: int) -> None:
         found = gpus(os.environ.get(GPUS_VARIABLE))
+        self.lack = "" if len(found) >= count else f"{len(found)} of its {count} GPUs"
+        """What is there where there isn't what was asked for; empty where there is."""
         self._gpus = found[:count] if len(found) >= count else ()
         self._mps: MpsDaemons | None = None
         self._checked_at = 0.0
@@ -47,12 +49,17 @@ class NodeGpus:
         """Why packed workers share a GPU by time-slicing; empty where none are, or MPS does it."""
         return "" if self._mps is None else self._mps.notice
 
-    def environment(self, gpu: int, share: float) -> Mapping[str, str]:
-        """Return what a worker with that share of a GPU needs in its environment before CUDA."""
+    def environment(self, gpus: tuple[int, ...], share: float) -> Mapping[str, str]:
+        """Return what a worker with that share of each GPU needs in its environment before CUDA.
+
+        A worker of several sees the GPUs of all of them here, in their order: scripts take the one
+        of their local rank.
+        """
         if not self._gpus:
             return {VISIBLE: ""}
         if share >= 1.0:
-            return {VISIBLE: self._gpus[gpu].uuid}
+            return {VISIBLE: ",".join(self._gpus[gpu].uuid for gpu in gpus)}
+        (gpu,) = gpus
         with self._lock:
             if self._mps is None:
                 # Sockets need short names, which the folder for logs doesn't have.

@@ -20,13 +20,18 @@ class Training:
     max_epoch: int
     storage: str
     seed: int
+    compared: bool = True
+    """Whether the workers of a trial are to be found out that don't train one model."""
+    has_gpus: bool = False
+    """Whether its nodes have the GPUs that are said of them, or else are of no use."""
 
 
 @dataclass(frozen=True)
 class WorkerSlot:
     """Where one worker sits: rank among the workers, local rank among those of its instance.
 
-    `share` is its part of a GPU: 1 but for packed trials.
+    `share` is its part of a GPU: 1 but for packed trials. `node_rank` is the instance's number
+    among the `nodes` of the trial.
     """
 
     rank: int
@@ -34,6 +39,7 @@ class WorkerSlot:
     world_size: int
     nodes: int
     share: float = 1.0
+    node_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,8 @@ class Begin:
 
     The workers meet at `rendezvous`, "host:port", empty where there is one only. The socket that
     listens there follows this message, for the worker that `listens`. Output goes to `log`.
+    `environment` is set before anything of the user's is imported; `gpu` is the worker's number
+    among the GPUs that it sees.
     """
 
     training: Training
@@ -83,6 +91,8 @@ class Begin:
     listens: bool
     log: str
     asked_at: float
+    environment: Mapping[str, str]
+    gpu: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,13 +140,15 @@ class Epoch:
 class Failure:
     """An error of the user's code: one line, and the traceback.
 
-    `peer`: it looks like what a worker meets when another has gone.
+    `peer`: it looks like what a worker meets when another has gone. `unsynced`: the workers of the
+    trial don't train one model.
     """
 
     error: str
     traceback: str
     out_of_memory: bool = False
     peer: bool = False
+    unsynced: bool = False
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,11 @@ def kept(names: Iterable[str]) -> dict[str, str]:
     return {_KEPT + name: os.environ[name] for name in names if name in os.environ}
 
 
-def environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
+def environment(folder: Path, metadata: str) -> dict[str, str]:
     """Return the environment of this machine as an instance: the user's, and where its cloud is.
 
-    AWS is left as the user has it, for checkpoints and data; only our own metadata are here.
+    AWS is left as the user has it, for checkpoints and data; only our own metadata are here, at
+    the address `metadata`.
     """
     own = {
         name: value
@@ -125,7 +126,7 @@ def environment(folder: Path, endpoint: str, machine: str) -> dict[str, str]:
         **_past_proxies(own),
         VARIABLE: "1",
         LOGS_VARIABLE: str(folder / "logs"),
-        METADATA_VARIABLE: f"{endpoint}/_imds/{machine}",
+        METADATA_VARIABLE: metadata,
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
@@ -25,7 +26,9 @@ from cloudtune.infra.node.messages import (
     Ready,
     Stop,
 )
+from cloudtune.infra.node.process_group import meet
 from cloudtune.train.checkpoint import CheckpointStore
+from cloudtune.train.one_model import NotOneModelError, Ranks
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 6.0
 """What a stopped worker has to bring its last checkpoint into the storage."""
-_JOIN = dt.timedelta(seconds=120)
+STACKS = signal.SIGQUIT
+"""Has a worker write the stack of each of its threads to its log; with the GIL held, too."""
 _NO_MEMORY = ("out of memory", "OUT_OF_MEMORY", "STATUS_ALLOC_FAILED")
 _NO_PEER = (
     "Connection closed by peer",
@@ -86,6 +90,7 @@ class Worker:
             return
         listener = recv_handle(self._connection) if begin.listens else None
         _write_to(begin.log)
+        faulthandler.register(STACKS, file=2, all_threads=True)
         threading.Thread(target=self._obey, name="orders", daemon=True).start()
         try:
             self._train(begin, listener)
@@ -136,22 +141,26 @@ class Worker:
     def _train(self, begin: Begin, listener: int | None) -> None:
         import torch  # noqa: PLC0415  seconds, and the agent that imports this file needs none of it
 
+        os.environ.update(begin.environment)
         visible = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        device = "cuda:0" if visible and torch.cuda.is_available() else "cpu"
+        device = f"cuda:{begin.gpu}" if visible and torch.cuda.is_available() else "cpu"
         if device == "cpu":
             torch.set_num_threads(1)
+        ranks, slot = None, begin.slot
+        if slot.world_size > 1:
+            store = meet(slot, begin.rendezvous, listener, device)
+            if begin.training.compared:
+                ranks = Ranks(store, slot.rank, slot.world_size)
         train = begin.training.train
         function = _preloaded.get(train) or load_function(Path.cwd(), train)
-        if begin.slot.world_size > 1:
-            _meet(begin, listener, device)
-        session = self._open(begin, device)
+        session = self._open(begin, device, ranks)
         with self._opening:
             self._session = session
             session.grant(max(self._granted, begin.assignment.until_epoch))
         self._say(Ready())
         session.run(function, begin.assignment.config)
 
-    def _open(self, begin: Begin, device: str) -> Session:
+    def _open(self, begin: Begin, device: str, ranks: Ranks | None) -> Session:
         training, slot, assignment = begin.training, begin.slot, begin.assignment
         return Session(
             trial_id=assignment.trial,
@@ -171,32 +180,8 @@ class Worker:
             born=time.monotonic() - (time.time() - begin.asked_at),
             share=slot.share,
             known=assignment.known,
+            ranks=ranks,
         )
-
-
-def _meet(begin: Begin, listener: int | None, device: str) -> None:
-    """Join the other workers, at a socket that has been listening since before there were any."""
-    import torch  # noqa: PLC0415
-
-    slot = begin.slot
-    host, _, port = begin.rendezvous.rpartition(":")
-    store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
-        host,
-        int(port),
-        slot.world_size,
-        is_master=listener is not None,
-        timeout=_JOIN,
-        wait_for_workers=False,
-        master_listen_fd=listener,
-    )
-    cuda = device.startswith("cuda")
-    torch.distributed.init_process_group(
-        "nccl" if cuda else "gloo",
-        store=store,
-        rank=slot.rank,
-        world_size=slot.world_size,
-        device_id=torch.device(device) if cuda else None,
-    )
 
 
 def failure_of(error: BaseException, world_size: int) -> Failure:
@@ -207,6 +192,9 @@ def failure_of(error: BaseException, world_size: int) -> Failure:
     names = {base.__name__ for each in _chain(error) for base in type(each).__mro__}
     broken = "DistError" in names or any(word in text for text in texts for word in _NO_PEER)
     told = "".join(traceback.format_exception(error))
+    several = next((each for each in _chain(error) if isinstance(each, NotOneModelError)), None)
+    if several is not None:
+        return Failure(str(several), told, unsynced=True)
     return Failure(line, told, memory, peer=world_size > 1 and broken and not memory)
 
 
@@ -220,7 +208,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _write_to(log: str) -> None:
     """Send this process's output to a file, a line at a time."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)

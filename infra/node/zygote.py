@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.infra.node import worker
 from cloudtune.infra.node.messages import Exited, Forked, Warm
+from cloudtune.infra.node.process_group import Watch
+from cloudtune.private_files import be_as_our_user
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -143,11 +145,16 @@ def import_all() -> None:
 
 def import_users(train: str) -> str:
     """Import the user's module; return why this process can't fork workers now, or nothing."""
-    threads = _threads()
+    threads, watch = _threads(), Watch()
     try:
-        worker.preload(train)
+        with watch:
+            worker.preload(train)
     except BaseException as error:  # noqa: BLE001  each worker meets it again, and tells of it
         return f"its import raised {type(error).__name__}"
+    if watch.asked:
+        return (
+            f"its import reads {', '.join(sorted(watch.asked))}, which each worker has its own of"
+        )
     if _threads() > threads:
         return "its import starts threads"
     if _has_cuda():
@@ -208,6 +215,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
+    be_as_our_user()  # the script is theirs
     environment, folder = dict(os.environ), Path.cwd()
     # Without this, to ask whether there is a GPU would spoil CUDA for every forked process.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"

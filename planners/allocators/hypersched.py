@@ -143,11 +143,15 @@ class HyperSchedAllocator(ByWidth):
         """Return the trial's share, if a resize is due and pays; else the width that it has."""
         if self._recharges(trial):
             return trial.width
-        rentable = next(each for each in view.rentables if each.offer == trial.offer)
+        rentable = self.resizable(view, trial)
         share = self._rounded(self._share(view, trial), rentable) or trial.width
         if share <= trial.width or self.gain(view, rentable, trial.width, share) > self._min_gain:
             return share
         return trial.width
+
+    def resizable(self, view: View, trial: TrialProgress) -> Rentable:
+        """Return where a trial trains, with the speeds by which it is resized: the profile's."""
+        return next(each for each in view.rentables if each.offer == trial.offer)
 
     def _recharges(self, trial: TrialProgress) -> bool:
         """Whether a trial has begun anew too few results ago to be resized."""

@@ -9,7 +9,7 @@ from cloudtune.planners.allocators.hypersched import HyperSchedAllocator
 from cloudtune.planners.fleets import Unplanned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.plan import Rentable
@@ -52,7 +52,7 @@ class SeerAllocator(HyperSchedAllocator):
 
         Shares come and go as trials end, so what idles now may be wanted at the next result.
         """
-        rentable = self._strategy.rentable(view)
+        rentable = learned(view, self._strategy.rentable(view))
         return sum(self._most(view, trial, rentable) for trial in self._live(view))
 
     def _most(self, view: View, trial: TrialProgress, rentable: Rentable) -> Width:
@@ -70,6 +70,15 @@ class SeerAllocator(HyperSchedAllocator):
         """
         widths = rentable.profile.widths
         return _fastest([w for w in widths if self._is_share(w, atoms)], rentable)
+
+    def resizable(self, view: View, trial: TrialProgress) -> Rentable:
+        """Return where a trial trains, at the speeds that this run has seen."""
+        return learned(view, super().resizable(view, trial))
+
+
+def learned(view: View, rentable: Rentable) -> Rentable:
+    """Return a rentable at the speeds that this run has seen, by width."""
+    return view.corrected(rentable, ())
 
 
 def _fastest(widths: Sequence[Width], rentable: Rentable) -> Width:
@@ -90,6 +99,10 @@ class SeerFleet(Unplanned):
     def __init__(self, strategy: Seer, allocator: SeerAllocator) -> None:
         self._strategy = strategy
         self._allocator = allocator
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return all that can be rented."""
+        return tuple(each.offer for each in self._strategy.rentables)
 
     def max_gpus(self, view: View) -> int:
         """Return the GPUs of the whole fleet."""

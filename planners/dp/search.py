@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cloudtune.plan import Group
-    from cloudtune.planners.base import Objective, PlanRequest
+    from cloudtune.plan import Group, Objective
+    from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.options import Options
 
     Allowed = Callable[[int, Options], NDArray[np.bool_]]

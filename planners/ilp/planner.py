@@ -25,7 +25,8 @@ from cloudtune.planners.ilp.master import Master, loose
 from cloudtune.planners.selection import measures, refuse
 
 if TYPE_CHECKING:
-    from cloudtune.planners.base import Objective, PlanRequest
+    from cloudtune.plan import Objective
+    from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.ilp.graph import Path
     from cloudtune.planners.ilp.master import Measure
 

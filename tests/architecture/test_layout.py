@@ -159,3 +159,20 @@ def ends_in_assert_never(node: ast.Match) -> bool:
     return ast.unparse(last.pattern) == "_" and ast.unparse(last.body[0]).startswith(
         "assert_never("
     )
+
+
+# ---- what is foreign -----------------------------------------------------------------------
+
+UNPICKLES = re.compile(
+    r"\b(pickle|cloudpickle|dill|joblib|marshal|shelve)\b.*\bimport\b|"
+    r"\bimport (pickle|cloudpickle|dill|joblib|marshal|shelve)\b|"
+    r"\b(torch|np|numpy)\.load\(|\bread_pickle\(|\byaml\.(unsafe_|full_)?load\(|_connection\.recv\(|"
+    r"\.connection\.recv\("
+)
+
+
+def test_only_the_processes_of_a_node_unpickle_and_only_what_they_were_told_by_each_other() -> None:
+    """Nothing that comes from storage or a file; Ray's own messages aside (docs/security.md)."""
+    found = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
+    known = {f"infra/node/{name}.py" for name in ("agent", "forks", "worker", "zygote")}
+    assert found == known

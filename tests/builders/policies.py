@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.following import Itinerary, PlannedFleet, PlannedStages, PlannedWidths
-from cloudtune.planners.replanning import HalvingSchedule, Replanner
+from cloudtune.planners.reacting import Replanner
+from cloudtune.planners.replanning import HalvingSchedule
 from cloudtune.planners.reserve import Reserve
-from cloudtune.policy.base import Brakes, Components, Metric
+from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
 from cloudtune.trial import rank_key
@@ -46,6 +47,7 @@ def scripted(
     limits: Limits = NO_LIMITS,
     brakes: Brakes | None = None,
     zones: Sequence[str] = (),
+    rules: TrialRules | None = None,
 ) -> RunPolicy:
     """Return a policy for a plan by hand, whose metric is `score` (more is better).
 
@@ -58,7 +60,8 @@ def scripted(
         Rentable(offer, profile(widths, name=offer.instance_type.name, **at_once), 99)
         for offer in plan.offers
     ]
-    return by_plan(plan, Rungs(plan), rentables, limits=limits, brakes=brakes, zones=zones)
+    settings = {"limits": limits, "brakes": brakes, "zones": zones, "rules": rules}
+    return by_plan(plan, Rungs(plan), rentables, **settings)  # type: ignore[arg-type]
 
 
 def by_plan(
@@ -71,6 +74,7 @@ def by_plan(
     zones: Sequence[str] = (),
     given: Sequence[Trial] = (),
     planner: Planner | None = None,
+    rules: TrialRules | None = None,
     heartbeat: bool = True,
 ) -> RunPolicy:
     """Return a policy that carries a plan out; with a planner it plans the rest anew in need."""
@@ -89,6 +93,7 @@ def by_plan(
         charges=plan.charges,
         vcpu_quotas=plan.vcpu_quotas,
         zones=zones,
+        rules=rules,
         heartbeat=heartbeat,
     )
 

@@ -26,7 +26,7 @@ from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
-from cloudtune.policy.base import Brakes, Metric, drain_seconds
+from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages
 from cloudtune.policy.registry import STRATEGIES, chosen, components, run_policy
@@ -91,6 +91,7 @@ class Setting:
     max_concurrent: int | None = None
     target: float | None = None
     brakes: Brakes | None = None
+    rules: TrialRules | None = None
     heartbeat: bool | None = None  # only where a plan is carried out, if nothing is said
     checked: bool = True
     # the world
@@ -100,6 +101,7 @@ class Setting:
     trouble: Sequence[Event] = ()
     mishap: Mishap = lambda _trial, _session, _epoch: ""
     saves_every: int = 1
+    copies: bool = False  # on several GPUs the script trains the same model on each
 
     def but(self, **changes: object) -> Setting:
         """Return the setting with some fields changed."""
@@ -171,6 +173,7 @@ class Setting:
             limits=self.limits,
             brakes=self._brakes,
             given=trials(plan.stages[0].stage.trials, self.caps),
+            rules=self.rules,
             heartbeat=self.heartbeat is not False,
         )
 
@@ -193,6 +196,7 @@ class Setting:
             charges=self.charges,
             max_concurrent=self.max_concurrent,
             target=self.target,
+            rules=self.rules,
             heartbeat=bool(self.heartbeat),
             checked=self.checked,
         )
@@ -211,6 +215,7 @@ class Setting:
             charges=self.charges,
             max_concurrent=self.max_concurrent,
             target=self.target,
+            rules=self.rules,
             heartbeat=bool(self.heartbeat),
             checked=self.checked,
         )
@@ -411,7 +416,12 @@ class _Troubled:
     def __init__(self, setting: Setting, world: SimWorld) -> None:
         self._setting, self._world = setting, world
         self._left = max(20_000, 100 * setting.trials)
-        self.apply = world.apply
+        self._widths: dict[str, float] = {}
+
+    def apply(self, command: Command) -> None:
+        if isinstance(command, StartTrial):
+            self._widths[command.session] = command.width
+        self._world.apply(command)
 
     def next_event(self) -> Event | None:
         self._left -= 1
@@ -420,6 +430,9 @@ class _Troubled:
         return self._troubled(event) if isinstance(event, EpochDone) else event
 
     def _troubled(self, event: EpochDone) -> Event:
+        if self._setting.copies and self._widths[event.session] > 1:
+            self._world.drop(event.session)
+            return TrialFailed(event.at, event.session, "no gradients", "", unsynced=True)
         trial, _, session = event.session.rpartition(".")
         kind = self._setting.mishap(trial, int(session), event.epoch)
         if kind == "lost":

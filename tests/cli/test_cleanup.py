@@ -1,24 +1,98 @@
-"""`cloudtune gc` where a cloud can't be asked."""
+"""`cloudtune gc` and `status` where clouds can't be asked and records are damaged."""
 
 from __future__ import annotations
 
+import json
+import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from cloudtune.cli.cleanup import gc
+import pytest
+
+from cloudtune.cli.cleanup import gc, status
 from cloudtune.errors import CleanupError
+from cloudtune.jobs import cleanup
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+UNASKED = "error: EC2 can't be asked in eu-west-1: The config profile (nobody) could not be found"
+DAMAGED = ["", "null", "[]", "{", '{"pid": 0, "created": 0.0, "temp": "/"}', '{"pid": -1}']
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of cloudtune, on a machine whose AWS can't be asked."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    return tmp_path
 
 
 def test_gc_tells_of_a_cloud_that_cannot_be_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
     code = gc.main(["--region", "eu-west-1"], standalone_mode=False)
-    said = "error: EC2 can't be asked in eu-west-1: The config profile (nobody) could not be found"
-    assert capsys.readouterr().err == f"{said}\n"
+    assert capsys.readouterr().err == f"{UNASKED}\n"
     assert code == CleanupError.exit_code
+
+
+def test_status_tells_of_a_cloud_that_cannot_be_asked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status.main(["--region", "eu-west-1"], standalone_mode=False) == 1
+    told = capsys.readouterr()
+    assert told.err == f"{UNASKED}\n"
+    assert told.out == "No instance of ours is alive.\n"
+
+
+def test_clouds_are_asked_whatever_the_records_look_like(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody is signalled by a record that proves nothing."""
+    for number, text in enumerate(DAMAGED):
+        for name in ("head.json", "controller.json", "ledger.jsonl", "instances.json"):
+            path = home / "runs" / f"r{number}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    monkeypatch.setattr("psutil.Process.send_signal", lambda *_: pytest.fail("signalled"))
+    for command, code in ((status, 1), (gc, CleanupError.exit_code)):
+        assert command.main(["--region", "eu-west-1"], standalone_mode=False) == code
+        told = capsys.readouterr().err.splitlines()
+        assert told[-1] == UNASKED
+        assert len(told) == 1 + len(DAMAGED)
+        assert "head.json is no record of a process" in told[0]
+
+
+def test_a_dry_run_says_what_it_would_return(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = SimpleNamespace(id="i-1", instance_type="p3.2xlarge", run="r1")
+    endpoint = SimpleNamespace(region="us-east-1", provider="aws")
+    monkeypatch.setattr(cleanup, "open_clouds", lambda _: [SimpleNamespace(endpoint=endpoint)])
+    monkeypatch.setattr(
+        cleanup, "look", lambda _: [SimpleNamespace(instance=instance, orphan=True)]
+    )
+    assert gc.main(["--dry-run"], standalone_mode=False) == 0
+    would, last = capsys.readouterr().out.splitlines()
+    assert would == "would return i-1 (p3.2xlarge, run r1)"
+    assert last.startswith("1 instance would be returned (checked ")
+
+
+def test_what_is_left_of_a_head_is_told_of_before_it_is_ended(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / "runs" / "r1"
+    folder.mkdir(parents=True)
+    (folder / "head.json").write_text(json.dumps({"pid": 99, "created": time.time()}))
+    ended: list[str] = []
+    monkeypatch.setattr(cleanup, "_head_of", lambda each: cleanup.Head(each, 8))
+    monkeypatch.setattr(cleanup.Head, "end", lambda self: ended.append(self.folder.name))
+    for command, arguments, what in (
+        (status, [], "`cloudtune gc` ends them"),
+        (gc, ["--dry-run"], "they would be ended"),
+        (gc, [], "they are ended"),
+    ):
+        assert ended == []
+        assert command.main(arguments, standalone_mode=False) == 0
+        assert capsys.readouterr().err == f"run r1 has left 8 processes here; {what}\n"
+    assert ended == ["r1"]

@@ -79,8 +79,9 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
         epochs,
     ),
     commands.ExtendTrial: st.builds(commands.ExtendTrial, words, epochs),
-    commands.StopTrial: st.builds(commands.StopTrial, words),
+    commands.StopTrial: st.builds(commands.StopTrial, words, st.booleans()),
     commands.SetTimer: st.builds(commands.SetTimer, words, moments),
+    commands.PlanAnew: st.builds(commands.PlanAnew, epochs, words, words, moments, numbers),
     commands.EndRun: st.builds(commands.EndRun, st.sampled_from(EndReason)),
 }
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
@@ -138,8 +138,7 @@ class Bench:
         emulator = find_emulator(self.emulator)
         if emulator is None:
             return []
-        with urllib.request.urlopen(f"{emulator.endpoint}/_cloudtune/instances") as answer:
-            return list(json.load(answer))
+        return EmulatorControl(emulator.access).instances()
 
     def alive(self, run: str | None = None) -> list[dict[str, Any]]:
         """Return the machines that bill, of a run or of all."""
@@ -153,11 +152,8 @@ class Bench:
     def refuse(self, action: str, code: str, times: int = 100) -> None:
         """Have the cloud refuse an action; starts it."""
         emulator = ensure_emulator(self.emulator)
-        faults = [{"action": action, "match": {}, "code": code, "message": code, "times": times}]
-        request = urllib.request.Request(
-            f"{emulator.endpoint}/_cloudtune/faults", data=json.dumps(faults).encode()
-        )
-        urllib.request.urlopen(request).close()
+        fault = {"action": action, "match": {}, "code": code, "message": code, "times": times}
+        EmulatorControl(emulator.access).replace([fault])
 
     def last_report(self) -> dict[str, Any]:
         """Return `cloudtune report -o json` of the last run."""
@@ -197,6 +193,13 @@ def bench(tmp_path: Path, temp: Path) -> Iterator[Bench]:
     assert not alive, f"left running: {alive}"
     assert not left, "processes of the run are left"
     assert not list(temp.glob("ct-*")), "temporary folders of the run are left"
+    assert not open_to_others(home), "others may read what a command has kept"
+
+
+def open_to_others(home: Path) -> list[str]:
+    """Return what in a home others may read; what a script writes on this machine is its user's."""
+    kept = [each for each in home.rglob("*") if home / "storage" not in each.parents]
+    return [str(each) for each in kept if not each.is_symlink() and each.stat().st_mode & 0o077]
 
 
 def left_over(before: set[int], home: Path) -> list[str]:

@@ -92,7 +92,7 @@ def machines(bench: Bench) -> list[dict[str, Any]]:
     emulator = find_emulator(bench.home / "local")
     if emulator is None:
         return []
-    found = EmulatorControl(emulator.endpoint).instances()
+    found = EmulatorControl(emulator.access).instances()
     return [each for each in found if each["state"] == "running"]
 
 

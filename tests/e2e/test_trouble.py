@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import find_emulator
-from cloudtune.infra.provider import Endpoint
 from cloudtune.train.checkpoint import CheckpointStore
 from tests.e2e.conftest import interrupt, wait_for
 
@@ -64,6 +64,32 @@ def test_all_trials_failing_shows_the_first_traceback(bench: Bench) -> None:
     errors = {trial["trial"]: trial["error"] for trial in told["trials"]}
     assert "returned without ever calling cloudtune.report()" in errors["t01"]
     assert "report() gave {accuracy}; the experiment's metric is 'loss'" in errors["t02"]
+
+
+def test_no_reader_no_letter_and_no_terminal_ends_a_run(bench: Bench) -> None:
+    """The reader goes away at once, then the terminal; a trial's error can't be printed."""
+    trouble = (
+        "name = cloudtune.get_context().get_trial_id()\n"
+        "        if name == 't01': raise ValueError('\\u00fc\\udcff')"
+    )
+    path = bench.experiment(trouble, trials=2, first=20, last=40)
+    bench.profile()
+    bench.environment["PYTHONIOENCODING"] = "ascii"
+    process = bench.start("run", path, "--no-pace", "--force")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    wait_for(lambda: bool(bench.alive()))
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    told = bench.last_report()
+    assert (told["ended"], told["best"]["trial"]) == ("done", "t00")
+    done = bench("report")
+    assert done.code == 0, done.err
+    assert "\\xfc\\udcff" in done.out
+    assert not list(bench.home.glob("runs/*/screen.log"))
 
 
 def test_the_budget_stops_a_run_and_the_best_is_kept(bench: Bench) -> None:
@@ -165,7 +191,7 @@ def test_an_instance_that_vanishes_is_replaced_and_its_trials_go_on(bench: Bench
     (first,) = bench.alive()
     emulator = find_emulator(bench.emulator)
     assert emulator is not None
-    Ec2(Endpoint("us-east-1", emulator.endpoint, "emulated")).terminate([first["id"]])
+    Ec2(endpoint_of(emulator.access)).terminate([first["id"]])
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     told = bench.last_report()

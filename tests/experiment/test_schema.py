@@ -98,6 +98,22 @@ def test_a_strategy_is_written_as_briefly_as_it_was_read(file: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
+        ("{gpus: {min: 4, max: 2}}", "trial.gpus.max: 2 is below the min, 4; raise it"),
+        ("{gpus: {max: 0}}", "trial.gpus.max: "),
+        ("{sync: sometimes}", "trial.sync: "),
+        ("{stall: {factor: 0.5}}", "trial.stall.factor: "),
+        ("{gpu: 1}", "trial.gpu: "),
+    ],
+)
+def test_what_a_trial_may_not_have_is_told_with_its_line(file: Path, given: str, line: str) -> None:
+    file.write_text(f"{file.read_text()}\ntrial: {given}\n")
+    [message] = refused(file)
+    assert line in message
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
         ("ashaa", "strategy: 'ashaa' is not known; allowed: sha, asha. Did you mean 'asha'?"),
         ("{name: asha, fleet: 'niave:4'}", "strategy.fleet: 'niave:4' is not known; allowed: "),
         ("{name: asha, fleet: 'naive:four'}", "strategy.fleet: 'naive:four' is not known"),
@@ -389,6 +405,12 @@ def test_anchors_that_unfold_into_billions_of_values_are_stopped(file: Path) -> 
     file.write_text("\n".join(["a0: &a0 [x]", *levels]))
     (line,) = refused(file)
     assert "more than 20000 values; shorten the file" in line
+
+
+def test_a_file_that_no_experiment_can_be_is_not_even_read(file: Path) -> None:
+    file.write_text("x: 1\n" * 250_000)
+    (line,) = refused(file)
+    assert "more than 1 MiB, which no experiment has" in line
 
 
 def test_an_anchor_may_be_used_twice(file: Path) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_ec2 import EC2Client
 
+    from cloudtune.infra.emulator.requests import Access
+
 BOOT_SECONDS = 0.4
 
 
@@ -34,17 +36,17 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 
 @pytest.fixture(scope="session")
-def ec2_client() -> Iterator[Callable[[str], EC2Client]]:
+def ec2_client() -> Iterator[Callable[[Access], EC2Client]]:
     """Make EC2 clients that try once, closed at the end."""
     clients: list[EC2Client] = []
 
-    def make(endpoint: str) -> EC2Client:
+    def make(access: Access) -> EC2Client:
         client = boto3.client(
             "ec2",
-            endpoint_url=endpoint,
+            endpoint_url=access.endpoint,
             region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
+            aws_access_key_id=access.key,
+            aws_secret_access_key=access.secret,
             config=Config(retries={"total_max_attempts": 1}, proxies={}),
         )
         clients.append(client)
@@ -56,9 +58,9 @@ def ec2_client() -> Iterator[Callable[[str], EC2Client]]:
 
 
 @pytest.fixture
-def ec2(emulator: Emulator, ec2_client: Callable[[str], EC2Client]) -> EC2Client:
+def ec2(emulator: Emulator, ec2_client: Callable[[Access], EC2Client]) -> EC2Client:
     """A client of the shared emulator."""
-    return ec2_client(emulator.endpoint)
+    return ec2_client(emulator.access)
 
 
 @pytest.fixture

@@ -4,12 +4,20 @@ import json
 
 import pytest
 
-from cloudtune.jobs.job import Job, trials
+from cloudtune.commands import StartTrial
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.jobs import planning
+from cloudtune.jobs.job import Job, policy_of, rules_of, trials
 from cloudtune.jobs.stages import work
 from cloudtune.plan import Limits, Rentable, Stage
-from cloudtune.policy.base import drain_seconds
+from cloudtune.policy.base import TrialRules, drain_seconds
 from cloudtune.scaling import Measurement
 from cloudtune.strategies.successive_halving import SuccessiveHalving
+from cloudtune.trial import EndReason
 from tests.builders import LINEAR, Setting, offer, play, profile
 
 SETTING = Setting(8, 1, 8, 2, limits=Limits(deadline=900.0, budget=12.5), seed=3)
@@ -65,3 +73,59 @@ def test_giving_back_has_room_to_spare() -> None:
     assert drain_seconds(made) == pytest.approx(3.0 + 2.0 * 4.0)
     slower = profile(LINEAR, release=9.0)
     assert drain_seconds(made, slower) == drain_seconds(slower, made) == pytest.approx(21.0)
+
+
+def test_an_instance_may_take_twice_as_long_to_boot_as_was_measured() -> None:
+    slow = SETTING.but(profile=profile(LINEAR, launch=100.0, boot=800.0), limits=Limits())
+    policy = slow.job().policy()
+    assert policy.state.brakes.join == 1800.0
+    assert SETTING.job().policy().state.brakes.join == 600.0
+    run(policy, SimWorld(slow.rentables, "score", synthetic_metric("max", 0)), MemoryLedger())
+    assert policy.ending is EndReason.DONE
+
+
+def test_a_trial_s_rules_are_the_experiment_s() -> None:
+    job = SETTING.job()
+    assert rules_of(job.experiment) == TrialRules(10.0, 600.0)
+    asked = {"sync": "required", "stall": {"factor": 3, "least": "1m"}}
+    experiment = Experiment(**{**dict(job.experiment), "trial": asked})
+    assert rules_of(experiment) == TrialRules(3.0, 60.0, sync_required=True)
+    assert Experiment.from_json(experiment.to_json()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("gpus", "widths"),
+    [({}, (1, 2)), ({"max": 1}, (1,)), ({"min": 2}, (2,)), ({"min": 2, "max": 2}, (2,))],
+)
+@pytest.mark.parametrize("strategy", ["sha", "hypersched"])
+def test_no_plan_has_a_width_that_trials_may_not_have(
+    gpus: dict[str, int], widths: tuple[float, ...], strategy: str
+) -> None:
+    base = dict(SETTING.job().experiment)
+    cloud = {"instances": ["g7.12xlarge"], "max_instances": 2}
+    changed = {"trial": {"gpus": gpus}, "cloud": cloud, "strategy": strategy, "trials": 4}
+    experiment = Experiment(**{**base, **changed})
+    measured = profile({1.0: 8.0, 2.0: 4.1}, name="g7.12xlarge")
+    problem = planning.problem_of(experiment, [measured])
+    assert {each.profile.widths for each in problem.rentables} == {widths}
+    planned = planning.make_plan(problem, Limits(), runs=4)
+    staged = planned.plan.staged
+    for stage in () if staged is None else staged.stages:
+        assert {group.width for group in stage.groups} <= set(widths)
+    policy = policy_of(experiment, problem.rentables, Limits(deadline=900.0), staged)
+    world = SimWorld(problem.rentables, "score", synthetic_metric("max", 0))
+    ledger = MemoryLedger()
+    run(policy, world, ledger)
+    starts = [c for e in ledger.entries for c in e.commands if isinstance(c, StartTrial)]
+    assert {start.width for start in starts} <= set(widths)
+
+
+def test_a_profile_without_a_width_that_trials_may_have_is_told() -> None:
+    base = dict(SETTING.job().experiment)
+    cloud = {"instances": ["g7.12xlarge"], "max_instances": 2}
+    experiment = Experiment(**{**base, "cloud": cloud, "trial": {"gpus": {"min": 2}}})
+    problem = planning.problem_of(experiment, [profile({1.0: 8.0}, name="g7.12xlarge")])
+    with pytest.raises(
+        UsageError, match=r"g7\.12xlarge: measured at 1 GPUs, and trial\.gpus allows"
+    ):
+        planning.make_plan(problem, Limits())

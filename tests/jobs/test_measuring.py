@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudtune.experiment import Experiment
-from cloudtune.jobs import runner
+from cloudtune.jobs import measuring
 from cloudtune.plan import Charges, Limits
 
 
@@ -32,9 +32,9 @@ def test_a_measurement_counts_the_charges_of_its_experiment(
         asked.update(options)
         raise _MadeError
 
-    monkeypatch.setattr(runner, "MeasurePolicy", made)
+    monkeypatch.setattr(measuring, "MeasurePolicy", made)
     with pytest.raises(_MadeError):
-        runner.measure(
+        measuring.measure(
             experiment, "g7.12xlarge", lambda *_: None, pace=False, limits=Limits(60.0, 1.0)
         )
     assert asked["charges"] == Charges(usd_per_launch=0.05, usd_per_second=0.001)

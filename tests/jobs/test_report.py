@@ -1,24 +1,31 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
-from cloudtune.commands import StartTrial
+from cloudtune.commands import Launch, StartTrial
+from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.events import EpochDone, Interrupted, TrialFailed
 from cloudtune.jobs.report import WidthChange, build, load, to_json
 from cloudtune.plan import Charges, Limits
 from cloudtune.planners.cost_model import price
+from cloudtune.units import format_dollars
 from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from cloudtune.engine.ledger import Entry
     from cloudtune.events import Event
+    from cloudtune.jobs.job import Job
     from cloudtune.jobs.report import Report
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
@@ -157,3 +164,39 @@ def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
     told = load(tmp_path)
     assert to_json(told) == to_json(whole)
     assert any(isinstance(entry.event, EpochDone) for entry in told.entries)
+
+
+def test_a_run_without_an_end_says_so_and_what_the_cloud_has_on_record(tmp_path: Path) -> None:
+    job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
+    ledger = FileLedger(tmp_path / "ledger.jsonl", job.to_json())
+    for entry in entries[: len(entries) // 2]:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    assert "The run has no end in its ledger" in shown(load(tmp_path))
+    assert "own record" not in shown(load(tmp_path))
+    launches = [c for e in entries for c in e.commands if isinstance(c, Launch)][:2]
+    records = [
+        {"intent": each.intent, "launched_at": 1000.0, "ended_at": 1360.0} for each in launches
+    ]
+    (tmp_path / "instances.json").write_text(json.dumps(records))
+    found = load(tmp_path)
+    assert found.billed == pytest.approx(2 * SETTING.offer.charge(360.0))
+    assert f"its instances came to {format_dollars(2 * SETTING.offer.charge(360.0))}" in shown(
+        found
+    )
+    assert load_ended(tmp_path / "whole", job, entries).billed is None
+
+
+def load_ended(folder: Path, job: Job, entries: Sequence[Entry]) -> Report:
+    folder.mkdir()
+    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
+    for entry in entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    return load(folder)
+
+
+def shown(report: Report) -> str:
+    file = io.StringIO()
+    show_report(Console(file=file, width=200), report)
+    return file.getvalue()

@@ -1,4 +1,8 @@
-"""Runs by a plan come to what they came to in 0.1.0, which had a policy of its own for them."""
+"""Runs by a plan come to what they came to in 0.1.0, which had a policy of its own for them.
+
+All but job 880, which is $1.07 cheaper and 16 s later, 65 s before its deadline: after an instance
+was lost going on would have left 3 cents of its budget, so that the rest is planned anew.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,12 +28,16 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.plan import Charges, Limits, Rentable
-from cloudtune.policy.measure import MeasureError, MeasurePolicy
-from cloudtune.profiles.measurements import Figures, widths_of
+from cloudtune.policy.base import TrialRules
+from cloudtune.policy.measure import MeasurePolicy
+from cloudtune.profiles.measurements import Figures, MeasureError, widths_of
 from cloudtune.trial import EndReason, Slice
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.commands import Command
     from cloudtune.engine.ledger import Entry
     from cloudtune.events import Event
     from cloudtune.scaling import ScalingProfile
@@ -78,6 +83,16 @@ def measure(
 )
 def test_the_widths_of_an_instance(gpus: int, widths: tuple[float, ...]) -> None:
     assert widths_of(gpus) == widths
+
+
+@pytest.mark.parametrize(
+    ("bounds", "widths"),
+    [((1, 1), (1.0,)), ((1, 3), (1.0, 2.0, 3.0)), ((3, None), (3.0, 4.0, 8.0)), ((9, None), ())],
+)
+def test_the_widths_that_trials_may_have(
+    bounds: tuple[int, int | None], widths: tuple[float, ...]
+) -> None:
+    assert widths_of(8, *bounds) == widths
 
 
 @pytest.mark.parametrize("epochs", [2, 4])
@@ -168,8 +183,6 @@ def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
 # ---- trouble -----------------------------------------------------------------------------------
 
 TROUBLE: list[tuple[Event, EndReason, str]] = [
-    (TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"), EndReason.FAILED, "ValueError: lr\nTb"),
-    (TrialLost(40.0, "t00.1", "died"), EndReason.FAILED, "a worker was lost: died"),
     (NodeLost(40.0, "i000", "heartbeat"), EndReason.FAILED, "the node left.*\nheartbeat"),
     (InstanceGone(40.0, "i000", 40.0, "spot"), EndReason.FAILED, "went away\nspot"),
     (LaunchFailed(1.0, "i000", "Full", "none left"), EndReason.NO_CAPACITY, "Full: none left"),
@@ -218,15 +231,15 @@ def test_whatever_happens_it_ends_within_its_budget(
 
 
 def test_a_deadline_ends_it_in_time() -> None:
-    policy = measuring(Limits(deadline=60.0))
+    policy = measuring(Limits(deadline=40.0))
     entries = measure(policy)
     assert policy.ending is EndReason.DEADLINE
-    assert entries[-1].event.at <= 60.0
+    assert entries[-1].event.at <= 40.0
 
 
 def test_a_budget_ends_it_within_it() -> None:
     policy = measuring(Limits(budget=0.75))
-    entries = measure(policy)
+    entries = measure(policy, truth=profile({1.0: 25.0, 2.0: 20.0, 4.0: 15.0}))
     assert policy.ending is EndReason.BUDGET
     assert 0.60 < policy.fleet.dollars(entries[-1].event.at) <= 0.75
 
@@ -234,7 +247,8 @@ def test_a_budget_ends_it_within_it() -> None:
 def test_what_is_charged_besides_the_instance_counts_as_well() -> None:
     charges = Charges(usd_per_launch=0.05, usd_per_second=0.001)
     alone, charged = measuring(Limits(budget=0.9)), measuring(Limits(budget=0.9), charges=charges)
-    over = [measure(policy)[-1].event.at for policy in (alone, charged)]
+    slow = profile({1.0: 35.0, 2.0: 20.0, 4.0: 15.0})
+    over = [measure(policy, truth=slow)[-1].event.at for policy in (alone, charged)]
     assert charged.ending is EndReason.BUDGET
     assert over[1] < over[0]
     bill = charged.fleet.dollars(over[1]) + 0.05 + 0.001 * over[1]
@@ -262,8 +276,162 @@ def test_limits_that_are_too_small_rent_nothing(limits: Limits) -> None:
 
 def test_the_first_reason_stays() -> None:
     policy = measuring()
-    measure(policy, TrialFailed(40.0, "t00.1", "boom", ""), Interrupted(40.5))
+    measure(policy, NodeLost(40.0, "i000", "boom"), Interrupted(40.5))
     assert policy.ending is EndReason.FAILED
+
+
+# ---- configurations and widths that don't work -------------------------------------------------
+
+
+def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> None:
+    policy = measuring()
+    entries = measure(policy, TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"))
+    policy.raise_if_failed()
+    assert list(map(str, policy.failed)) == ["t00 (x=0) failed on 1 GPU: ValueError: lr"]
+    assert {width: len(found) for width, found in policy.figures.epoch.items()} == {
+        1.0: 3 * 3,
+        2.0: 2 * 3,
+        4.0: 3,
+    }
+    starts = [c for e in entries for c in e.commands if isinstance(c, StartTrial)]
+    later = [start for start in starts if start.width > 1]
+    assert "t00" not in {start.trial for start in later}, "it isn't tried again"
+
+
+def failing(policy: MeasurePolicy, fails: Callable[[StartTrial], TrialFailed | None]) -> None:
+    """Run a measurement in which each session that `fails` says so does, as soon as it began."""
+    world = SimWorld((Rentable(policy.offer, TRUTH, 1),), "score", synthetic_metric("max", 0))
+
+    class Failing:
+        def handle(self, event: Event) -> tuple[Command, ...]:
+            commands = policy.handle(event)
+            for command in commands:
+                if isinstance(command, StartTrial) and (failed := fails(command)):
+                    world.schedule(replace(failed, at=event.at + 1.0, session=command.session))
+            return commands
+
+    run(Failing(), world, MemoryLedger())
+    assert policy.fleet.alive() == []
+
+
+BOOM = TrialFailed(0.0, "", "boom", "Tb")
+
+
+def test_others_are_tried_where_all_of_a_width_fail() -> None:
+    policy = measuring()
+    failing(policy, lambda start: BOOM if start.trial < "t04" else None)
+    policy.raise_if_failed()
+    assert [each.trial.id for each in policy.failed] == ["t00", "t01", "t02", "t03"]
+    assert set(policy.figures.epoch) == {1.0, 2.0, 4.0}
+    assert policy.figures.start == pytest.approx([4.25] * 4)
+    assert policy.left_out == ""
+
+
+def test_a_script_that_always_fails_says_which_configuration_first() -> None:
+    policy = measuring()
+    failing(policy, lambda _: BOOM)
+    assert policy.ending is EndReason.FAILED
+    first = r"every configuration that was tried failed: t00 \(x=0\) failed on 1 GPU: boom"
+    with pytest.raises(MeasureError, match=first + r" \(and 7 more\)\nTb"):
+        policy.raise_if_failed()
+
+
+@pytest.mark.parametrize("width", [1.0, 2.0, 4.0])
+def test_a_width_at_which_the_memory_is_too_small_is_not_used(width: float) -> None:
+    policy = measuring()
+    crowded = replace(BOOM, out_of_memory=True)
+    failing(policy, lambda start: crowded if start.width == width else None)
+    policy.raise_if_failed()
+    assert set(policy.figures.epoch) == {1.0, 2.0, 4.0} - {width}
+    assert "left out: t0" in policy.left_out
+    policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+
+
+def test_workers_that_train_several_models_are_measured_on_one_gpu_alone() -> None:
+    def fails(start: StartTrial) -> TrialFailed | None:
+        return replace(BOOM, unsynced=True) if start.width > 1 else None
+
+    policy = measuring()
+    failing(policy, fails)
+    policy.raise_if_failed()
+    assert set(policy.figures.epoch) == {1.0}
+    assert policy.left_out == (
+        "more than one GPU left out: the workers of t00 don't train one model: boom"
+    )
+    strict = MeasurePolicy(
+        trials=trials(4), offer=offer(4), limits=NO_LIMITS, rules=TrialRules(sync_required=True)
+    )
+    failing(strict, fails)
+    with pytest.raises(MeasureError, match=r"don't train one model: boom\. Give the model to"):
+        strict.raise_if_failed()
+
+
+def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
+    rules = TrialRules(stall_factor=10.0, stall_least=60.0)
+    policy = MeasurePolicy(trials=trials(4), offer=offer(1), limits=NO_LIMITS, rules=rules)
+    world = SimWorld(
+        (Rentable(policy.offer, TRUTH, 1),),
+        "score",
+        synthetic_metric("max", 0),
+        pace_of=lambda config, epoch: 1e6 if (config["x"], epoch) == (0, 2) else 1.0,
+    )
+    ledger = MemoryLedger()
+    run(policy, world, ledger)
+    policy.raise_if_failed()
+    stops = [c for e in ledger.entries for c in e.commands if isinstance(c, StopTrial)]
+    assert stops[0] == StopTrial("t00.1", stacks=True)
+    assert not any(each.stacks for each in stops[1:])
+    assert "stalled: it reported nothing for 1m 2" in str(policy.failed[0])
+    assert ledger.entries[-1].event.at < 300.0
+
+
+# ---- how much is measured ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("deadline", "epochs"), [(400.0, 4), (75.0, 2), (62.0, 1)])
+def test_the_first_epoch_says_how_many_there_is_time_for(deadline: float, epochs: int) -> None:
+    policy = measuring(Limits(deadline=deadline), gpus=1)
+    entries = measure(policy)
+    policy.raise_if_failed()
+    assert policy.ending is EndReason.DONE
+    assert entries[-1].event.at <= deadline
+    assert len(policy.figures.epoch[1.0]) == 2 * max(1, epochs - 1)
+
+
+def test_epochs_of_hours_are_measured_where_the_deadline_allows_it() -> None:
+    hours = profile({1.0: 7200.0, 2.0: 4000.0, 4.0: 2400.0}, boot=900.0)
+    policy = MeasurePolicy(
+        trials=trials(4), offer=offer(4), limits=Limits(deadline=86400.0), share=0.5
+    )
+    measure(policy, truth=hours)
+    policy.raise_if_failed()
+    assert set(policy.figures.epoch) == {1.0, 2.0, 4.0}
+    assert policy.figures.boot == pytest.approx([900.0])
+
+
+def test_without_a_deadline_the_first_epoch_sets_one() -> None:
+    slow = profile({1.0: 3000.0, 2.0: 2000.0, 4.0: 1500.0})
+    policy = MeasurePolicy(trials=trials(4), offer=offer(4), limits=NO_LIMITS, patience=3600.0)
+    measure(policy, truth=slow)
+    policy.raise_if_failed()
+    assert policy.figures.epoch[4.0] == pytest.approx([1500.0] * 3)
+    never = MeasurePolicy(trials=trials(4), offer=offer(4), limits=NO_LIMITS, patience=3600.0)
+    entries = measure(never, truth=profile({1.0: 3700.0, 2.0: 1.0, 4.0: 1.0}))
+    assert never.ending is EndReason.DEADLINE
+    assert 3600.0 < entries[-1].event.at < 3630.0
+
+
+@pytest.mark.parametrize("at", [50.0, 60.0, 75.0, 90.0])
+def test_what_was_measured_is_kept_where_it_is_cut_short(at: float) -> None:
+    policy = measuring()
+    measure(policy, Interrupted(at))
+    assert policy.ending is EndReason.INTERRUPTED
+    assert policy.cut_short == "stopped: interrupted"
+    policy.raise_if_failed()
+    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    for width in found.widths:
+        assert found.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean)
+    assert found.start.mean == pytest.approx(4.25)
 
 
 def test_a_release_that_is_not_confirmed_is_repeated_and_given_up_in_the_end() -> None:

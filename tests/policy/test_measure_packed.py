@@ -24,7 +24,7 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.plan import Limits, Rentable
-from cloudtune.policy.measure import MeasureError, MeasurePolicy
+from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import packed_widths
 from cloudtune.train.session import Report
 from cloudtune.trial import EndReason
@@ -199,28 +199,22 @@ def test_a_share_without_room_is_left_out_with_all_narrower_ones() -> None:
 # ---- trouble -----------------------------------------------------------------------------------
 
 
-def test_whole_gpus_stay_strict() -> None:
-    policy = measuring()
-    measure(policy, TrialFailed(40.0, "t00.1", "CUDA out of memory", "", out_of_memory=True))
-    with pytest.raises(MeasureError, match="out of memory"):
-        policy.raise_if_failed()
-
-
-def test_another_error_of_a_packed_trial_ends_it() -> None:
+def test_another_error_of_a_packed_trial_leaves_its_share_out() -> None:
     policy = measuring()
     entries = measure(policy)
     begun = next(e.event.at for e in entries if any(_is_start(c, 0.5) for c in e.commands))
     again = measuring()
     measure(again, TrialFailed(begun + 5.0, "t00.4", "ValueError: lr", ""))
-    with pytest.raises(MeasureError, match="ValueError: lr"):
-        again.raise_if_failed()
+    again.raise_if_failed()
+    assert set(again.figures.epoch) == {1.0, 2.0, 4.0}
+    assert again.left_out == "2 or more trials on a GPU left out: t00 failed: ValueError: lr"
 
 
 def _is_start(command: object, width: float) -> bool:
     return isinstance(command, StartTrial) and command.width == width
 
 
-@pytest.mark.parametrize("limits", [Limits(deadline=260.0), Limits(budget=2.6)])
+@pytest.mark.parametrize("limits", [Limits(deadline=190.0), Limits(budget=1.9)])
 def test_limits_that_end_among_the_shares_keep_what_was_measured(limits: Limits) -> None:
     policy = measuring(limits=limits)
     entries = measure(policy)

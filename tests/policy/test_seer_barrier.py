@@ -344,9 +344,36 @@ def test_the_slowest_of_those_that_go_on_decides() -> None:
 
 
 def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow() -> None:
+    """What a doubling went wrong by, the next one does by half of that: it was seen once."""
     found = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
-    assert corrected(found, "a") == {1.0: 16.0, 2.0: 12.0, 4.0: 6.0}
-    assert corrected(found, "b") == {1.0: 8.0, 2.0: 6.0, 4.0: 3.0}
+    wider = 1.5 * 1.5**0.5
+    assert corrected(found, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
+    assert corrected(found, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
+
+
+def test_a_width_between_two_that_were_measured_is_wrong_by_their_mean() -> None:
+    found = speeds(("a", 1.0, 8.0), ("a", 4.0, 8.0))
+    assert corrected(found, "a") == pytest.approx({1.0: 8.0, 2.0: 8.0, 4.0: 8.0})
+
+
+def test_who_begins_at_another_width_tells_of_the_width_too() -> None:
+    """Trials a and b are as fast as each other, so that c is slower at two GPUs is the width's."""
+    found = speeds(("a", 1.0, 8.0), ("b", 1.0, 8.0), ("c", 2.0, 6.0))
+    assert corrected(found, "a")[2.0] == pytest.approx(6.0)
+    assert corrected(found, "c")[1.0] == pytest.approx(8.0)
+
+
+def test_who_has_yet_to_begin_is_as_fast_as_the_others() -> None:
+    assert corrected(speeds(("a", 1.0, 16.0)), "z")[1.0] == 16.0
+
+
+def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
+    found, noisy = SpeedEstimates(), profile({1.0: 10.0}, spread=0.1)
+    for trial in "abc":
+        found.note(trial, noisy, 1.0, 10.0)
+    found.note("d", noisy, 1.0, 14.0)
+    assert found.pace(["d"]) == pytest.approx((1.1 + 1.4) / 2)
+    assert found.pace(["a"]) == pytest.approx(1.05)
 
 
 def test_what_changes_is_followed() -> None:

@@ -51,6 +51,18 @@ def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
     assert policy.best is None, "nan is no result"
 
 
+def test_an_infinite_metric_wins_nothing() -> None:
+    """No model is infinitely good; infinitely bad it may be for a while."""
+    policy = scripted(staged((2, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    assert policy.handle(epoch(12.0, "t00.1", 1, math.inf)) == (StopTrial("t00.1"),)
+    assert policy.trials["t00"].error == "score was inf at epoch 1"
+    assert policy.best is None
+    policy = scripted(staged((2, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    assert StopTrial("t00.1") not in policy.handle(epoch(12.0, "t00.1", 1, -math.inf))
+
+
 def test_a_missing_metric_is_nan() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
     begun(policy, "i000")
@@ -114,6 +126,20 @@ def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
         policy.handle(TrialFailed(11.0, f"t0{number}.1", "boom", ""))
     said = policy.handle(epoch(12.0, "t00.1", 1))
     assert said == (StopTrial("t00.1"),), "one trial needs no second instance"
+
+
+def test_a_node_that_is_of_no_use_goes_back_and_no_more_than_three_are_tried() -> None:
+    policy = scripted(staged((1, 0, 4, 1, 4.0)))
+    policy.handle(RunStarted(0.0))
+    for number in range(3):
+        intent, at = f"i00{number}", 10.0 * number
+        policy.handle(InstanceLaunched(at + 1.0, intent, f"i-{number}", at + 1.0))
+        said = policy.handle(NodeLost(at + 5.0, intent, f"i-{number} shows 3 of its 4 GPUs"))
+        assert Release(intent) in said
+        assert launches_of(said) == ([] if number == 2 else [launch(f"i00{number + 1}")])
+        policy.handle(InstanceGone(at + 6.0, intent, at + 6.0, "released"))
+    assert policy.ending is EndReason.FAILED
+    assert policy.trouble == "i-2 shows 3 of its 4 GPUs"
 
 
 def test_a_lost_trial_goes_on_from_its_last_checkpoint() -> None:

@@ -27,11 +27,12 @@ from cloudtune.events import (
     TrialLost,
 )
 from cloudtune.jobs.report import build, to_json
-from cloudtune.plan import Limits, Plan
+from cloudtune.plan import Limits, Plan, Rentable
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.scaling import Measurement
 from cloudtune.trial import EndReason
 from tests.builders import Played, Setting, choices, itinerary_of, jobs, plan_of, play, profile
 
@@ -229,3 +230,49 @@ def test_without_trouble_and_limits_every_run_finishes(
     assert done == sorted(done, reverse=True)
     assert done[0] == setting.max_epochs
     assert math.isfinite(played.dollars)
+
+
+@st.composite
+def surprised(draw: st.DrawFn) -> Setting:
+    """Give jobs of `sha` whose world is slower or faster than their profile, and has trouble."""
+    setting = on_spot(draw(JOBS), draw(st.sampled_from([0.0, 30.0])))
+    pace, wide = draw(st.floats(0.7, 1.5)), draw(st.floats(0.9, 1.3))
+    epoch = {
+        width: m.mean * pace * wide ** max(0.0, math.log2(width))
+        for width, m in setting.profile.epoch.items()
+    }
+    real = replace(setting.profile, epoch={w: Measurement(s, 0.0, 3) for w, s in epoch.items()})
+    try:
+        plan = ExactPlanner().plan(setting.request())
+    except InfeasibleError:
+        assume(False)
+    time, money = draw(st.floats(1.5, 4.0)), draw(st.none() | st.floats(1.2, 4.0))
+    limits = Limits(
+        60.0 + time * plan.estimate.seconds,
+        None if money is None else money * plan.estimate.dollars,
+    )
+    trouble = draw(st.lists(troubles(setting, plan), max_size=4))
+    rented = (Rentable(setting.offer, real, setting.max_instances), *setting.others)
+    return setting.but(limits=limits, real=rented, trouble=tuple(trouble), by="sha", mix=1)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(setting=surprised())
+def test_a_surprised_run_keeps_its_limits_and_is_decided_again_in_the_same_way(
+    setting: Setting,
+) -> None:
+    try:
+        played = play(setting)
+    except InfeasibleError:
+        assume(False)  # the run leaves some of its limits for surprises
+    policy, limits = played.policy, setting.limits
+    assert policy.ended
+    assert policy.fleet.alive() == []
+    assert limits.deadline is not None
+    assert policy.now <= limits.deadline
+    assert limits.budget is None or played.dollars <= limits.budget + 1e-9
+    never_too_many(played, plan_of(policy))
+    epochs_follow_each_other(played)
+    again = MemoryLedger()
+    run(setting.policy(), ReplayWorld(played.entries), again)
+    assert tuple(again.entries) == played.entries

@@ -13,11 +13,13 @@ from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import (
     MANIFEST,
     Checkpoint,
-    CheckpointError,
     CheckpointStore,
     load,
     read_manifest,
+    standing,
+    usable,
 )
+from cloudtune.train.storage import CheckpointError, StorageError, try_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,14 +151,19 @@ def test_staged_files_are_a_checkpoint_once_they_are_committed(
 ) -> None:
     source = folder_of(tmp_path / "in", "one")
     staged = store.stage("t1", 3, source)
+    assert staged is not None
     folder_of(source, "two")  # the script goes on
     assert store.latest("t1") is None
     path = store.commit(staged, {"acc": 0.5})
+    assert path is not None
     assert path == store.latest("t1")
     assert content(path, tmp_path / "out") == "one"
     assert read_manifest(path).metrics == {"acc": 0.5}
     assert Path(staged.files).exists() == near, "what was elsewhere is gone"
-    again = store.commit(store.stage("t1", 3, source), {})
+    staged = store.stage("t1", 3, source)
+    assert staged is not None
+    again = store.commit(staged, {})
+    assert again is not None
     assert content(again, tmp_path / "out") == "two"
     assert len(list(Path(again).iterdir())) == 2
 
@@ -168,6 +175,7 @@ def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, ne
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         store.save("t", 1, {}, tmp_path / "old")
         staged = store.stage("t", 1, tmp_path / "new")
+        assert staged is not None
         real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
         try:
             store.commit(staged, {})
@@ -343,3 +351,107 @@ def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
     assert epochs == {"epoch-00002", "epoch-00004"}
     with pytest.raises(CheckpointError, match="there is no checkpoint at s3://"):
         read_manifest("s3://shelf/runs/t/epoch-00001")
+
+
+# ---- a storage that fails ------------------------------------------------------------------
+
+
+class FailingFileSystem:
+    """A file system whose methods named here fail, so many times; the rest is real."""
+
+    def __init__(self, real: Any, times: int, *failing: str) -> None:
+        self.real = real
+        self.times = times
+        self.failing = failing
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.failing and self.times > 0:
+            self.times -= 1
+            raise OSError(28, "No space left on device")
+        return getattr(self.real, name)
+
+
+def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
+    staged = store.stage("t1", 1, source)
+    assert staged is not None
+    store._fs = FailingFileSystem(store._fs, 2, "open_output_stream")
+    path = store.commit(staged, {})
+    assert path is not None
+    assert content(path, tmp_path / "out") == "one"
+
+
+def test_a_storage_that_stays_broken_costs_its_epochs_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
+    first = store.save("t1", 1, {}, source)
+    store._fs = broken = FailingFileSystem(store._fs, 4, "open_output_stream")
+    for epoch, left in ((2, 1), (3, 0)):  # three tries, and then one each
+        staged = store.stage("t1", epoch, source)
+        assert staged is not None
+        assert store.commit(staged, {}) is None
+        assert broken.times == left
+    assert "epoch 3 is not saved: " in capsys.readouterr().err
+    assert store.latest("t1") == first
+    staged = store.stage("t1", 4, source)
+    assert staged is not None
+    assert store.commit(staged, {}) == store.latest("t1") != first
+
+
+def test_an_old_checkpoint_that_can_not_be_deleted_harms_nobody(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"), waits=())
+    paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]
+    store._fs = FailingFileSystem(store._fs, 100, "delete_file", "delete_dir")
+    store.prune("t1", "acc", "max")
+    assert store.save("t1", 3, {}, source) == paths[-1]
+    store._fs = store._fs.real
+    store.prune("t1", "acc", "max")
+    assert list(store.saved("t1")) == paths[-1:] or list(store.saved("t1")) == [paths[0], paths[-1]]
+
+
+def test_an_older_checkpoint_stands_in_for_one_that_is_missing_or_short(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"))
+    paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]
+    assert usable(paths[2]) == paths[2]
+    (file,) = [each for each in Path(paths[2]).glob("*/*") if each.is_file()]
+    file.write_text("o")
+    assert usable(paths[2]) == paths[1]
+    Path(paths[1], MANIFEST).unlink()
+    assert usable(paths[2]) == paths[0]
+    Path(paths[0], MANIFEST).unlink()
+    assert usable(paths[2]) is None
+
+
+def test_a_storage_is_tried_without_a_trace(tmp_path: Path) -> None:
+    try_storage(str(tmp_path / "new" / "store"))
+    assert list((tmp_path / "new" / "store").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for bad in ("/proc/nowhere", str(tmp_path / "file"), "s4://bucket/x"):
+        with pytest.raises(StorageError, match="can't be used: "):
+            try_storage(bad)
+
+
+@pytest.mark.parametrize(("mode", "winning"), [("max", math.inf), ("min", -math.inf)])
+def test_an_infinite_metric_is_never_the_best(tmp_path: Path, mode: str, winning: float) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"))
+    paths = [store.save("t", n, {"m": m}, source) for n, m in ((1, 0.5), (2, winning), (3, 0.5))]
+    store.prune("t", "m", mode)
+    assert list(store.saved("t")) == [paths[0], paths[2]]
+
+
+def test_a_report_names_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"))
+    first, second = (store.save("t1", epoch, {}, source) for epoch in (1, 2))
+    assert standing(first) == first
+    Path(first, MANIFEST).unlink()
+    assert standing(first) == second
+    Path(second, MANIFEST).unlink()
+    assert standing(first) is None
+    assert standing("sim://t1/epoch-00001") == "sim://t1/epoch-00001"

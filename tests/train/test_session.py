@@ -8,6 +8,7 @@ import math
 import os
 import queue
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -353,7 +354,7 @@ class SlowStore(CheckpointStore):
         self.may_commit = threading.Event()
         self.error: Exception | None = None
 
-    def commit(self, *arguments: Any) -> str:
+    def commit(self, *arguments: Any) -> str | None:
         assert self.may_commit.wait(10)
         if self.error is not None:
             raise self.error
@@ -492,6 +493,28 @@ def test_the_ranks_share_each_batch_that_one_rank_would_take() -> None:
     assert sorted(itertools.chain(*alone[0])) == list(range(24))
 
 
+def test_a_trial_whose_checkpoint_is_missing_goes_on_from_an_earlier_one(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path / "store"))
+    kept = tmp_path / "in"
+    kept.mkdir()
+    (kept / "state").write_text("x")
+    paths = [store.save("t1", epoch, {"acc": 0.5}, kept) for epoch in (1, 2)]
+    shutil.rmtree(paths[1])
+    began: list[tuple[int, bool]] = []
+
+    def train(config: dict[str, Any]) -> None:
+        for number in cloudtune.epochs():
+            began.append((number, cloudtune.get_checkpoint() is not None))
+            cloudtune.report({"acc": 0.5})
+
+    run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
+    assert began == [(2, True), (3, True)]
+    shutil.rmtree(paths[0])
+    began.clear()
+    run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
+    assert began == [(1, False), (2, False), (3, False)]
+
+
 def test_a_restored_trial_sees_the_order_of_its_epoch() -> None:
     first, second = passes(0, 1, batch_size=6, shuffle=True)
     assert passes(0, 1, first_epoch=2, batch_size=6, shuffle=True)[0] == second != first
@@ -544,11 +567,11 @@ def test_a_model_moves_to_the_device() -> None:
 
 def test_the_digest_tells_parameters_apart() -> None:
     model = torch.nn.Linear(2, 2).to(torch.bfloat16)
-    before = digest([model])
-    assert digest([model]) == before
+    before = digest(model.parameters())
+    assert digest(model.parameters()) == before
     with torch.no_grad():
         model.bias[1] += 1
-    assert digest([model]) != before
+    assert digest(model.parameters()) != before
 
 
 def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws.price_refresh import check_credentials, latest_quotes, refreshed
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
+from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.provider import Endpoint
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Aws:
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint("us-east-1", self.url, "test")
+        return Endpoint("us-east-1", self.url, "test", "test")
 
     def get_products(self, request: dict[str, Any]) -> tuple[str, str]:
         if self.status != 200:
@@ -263,7 +264,7 @@ def test_a_strange_answer_leaves_the_table(aws: Aws, tmp_path: Path, strange: st
 
 
 def test_no_network_leaves_the_table(tmp_path: Path) -> None:
-    nobody = Endpoint("us-west-2", "http://127.0.0.1:9", "test")  # the discard port
+    nobody = Endpoint("us-west-2", "http://127.0.0.1:9", "test", "test")  # the discard port
     prices = refreshed(nobody, tmp_path, NOW, ("on-demand",))
     assert prices.offers == catalog("us-west-2").offers
     assert "Could not connect" in prices.warnings[0]
@@ -271,14 +272,17 @@ def test_no_network_leaves_the_table(tmp_path: Path) -> None:
 
 
 def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
-    prices = refreshed(Endpoint("../etc", "http://127.0.0.1:9", "test"), tmp_path, NOW, ("spot",))
+    prices = refreshed(
+        Endpoint("../etc", "http://127.0.0.1:9", "test", "test"), tmp_path, NOW, ("spot",)
+    )
     assert "no live spot prices of ../etc" in prices.warnings[0]
 
 
 def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> None:
     """It answers $0.00001, of 2006, for every type: the reason for the checks."""
-    endpoint = Endpoint("us-east-1", emulator.endpoint, "emulated")
-    prices = refreshed(endpoint, tmp_path, time.time(), ("spot",), ("us-east-1a",))
+    prices = refreshed(
+        endpoint_of(emulator.access), tmp_path, time.time(), ("spot",), ("us-east-1a",)
+    )
     known = catalog("us-east-1", ("spot",), ("us-east-1a",))
     assert set(prices.offers) <= set(known.offers)
     assert prices.offer("g5.xlarge", "spot", "us-east-1a") in known.offers

@@ -7,8 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from cloudtune.commands import Launch
+from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.cluster.head import RayHead, Rental
 from cloudtune.infra.node.lease import FIRST_MINUTES
@@ -110,3 +112,23 @@ def test_what_never_joins_is_gone_by_the_deadline(tmp_path: Path) -> None:
     assert rental.unseen(now - 900.0, now - 700.0) == 200.0, "what the budget pays for"
     assert rental.unseen(now - 900.0, now - 880.0) == 130.0, "in any case"
     assert rental.unseen(now + 120.0, now + 125.0) == 60.0
+
+
+def test_ray_reads_any_letter_of_a_path_as_it_is(tmp_path: Path) -> None:
+    """It reads the config as YAML, which doesn't put JSON's two halves of a letter together."""
+    folder = tmp_path / "\N{ROCKET}"
+    folder.mkdir()
+    rental = Rental("r1", Endpoint("us-east-1"), {"g4dn.xlarge": 1}, 60.0, time.time(), {}, {})
+    head = RayHead(folder, rental)
+    head.want(PLAIN)
+    with (folder / "autoscaler.json").open(encoding="utf-8") as file:
+        read = YAML(typ="safe", pure=True).load(file)
+    assert read["provider"]["journal"] == str(folder / "provider.jsonl")
+    head.stop()
+
+
+def test_damaged_intents_are_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "intents.json").write_text("null")
+    rental = Rental("r1", Endpoint("us-east-1"), {}, 60.0, time.time(), {}, {})
+    with pytest.raises(CloudtuneError, match=r"intents\.json is damaged.*`cloudtune gc` gives"):
+        RayHead(tmp_path, rental)

@@ -12,7 +12,8 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
-from cloudtune.infra.provider import Endpoint, launch_token
+from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.provider import launch_token
 from cloudtune.infra.sweep import sweep
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Bench:
 
     def __init__(self, emulator: Emulator, folder: Path) -> None:
         self.run = f"run-{folder.parent.name}-{time.time_ns()}"
-        self.endpoint = Endpoint("us-east-1", emulator.endpoint, "emulated")
+        self.endpoint = endpoint_of(emulator.access)
         self.ec2 = Ec2(self.endpoint)
         self.config = folder / "autoscaler.json"
         self.journal = Journal(folder / "provider.jsonl")
@@ -158,3 +159,44 @@ def test_a_sweep_waits_for_what_ec2_does_not_list_yet(
     assert [found.state for found in real(bench.run)] == ["terminated"] or [
         found.state for found in real(bench.run)
     ] == ["shutting-down"]
+
+
+def test_an_error_that_is_not_the_clouds_is_told_and_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise UnicodeEncodeError("utf-8", "\udc80", 0, 1, "surrogates not allowed")
+
+    monkeypatch.setattr(bench.provider._ec2, "run_instance", broken)
+    for _ in range(2):
+        with pytest.raises(NodeLaunchException):
+            bench.launch()
+    assert bench.whats() == ["asking", "broken"]
+    (*_, note) = bench.journal.read()
+    assert (note.intent, note.code) == ("i000", "UnicodeEncodeError")
+
+
+def test_a_cloud_that_can_not_be_listed_is_told_of_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> list[Any]:
+        raise ValueError("what is this?")
+
+    monkeypatch.setattr(bench.provider._ec2, "ours", broken)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="what is this"):
+            bench.provider.non_terminated_nodes({})
+    (note,) = bench.journal.read()
+    assert (note.what, note.intent, note.message) == ("broken", "", "what is this?")
+
+
+def test_damaged_lines_of_a_journal_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "provider.jsonl"
+    journal = Journal(path)
+    first, second = Note(1.0, "asking", "i000"), Note(2.0, "launched", "i000", "i-1")
+    journal.write(first)
+    with path.open("ab") as file:
+        file.write(b"null\n{}\n\xff\n[1]\n" + b'{"at": null, "what": "asking", "intent": "x"}\n')
+        file.write(b'{"at": 3.0, "wh')  # and then the power went
+    journal.write(second)
+    assert list(journal.read()) == [first, second]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloudtune.events import LaunchFailed, RefusalKind
+from cloudtune.errors import CloudtuneError
+from cloudtune.events import LaunchFailed, NodeLost, RefusalKind
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import watcher as watching
 from cloudtune.infra.cluster.node_provider import Journal, Note
@@ -23,10 +24,22 @@ if TYPE_CHECKING:
 
 def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """Return what a controller hears that waits for i000, and finds that note in the journal."""
+    told: list[Event] = []
     journal = Journal(folder / "provider.jsonl")
     journal.write(dataclasses.replace(note, intent="i000"))
+    watcher_of(journal, folder, told, monkeypatch)._look()
+    return told
+
+
+def watcher_of(
+    journal: Journal, folder: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> Watcher:
+    """Return what waits for i000."""
     head = SimpleNamespace(
-        journal=journal, give_back=lambda _: None, rental=SimpleNamespace(run="a-run")
+        journal=journal,
+        give_back=lambda _: None,
+        rental=SimpleNamespace(run="a-run"),
+        folder=folder,
     )
     ec2 = SimpleNamespace(
         ours=lambda _: [],
@@ -35,7 +48,6 @@ def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[E
         refusal_kind=SortedErrors.refusal_kind,
         is_permanent=SortedErrors.is_permanent,
     )
-    told: list[Event] = []
 
     def emit(make: Callable[[float], Event], settled: object = ()) -> None:
         told.append(make(5.0))
@@ -43,8 +55,22 @@ def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[E
     monkeypatch.setattr(watching, "ray", SimpleNamespace(nodes=list))
     watcher = Watcher(cast("Any", ec2), cast("Any", head), 0.0, emit, lambda *_, **__: False)
     watcher.expect("i000")
-    watcher._look()
-    return told
+    return watcher
+
+
+def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Event] = []
+    journal = Journal(tmp_path / "provider.jsonl")
+    journal.write(dataclasses.replace(Note(1.0, "asked", ""), intent="i000"))
+    watcher = watcher_of(journal, tmp_path, told, monkeypatch)
+    watcher.expect("i001", "i-1")
+    watcher.note_lost("i-1", "its agent is gone")
+    assert told == [], "another agent may take its place"
+    for _ in range(2):
+        watcher.refuse("i-1", "i-1 shows 3 of its 4 GPUs: of no use")
+    assert told == [NodeLost(5.0, "i001", "i-1 shows 3 of its 4 GPUs: of no use")]
 
 
 @pytest.mark.parametrize(
@@ -76,3 +102,30 @@ def test_an_answer_that_was_lost_is_never_for_good(
     note = Note(1.0, "lost", "", code="UnauthorizedOperation", message="no")
     (refused,) = told_of(note, tmp_path, monkeypatch)
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", kind="denied")
+
+
+def test_an_error_that_is_not_the_clouds_is_given_up_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = Note(1.0, "broken", "", code="UnicodeEncodeError", message="no")
+    (refused,) = told_of(note, tmp_path, monkeypatch)
+    assert refused == LaunchFailed(5.0, "i000", note.code, "no", permanent=True, kind="unknown")
+
+
+def test_an_autoscaler_that_asks_for_nothing_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "provider.jsonl")
+    monkeypatch.setattr(watching, "_IDLE_LOOKS", 5)
+    watcher = watcher_of(journal, tmp_path, [], monkeypatch)
+    watcher.expect("i001")
+    for _ in range(5):
+        watcher._look()
+    journal.write(Note(1.0, "asking", "i001"))  # that one is under way, so it waits on for i000
+    for _ in range(5):
+        watcher._look()
+    journal.write(Note(1.0, "broken", "", code="ValueError", message="what is this?"))
+    for _ in range(6):
+        watcher._look()
+    with pytest.raises(CloudtuneError, match=r"not asked for i000 in .*: ValueError: what is this"):
+        watcher._look()

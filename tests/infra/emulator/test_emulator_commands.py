@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from cloudtune.cli.emulator import emulator as command
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import (
     FAULTS_VARIABLE,
     ensure_emulator,
@@ -46,13 +47,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 @pytest.fixture
 def control(running: Emulator, monkeypatch: pytest.MonkeyPatch) -> EmulatorControl:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(running.home.parent))
-    return EmulatorControl(running.endpoint)
+    return EmulatorControl(running.access)
 
 
 @pytest.fixture
-def launch(running: Emulator, ec2_client: Callable[[str], EC2Client]) -> Iterator[Launch]:
+def launch(running: Emulator, ec2_client: Callable[[Access], EC2Client]) -> Iterator[Launch]:
     """Launch instances, which are ended with the test."""
-    ec2, made = ec2_client(running.endpoint), list[str]()
+    ec2, made = ec2_client(running.access), list[str]()
 
     def one(market: str = "spot") -> str:
         request: Any = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge", "UserData": "sleep 600"}
@@ -112,7 +113,7 @@ def test_without_an_emulator_every_command_says_so(
     assert ask("stop") == "the emulator is stopped\n"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CloudtuneError, match=r"no emulator answers at http://127\.0\.0\.1:9"):
-        EmulatorControl("http://127.0.0.1:9").ping()
+        EmulatorControl(Access.made("http://127.0.0.1:9")).ping()
 
 
 def test_one_is_started_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from mypy_boto3_ec2 import EC2Client
 
+    from cloudtune.infra.emulator.requests import Access
     from cloudtune.infra.emulator.service import Emulator
 
     Eventually = Callable[[Callable[[], object]], None]
-    MakeClient = Callable[[str], EC2Client]
+    MakeClient = Callable[[Access], EC2Client]
 
 DAEMON = "#!/bin/bash\nsetsid sleep 600 & echo $! > daemon\necho cloudtune-node ready\nwait\n"
 
@@ -79,7 +80,7 @@ def test_one_with_instances_is_not_idle_and_sigterm_ends_them(
     tmp_path: Path, ec2_client: MakeClient, eventually: Eventually
 ) -> None:
     emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
-    instance = launch(ec2_client(emulator.endpoint))
+    instance = launch(ec2_client(emulator.access))
     assert not stop_emulator(tmp_path, only_if_idle=True)
     pids = wait_for_machine(emulator, instance, eventually)
 
@@ -97,7 +98,7 @@ def test_a_fresh_one_ends_what_a_killed_one_left(
     tmp_path: Path, ec2_client: MakeClient, eventually: Eventually
 ) -> None:
     first = ensure_emulator(tmp_path, boot_seconds=0.1)
-    instance = launch(ec2_client(first.endpoint))
+    instance = launch(ec2_client(first.access))
     pids = wait_for_machine(first, instance, eventually)
     # A machine whose number belongs to somebody else by now: this test.
     stranger = tmp_path / "instances" / "i-0" / "process.json"
@@ -105,7 +106,7 @@ def test_a_fresh_one_ends_what_a_killed_one_left(
     record = {"machine": "i-0", "pid": os.getpid(), "pgid": os.getpgid(0), "create_time": 1.0}
     stranger.write_text(json.dumps(record))
 
-    EmulatorControl(first.endpoint).freeze(instance)
+    EmulatorControl(first.access).freeze(instance)
     assert {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED}
     os.kill(first.pid, signal.SIGKILL)
     eventually(lambda: not runs(first.pid))

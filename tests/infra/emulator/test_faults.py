@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ def control(
     emulator: Emulator, ec2: EC2Client, eventually: Eventually
 ) -> Iterator[EmulatorControl]:
     """The emulator's control, given back as it was: no fault, no instance, the right time."""
-    control = EmulatorControl(emulator.endpoint)
+    control = EmulatorControl(emulator.access)
     yield control
     control.clear()
     control.move_clock(3600)  # what is hidden shows, and what ends slowly is over
@@ -316,7 +317,7 @@ def test_a_new_instance_is_not_known_for_some_seconds(
 
 def notice(emulator: Emulator, instance: str) -> str:
     """Return what the machine's metadata service says of an interruption; empty for nothing."""
-    url = f"{emulator.endpoint}/_imds/{instance}/latest/meta-data/spot/instance-action"
+    url = f"{emulator.access.metadata(instance)}/latest/meta-data/spot/instance-action"
     try:
         with urllib.request.urlopen(url) as response:
             return str(response.read().decode())
@@ -332,10 +333,8 @@ def test_spot_is_taken_back_after_a_notice_that_no_lease_defers(
     eventually(lambda: is_ready(emulator, instance))
     due = control.reclaim(instance, notice=120)
     assert '"action": "terminate"' in notice(emulator, instance)
-    body = json.dumps(["-P", "+60"]).encode()
-    urllib.request.urlopen(
-        f"{emulator.endpoint}/_cloudtune/instances/{instance}/shutdown", body
-    ).close()
+    shutdown = emulator.home / "instances" / instance / "bin" / "shutdown"
+    subprocess.run([shutdown, "-P", "+60"], check=True)
     assert control.instance(instance)["ends_at"] == due
     assert state(ec2, instance) == "running"
     control.move_clock(120)

@@ -59,7 +59,8 @@ def is_live(instance: InstanceTypeDef) -> bool:
 def control(emulator: Emulator, path: str, body: object = None, method: str = "") -> Any:
     data = None if body is None else json.dumps(body).encode()
     url = f"{emulator.endpoint}/_cloudtune/{path}"
-    request = urllib.request.Request(url, data, method=method or ("POST" if data else "GET"))
+    method = method or ("POST" if data else "GET")
+    request = urllib.request.Request(url, data, emulator.access.headers, method=method)
     with urllib.request.urlopen(request, timeout=10) as response:
         return json.load(response)
 
@@ -293,7 +294,7 @@ def test_a_spot_interruption_is_announced_and_then_comes(
 ) -> None:
     (instance,) = launch(ec2, InstanceMarketOptions={"MarketType": "spot"})
     eventually(lambda: states(ec2, [instance]) == {"running"})
-    url = f"{emulator.endpoint}/_imds/{instance}/latest/meta-data/spot/instance-action"
+    url = f"{emulator.access.metadata(instance)}/latest/meta-data/spot/instance-action"
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(url)
     with caught.value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -39,14 +40,23 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 
 TRAIN = """
-import os, signal, sys, tempfile, threading
+import ctypes, os, signal, sys, tempfile, threading
 from pathlib import Path
 import torch
 import cloudtune
 
 def train(config):
     model = torch.nn.Linear(4, 1)
-    net = cloudtune.prepare_model(model)
+    kind = config.get("kind", "prepared")
+    if kind == "prepared":
+        net = cloudtune.prepare_model(model)
+    elif kind == "its own":  # as for torchrun
+        torch.distributed.init_process_group("gloo")
+        net = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        net = model
+    if kind == "several":
+        torch.manual_seed(int(os.environ["RANK"]))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     checkpoint = cloudtune.get_checkpoint()
     if checkpoint:
@@ -54,6 +64,8 @@ def train(config):
             model.load_state_dict(torch.load(Path(folder) / "state.pt"))
     rank = cloudtune.get_context().get_world_rank()
     print("pid", os.getpid(), "sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR"
+    print("place", *map(os.environ.get, names), int(os.environ["MASTER_PORT"]) > 0, flush=True)
     for epoch in cloudtune.epochs():
         trouble = config.get("trouble") if (epoch, rank) == (2, config.get("rank", 0)) else None
         if trouble == "raises":
@@ -62,8 +74,13 @@ def train(config):
             os.kill(os.getpid(), signal.SIGKILL)
         if trouble == "exits":
             os._exit(3)
+        print(f"epoch {epoch} {trouble}", flush=True)
+        if trouble == "in real time":
+            os.kill(os.getpid(), 40)
         if trouble == "hangs":
             threading.Event().wait()
+        if trouble == "holds the GIL":
+            ctypes.PyDLL(None).pause()  # as a loop in C that never lets go
         loss = net(torch.randn(8, 4)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -73,6 +90,8 @@ def train(config):
             saved = cloudtune.Checkpoint.from_directory(folder)
             cloudtune.report({"loss": loss.item()}, saved)
 """
+
+STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(None).pause()"}
 
 
 def training(folder: Path) -> Training:
@@ -111,9 +130,13 @@ class Node:
             told += [messages[0].body] if messages[0].session == session else []
         return told
 
-    def printed(self, session: str, rank: int = 0) -> list[str]:
-        """Give the words of the line that a worker printed."""
-        return (self.folder / "logs" / f"{session}.{rank}.log").read_text().split("\n")[0].split()
+    def log(self, session: str, rank: int = 0) -> str:
+        """Give what a worker printed."""
+        return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
+
+    def printed(self, session: str, rank: int = 0, line: int = 0) -> list[str]:
+        """Give the words of a line that a worker printed."""
+        return self.log(session, rank).split("\n")[line].split()
 
     def pid(self, session: str, rank: int = 0) -> int:
         return int(self.printed(session, rank)[1])
@@ -187,6 +210,7 @@ def test_words_may_come_before_the_session(node: Node) -> None:
         ("raises", "ValueError: bad luck"),
         ("dies", "the worker of rank 1 was killed by SIGKILL"),
         ("exits", "the worker of rank 1 exited with status 3"),
+        ("in real time", "the worker of rank 1 was killed by signal 40"),
     ],
 )
 def test_a_rank_in_trouble_ends_its_session_and_says_why(
@@ -197,6 +221,72 @@ def test_a_rank_in_trouble_ends_its_session_and_says_why(
     end = cause(ends)
     assert expected in (end.error if isinstance(end, Failure) else end.reason)
     assert all(not psutil.pid_exists(node.pid(f"{trouble}.1", rank)) for rank in (0, 1))
+
+
+@pytest.mark.parametrize("kind", ["prepared", "its own"])
+def test_workers_know_their_place_and_train_one_model_however_the_script_does_it(
+    node: Node, kind: str
+) -> None:
+    name = f"{kind.replace(' ', '-')}.1"
+    node.agent.start(part_of(name, 2.0, until=2, kind=kind))
+    told = [node.hear(name, Epoch) for _ in range(2)]
+    assert [each["in_sync"] for some in told for each in reports(some)] == [True, True]
+    node.agent.stop(name)
+    node.hear(name)
+    for rank in (0, 1):
+        place = [str(rank), str(rank), "2", "2", "0", "127.0.0.1", "True"]
+        assert node.printed(name, rank, line=1) == ["place", *place]
+
+
+def test_one_worker_has_a_place_too(node: Node) -> None:
+    node.agent.start(part_of("one.1", 1.0, until=1))
+    node.hear("one.1", Epoch)
+    node.agent.stop("one.1")
+    node.hear("one.1")
+    assert node.printed("one.1", line=1)[1:] == ["0", "0", "1", "1", "0", "127.0.0.1", "True"]
+
+
+@pytest.mark.parametrize("kind", ["copies", "several"])
+def test_workers_that_exchange_no_gradients_are_found_in_their_first_epoch(
+    node: Node, kind: str
+) -> None:
+    node.agent.start(part_of(f"{kind}.1", 2.0, until=9, kind=kind))
+    told = node.hear(f"{kind}.1")
+    assert Epoch not in map(type, told), "what they have learned is no result"
+    end = cause([body for body in told if isinstance(body, Failure | Lost | Done)])
+    assert isinstance(end, Failure)
+    assert end.unsynced
+    assert "in epoch 1 its 2 workers took 1 steps of the optimizer" in end.error
+
+
+def test_workers_of_a_script_that_is_trusted_are_not_compared(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = dataclasses.replace(training(node.folder), compared=False)
+    monkeypatch.setattr(node.agent, "_training", trusted)
+    node.agent.start(part_of("tr.1", 2.0, until=1, kind="copies"))
+    assert [each["in_sync"] for each in reports(node.hear("tr.1", Epoch))] == [None]
+    node.agent.stop("tr.1")
+    node.hear("tr.1")
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "holds the GIL"])
+def test_a_worker_that_hangs_says_where_before_it_ends(
+    node: Node, trouble: str, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    name = f"{trouble[:4]}-stuck.1"
+    node.agent.start(part_of(name, 2.0, until=9, trouble=trouble, rank=1))
+    node.hear(name, Epoch)
+    eventually(lambda: f"epoch 2 {trouble}" in node.log(name, 1))
+    eventually(lambda: "epoch 2 None" in node.log(name, 0))
+    node.agent.stop(name, stacks=True)
+    assert "Lost" not in kinds(node.hear(name))
+    stuck, waiting = node.log(name, 1), node.log(name, 0)
+    for log in (stuck, waiting):
+        assert "nothing was reported for too long" in log
+        assert 'train.py", line' in log
+    line = next(n for n, text in enumerate(TRAIN.split("\n"), start=1) if STUCK[trouble] in text)
+    assert f'train.py", line {line} in train' in stuck
 
 
 def test_a_rank_that_waits_for_a_lost_one_does_not_hang_the_session(

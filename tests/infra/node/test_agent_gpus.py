@@ -112,6 +112,20 @@ def test_a_mistake_of_the_script_is_its_own_with_neighbours_too(agent: Agent) ->
     assert agent.hello()["mps"] == ""
 
 
+@pytest.mark.parametrize(
+    ("has_gpus", "count", "lack"),
+    [(True, 2, ""), (True, 4, "2 of its 4 GPUs"), (False, 4, "")],
+)
+def test_a_node_that_lacks_gpus_of_its_type_says_so(
+    agent: Agent, tmp_path: Path, *, has_gpus: bool, count: int, lack: str
+) -> None:
+    agent.close()
+    training = Training("train.py:train", "loss", "min", 4, str(tmp_path), 0, has_gpus=has_gpus)
+    made = Agent("127.0.0.1", count, training, tmp_path / "others", spares=False)
+    assert made.hello()["lack"] == lack
+    made.close()
+
+
 def test_what_the_cloud_takes_back_is_news_of_no_session(agent: Agent) -> None:
     agent.note_interruption(1_900_000_000.0)
     (message,) = agent.messages(0, 0, 5.0)

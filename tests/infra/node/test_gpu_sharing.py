@@ -37,13 +37,13 @@ def two(programs: Path) -> Iterator[NodeGpus]:
 
 def test_a_worker_alone_sees_its_gpu_and_starts_no_mps(two: NodeGpus) -> None:
     assert two.are_real
-    assert two.environment(1, 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
+    assert two.environment((1,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
     assert two.check() == []
     assert not two.is_faulted(1)
 
 
 def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:
-    packed = two.environment(1, 0.5)
+    packed = two.environment((1,), 0.5)
     assert packed["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
     assert packed["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
     assert two.notice == ""
@@ -55,7 +55,7 @@ def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:
 def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> None:
     node = NodeGpus(2)
     assert node.notice == ""
-    assert node.environment(0, 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
+    assert node.environment((0,), 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
     assert "time-slicing" in node.notice
     node.close()
 
@@ -63,7 +63,7 @@ def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> Non
 def test_on_a_machine_with_fewer_gpus_they_are_numbers_only(programs: Path) -> None:
     node = NodeGpus(4)
     assert not node.are_real
-    assert node.environment(3, 0.5) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert node.environment((3,), 0.5) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_only_the_gpus_that_were_found_at_boot_are_used(
@@ -71,4 +71,4 @@ def test_only_the_gpus_that_were_found_at_boot_are_used(
 ) -> None:
     monkeypatch.setenv("CLOUDTUNE_GPUS", "GPU-bbbb")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray has it in an actor without GPUs
-    assert NodeGpus(1).environment(0, 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
+    assert NodeGpus(1).environment((0,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}

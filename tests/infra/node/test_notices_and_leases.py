@@ -12,7 +12,7 @@ import pytest
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.node.boot import Join, metadata, ray_environment, user_data
+from cloudtune.infra.node.boot import Join, metadata, node_environment, user_data
 from cloudtune.infra.node.lease import (
     COMMAND_VARIABLE,
     END_VARIABLE,
@@ -22,6 +22,7 @@ from cloudtune.infra.node.lease import (
     first_minutes,
     lease_environment,
 )
+from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ SOON = 0.05
 @pytest.fixture
 def control(emulator: Emulator) -> EmulatorControl:
     """The emulator, seen from its control side."""
-    return EmulatorControl(emulator.endpoint)
+    return EmulatorControl(emulator.access)
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def node(
             **({"InstanceMarketOptions": options} if options else {}),  # type: ignore[arg-type]
         )["Instances"]
         rented.append(instance["InstanceId"])
-        address = f"{emulator.endpoint}/_imds/{rented[-1]}"
+        address = emulator.access.metadata(rented[-1])
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
         return rented[-1]
 
@@ -119,7 +120,7 @@ def test_metadata_have_an_address_of_ours_where_boto3_s_is_needed(
     instance = node("on-demand")
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("CLOUDTUNE_METADATA", f"{emulator.endpoint}/_imds/{instance}")
+    monkeypatch.setenv("CLOUDTUNE_METADATA", emulator.access.metadata(instance))
     assert metadata("instance-id") == instance
 
 
@@ -177,16 +178,19 @@ def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
 def test_the_first_lease_is_short_and_the_node_knows_its_hard_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script = user_data(Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5), first_minutes(7200.0))
+    join = Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5)
+    script = user_data(join, first_minutes(7200.0), "secret")
     assert f"shutdown -P +{FIRST_MINUTES}\n" in script
     assert script.endswith("--until 1900000000\n")
+    assert "export RAY_AUTH_TOKEN=secret\nexec " in script, "no argument, which others may list"
     assert first_minutes(61.0) == 2
 
     command = tmp_path / "shutdown"
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    environment = ray_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1")
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    environment = node_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1", "10.0.0.2")
     monkeypatch.setenv("PATH", "/somewhere/else")  # a process that was given another PATH
     monkeypatch.setenv(END_VARIABLE, environment[END_VARIABLE])
     monkeypatch.setenv(COMMAND_VARIABLE, environment[COMMAND_VARIABLE])

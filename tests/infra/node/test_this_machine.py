@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 A10G = "GPU-{0}, NVIDIA A10G, 24000\n"
+METADATA = "http://127.0.0.1:5/_imds/i-1/key"
 
 
 @pytest.fixture(autouse=True)
@@ -123,19 +124,19 @@ def test_its_trials_have_the_user_s_own_environment(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BASH_ENV", "/etc/profile")
     monkeypatch.setenv("no_proxy", "intranet")
     monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
-    given = environment(Path("/f/i-1"), "http://127.0.0.1:5", "i-1")
+    given = environment(Path("/f/i-1"), METADATA)
     assert given["HOME"] == os.environ["HOME"]
     assert given["HF_HOME"] == "/data/hf"
     assert given["AWS_SECRET_ACCESS_KEY"] == "mine"
     assert "AWS_EC2_METADATA_SERVICE_ENDPOINT" not in given
-    assert given["CLOUDTUNE_METADATA"] == "http://127.0.0.1:5/_imds/i-1"
+    assert given["CLOUDTUNE_METADATA"] == METADATA
     assert given["no_proxy"] == "intranet,127.0.0.1,localhost"
     assert not {"RAY_ADDRESS", "BASH_ENV"} & set(given)
 
 
 def test_its_shutdown_is_never_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/sbin:/usr/sbin")
-    given = environment(Path("/f/i-1"), "http://127.0.0.1:5", "i-1")
+    given = environment(Path("/f/i-1"), METADATA)
     assert given["PATH"].startswith("/f/i-1/bin:")
 
 
@@ -148,6 +149,6 @@ def test_what_the_emulator_itself_must_not_have_comes_back(
     assert "AWS_PROFILE" not in past
     for name, value in past.items():
         monkeypatch.setenv(name, value)
-    given = environment(Path("/f"), "http://127.0.0.1:5", "i-1")
+    given = environment(Path("/f"), METADATA)
     assert given["AWS_PROFILE"] == "work"
     assert not [name for name in given if "KEPT" in name]

@@ -15,6 +15,10 @@ MODULES = {
     "safe": ("import torch\nSCALE = torch.ones(3).sum()", ""),
     "raises": ("raise KeyError('data')", "its import raised KeyError"),
     "leaves": ("raise SystemExit(3)", "its import raised SystemExit"),
+    "asks": (
+        "import os\nRANK, HOME = os.environ.get('RANK'), os.environ.get('HOME')",
+        "its import reads RANK, which each worker has its own of",
+    ),
     "threads": (
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
         "its import starts threads",

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.errors import UsageError
-from cloudtune.plan import Charges, Limits, Plan, Rentable, Stage
-from cloudtune.planners.base import InfeasibleError, Live, Objective, PlanRequest
+from cloudtune.plan import Charges, Limits, Objective, Plan, Rentable, Stage
+from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner

@@ -1,0 +1,110 @@
+"""Trials that report nothing any more: found in time, and ended, so that the run goes on.
+
+Nobody can tell a script that hangs from one that is slow, but by how long it takes: a trial is
+ended when it has told nothing for `factor` times as long as its epoch is expected to take, and not
+before `least` seconds. What is expected is the profile's, corrected by what the run has seen; where
+neither knows the script, nothing is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.commands import Command, ExtendTrial, SetTimer, StartTrial
+from cloudtune.events import EpochDone, RunResumed, TimerFired, TrialStarted
+from cloudtune.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.events import Event
+    from cloudtune.policy.base import TrialRules
+    from cloudtune.policy.sessions import SessionKeeper
+    from cloudtune.policy.state import RunState
+    from cloudtune.progress import TrialProgress
+
+TIMER = "stall"
+
+
+class StallWatch:
+    """Knows since when each session has told nothing; wakes the policy when that is too long."""
+
+    def __init__(self, state: RunState, rules: TrialRules) -> None:
+        self._state = state
+        self._rules = rules
+        self._since: dict[str, float] = {}  # by session
+        self._due = math.inf  # what the timer is set to
+        self._seen: set[str] = set()  # instance types on which this run has seen an epoch
+
+    def follow(self, event: Event, commands: Iterable[Command]) -> list[Command]:
+        """Take note of what was told and asked for; returns what sets the timer, if it must."""
+        if math.isinf(self._rules.stall_factor):
+            return []
+        fresh = [c.session for c in commands if isinstance(c, StartTrial | ExtendTrial)]
+        if isinstance(event, EpochDone | TrialStarted):
+            self._note(event.session, event.at)
+            fresh.append(event.session)
+        elif isinstance(event, RunResumed):  # what was told meanwhile was told to nobody
+            self._since = dict.fromkeys(self._since, event.at)
+        elif isinstance(event, TimerFired) and event.name == TIMER:
+            self._due = math.inf
+        self._since.update(dict.fromkeys(fresh, event.at))
+        if math.isinf(self._due):
+            return self._timer(self._state.live.values())
+        told = map(self._state.current, fresh)
+        return self._timer(trial for trial in told if trial is not None)
+
+    def end(self, sessions: SessionKeeper) -> list[Command]:
+        """Return what ends the trials that have told nothing for too long."""
+        now, commands = self._state.now, []
+        for trial in list(self._state.live.values()):
+            if self._due_at(trial) <= now:
+                silent = format_seconds(now - self._since[trial.session])
+                expected = format_seconds(self._expected(trial))
+                trial.error = (
+                    f"stalled: it reported nothing for {silent}, where {expected} were expected; "
+                    "its logs say where its workers were (trial.stall: how long one may take)"
+                )
+                commands.append(sessions.stop(trial, "failed", stacks=True))
+        return commands
+
+    def _note(self, session: str, at: float) -> None:
+        trial = self._state.current(session)
+        if trial is not None:
+            self._since[session] = at
+            if trial.epoch > 0 and trial.offer is not None:
+                self._seen.add(trial.offer.instance_type.name)
+
+    def _timer(self, trials: Iterable[TrialProgress]) -> list[Command]:
+        """Return what has the policy look at the first of these trials in time."""
+        first = min(map(self._due_at, trials), default=math.inf)
+        if first >= self._due or self._state.ended:
+            return []
+        self._due = first
+        return [SetTimer(TIMER, first)]
+
+    def _due_at(self, trial: TrialProgress) -> float:
+        """Return when a trial has told nothing for too long; inf: never, as it isn't to."""
+        since = self._since.get(trial.session)
+        if since is None or trial.status not in {"starting", "training"}:
+            return math.inf
+        rules = self._rules
+        return since + max(rules.stall_least, rules.stall_factor * self._expected(trial))
+
+    def _expected(self, trial: TrialProgress) -> float:
+        """Return the seconds in which a trial should report: inf where nothing says how many."""
+        state, offer, width = self._state, trial.offer, trial.width
+        assert offer is not None
+        profile = state.profiled(offer).profile
+        known = profile.script_hash or offer.instance_type.name in self._seen
+        if not known or width not in profile.epoch:
+            return math.inf
+        measured = profile.epoch[width]
+        # A trial of which nothing is known yet may be as slow as any that was measured.
+        spread = 1 + 2 * profile.error
+        if not trial.epoch_seconds and measured.mean:
+            spread *= measured.high / measured.mean
+        setting_up = max(profile.start.high, profile.resize.high)
+        epoch = state.epoch_seconds(trial.id, offer, width) * spread
+        return epoch + setting_up * (trial.status == "starting")

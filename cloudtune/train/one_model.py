@@ -1,0 +1,171 @@
+"""Whether the workers of a trial train one model: what each has done in an epoch, compared.
+
+A script may do without `prepare_model`: with DistributedDataParallel of its own, with accelerate or
+Lightning. So what is looked at is what all of them have in common: the steps that torch's
+optimizers take, the parameters that they change, and how often the process groups of
+torch.distributed exchanged anything. Workers that exchange less often than they step train models
+of their own, or the same one over and over.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import json
+import weakref
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.errors import UsageError
+from cloudtune.train.torch_state import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+    from torch._C._distributed_c10d import Store
+
+_SHARDING: Final = frozenset(
+    {"FullyShardedDataParallel", "ZeroRedundancyOptimizer", "DeepSpeedEngine", "DTensor"}
+)
+"""Classes whose parameters differ between the workers of one model, as each has a part of it."""
+_PATIENCE: Final = dt.timedelta(minutes=30)
+"""How long a report of rank 0 waits for those of the others, as torch's own collectives do."""
+
+
+class NotOneModelError(UsageError):
+    """The workers of a trial train several models, or one several times."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one worker has done in an epoch.
+
+    `steps` is the most that one of its optimizers took, `exchanges` how many collectives its
+    process groups took part in. `model` is a digest of its parameters, empty where none are known;
+    `sharded` says that it has a part of them only.
+    """
+
+    steps: int
+    exchanges: int
+    model: str
+    sharded: bool = False
+
+
+def flaw(told: Sequence[Work]) -> str:
+    """Return why these workers of a trial don't train one model; empty where nothing says so."""
+    steps, exchanges = max(each.steps for each in told), min(each.exchanges for each in told)
+    count = len(told)
+    if steps > exchanges:
+        return (
+            f"its {count} workers took {steps} steps of the optimizer, and exchanged gradients "
+            f"{'never' if exchanges == 0 else f'{exchanges} times at most'}"
+        )
+    if any(each.sharded for each in told) or len({each.model for each in told}) == 1:
+        return ""
+    return f"the parameters of its {count} workers differ"
+
+
+class Ranks:
+    """The workers of a trial, as one of them knows of the others: through a store of torch's.
+
+    Not through collectives: those are the script's, and one of ours between them would meet one of
+    the script's on another rank.
+    """
+
+    def __init__(self, store: Store, rank: int, world_size: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
+        self._steps = weakref.WeakKeyDictionary()
+        self._exchanged = 0
+        self._shards: bool | None = None
+        self._hook: Any = None
+
+    def watch(self) -> None:
+        """Begin to count this worker's steps and exchanges."""
+        from torch.optim import optimizer  # noqa: PLC0415
+
+        self._hook = optimizer.register_optimizer_step_post_hook(self._note_step)
+        self._exchanged = _exchanges()
+
+    def close(self) -> None:
+        """Count no longer."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _note_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+
+    def compare(self, epoch: int, models: Sequence[torch.nn.Module]) -> bool | None:
+        """Tell rank 0 of an epoch of this rank; there, return whether they train one model.
+
+        `models` are those that are known to be trained; else the optimizers' are taken. Returns
+        None where nothing is known of any, and on the other ranks, which don't wait.
+
+        Raises:
+            NotOneModelError: on rank 0: they don't.
+            UsageError: on rank 0: another hasn't reported.
+        """
+        mine = self._work(models)
+        if self._rank > 0:
+            self._store.set(f"{epoch}/{self._rank}", json.dumps(asdict(mine)))
+            return None
+        told = [mine, *(self._hear(epoch, rank) for rank in range(1, self._world_size))]
+        why = flaw(told)
+        if why:
+            raise NotOneModelError(f"in epoch {epoch} {why}")
+        return True if mine.model else None
+
+    def _hear(self, epoch: int, rank: int) -> Work:
+        key = f"{epoch}/{rank}"
+        try:
+            self._store.wait([key], _PATIENCE)
+        except RuntimeError as error:
+            raise UsageError(
+                f"rank {rank} has not reported epoch {epoch}, {_PATIENCE} after rank 0 did; call "
+                f"cloudtune.report() on every rank ({error})"
+            ) from None
+        found = json.loads(self._store.get(key))
+        self._store.delete_key(key)
+        return Work(**found)
+
+    def _work(self, models: Sequence[torch.nn.Module]) -> Work:
+        before, self._exchanged = self._exchanged, _exchanges()
+        steps = max(self._steps.values(), default=0)
+        parameters = [each for model in models for each in model.parameters()]
+        if not models:
+            groups = (group for each in list(self._steps) for group in each.param_groups)
+            parameters = [each for group in groups for each in group["params"]]
+        for optimizer in self._steps:
+            self._steps[optimizer] = 0
+        if self._shards is None:
+            self._shards = _is_sharded(parameters)
+        model = digest(parameters) if parameters and not self._shards else ""
+        return Work(steps, max(0, self._exchanged - before), model, self._shards)
+
+
+def _is_sharded(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether the script shards its model over the workers, by any of the usual ways."""
+    if any(type(each).__name__ in _SHARDING for each in parameters):
+        return True
+    return any(type(each).__name__ in _SHARDING for each in gc.get_objects())
+
+
+def _exchanges() -> int:
+    """Return how many collectives this process has taken part in, in all its process groups."""
+    import torch.distributed  # noqa: PLC0415
+
+    if not torch.distributed.is_initialized():
+        return 0
+    groups = torch.distributed.distributed_c10d._world.pg_map  # noqa: SLF001  it has no other name
+    found = 0
+    for group in groups:
+        counting: Any = group
+        try:
+            found += counting._get_sequence_number_for_group()  # noqa: SLF001
+        except RuntimeError:  # a backend that doesn't count
+            continue
+    return found

@@ -1,0 +1,152 @@
+"""Where checkpoints are kept, a local folder or S3: how it is reached, and what if it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from cloudtune.errors import CloudtuneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+WAITS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds until a storage that failed is asked again, and again."""
+_DENIED = ("ACCESS_DENIED", "AccessDenied", "Forbidden")
+
+
+class CheckpointError(CloudtuneError):
+    """A checkpoint is missing or isn't what was saved; the message names the file."""
+
+
+class StorageError(CheckpointError):
+    """The storage can't be written or read, though it was asked several times.
+
+    `denied` says that it doesn't let this machine in.
+    """
+
+    def __init__(self, message: str, *, denied: bool = False) -> None:
+        super().__init__(message)
+        self.denied = denied
+
+
+class Patience:
+    """Asks a storage that fails again, after each of `waits` (seconds).
+
+    One that failed to the last is asked once each time, until it works again: what trains there
+    isn't held up for ever.
+    """
+
+    def __init__(self, uri: str, waits: tuple[float, ...] = WAITS) -> None:
+        self._uri = uri
+        self._waits = self._all_waits = waits
+
+    def insist(self, work: Callable[[], T]) -> T:
+        """Do something with the storage, again where it fails.
+
+        Raises:
+            StorageError: it failed each time.
+        """
+        waits = self._waits
+        for wait in (*waits, None):
+            try:
+                done = work()
+            except OSError as error:
+                if wait is None:
+                    self._waits = ()
+                    raise StorageError(
+                        f"storage {self._uri}: {error}", denied=_is_denied(error)
+                    ) from error
+                tell(f"{error}; asked again in {wait:g} s")
+                time.sleep(wait)
+            else:
+                self._waits = self._all_waits
+                return done
+        raise AssertionError("the last try returns or raises")
+
+
+def try_storage(uri: str) -> None:
+    """Write a small file under `uri`, read it back and delete it.
+
+    Raises:
+        StorageError: one of these failed.
+    """
+    text = b"may be deleted: cloudtune tried whether the storage works\n"
+    try:
+        fs, root = filesystem(uri)
+        if is_local(fs):  # S3 has no folders
+            fs.create_dir(root, recursive=True)
+        path = f"{root}/.cloudtune-{uuid.uuid4().hex[:12]}"
+        with fs.open_output_stream(path) as out:
+            out.write(text)
+        with fs.open_input_stream(path) as reader:
+            found = reader.read()
+        fs.delete_file(path)
+    except (OSError, ValueError) as error:  # pyarrow's own are either
+        raise StorageError(f"can't be used: {error}", denied=_is_denied(error)) from None
+    if found != text:
+        raise StorageError("gives back something else than was written")
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """Give pyarrow's file system for `uri`, and the path within it."""
+    from pyarrow import fs  # noqa: PLC0415  # a user's script imports this file; pyarrow is heavy
+
+    parts = urlsplit(uri)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if "://" not in uri:
+        return fs.LocalFileSystem(), os.fspath(Path(uri).absolute())
+    if parts.scheme == "s3" and endpoint:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+        s3 = fs.S3FileSystem(endpoint_override=endpoint, region=region)
+        return s3, f"{parts.netloc}{parts.path}".rstrip("/")
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return filesystem, path.rstrip("/")
+
+
+def is_local(filesystem: Any) -> bool:
+    """Whether a file system is a folder of this machine."""
+    return bool(filesystem.type_name == "local")
+
+
+def entries(filesystem: Any, folder: str) -> list[Any]:
+    """Give what is in a folder; nothing if there is none."""
+    from pyarrow import fs  # noqa: PLC0415
+
+    return list(filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+
+
+def delete(filesystem: Any, info: Any) -> None:
+    """Delete a file or a folder."""
+    if info.is_file:
+        filesystem.delete_file(info.path)
+    else:
+        filesystem.delete_dir(info.path)
+
+
+def _is_denied(error: Exception) -> bool:
+    return isinstance(error, PermissionError) or any(word in str(error) for word in _DENIED)
+
+
+@contextlib.contextmanager
+def best_effort() -> Iterator[None]:
+    """Let what only tidies up fail: a trial is no worse for it."""
+    try:
+        yield
+    except OSError as error:
+        tell(f"an old checkpoint could not be deleted: {error}")
+
+
+def tell(text: str) -> None:
+    """Say in the log of whoever trains that the storage is in trouble."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"storage: {text}\n")

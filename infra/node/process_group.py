@@ -1,0 +1,133 @@
+"""How the workers of a trial find each other: torch.distributed's environment and its group.
+
+A worker has the whole environment that torchrun and Ray Train give, before anything of the user's
+is imported: accelerate, Lightning and transformers read from it how many workers there are.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from cloudtune.infra.node.messages import WorkerSlot
+
+VARIABLES: Final = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NODE_RANK",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+    }
+)
+"""What a script may read of its place among the workers."""
+_JOIN = dt.timedelta(seconds=120)
+
+
+def environment(slot: WorkerSlot, here: int, rendezvous: str) -> dict[str, str]:
+    """Return a worker's part of torch.distributed's environment; `here` workers are on its node.
+
+    They meet at `rendezvous`, "host:port"; one alone gets a port that is free for its own use.
+    """
+    host, _, port = (rendezvous or f"127.0.0.1:{_free_port()}").rpartition(":")
+    return {
+        "RANK": str(slot.rank),
+        "LOCAL_RANK": str(slot.local_rank),
+        "WORLD_SIZE": str(slot.world_size),
+        "LOCAL_WORLD_SIZE": str(here),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "NODE_RANK": str(slot.node_rank),
+        "GROUP_RANK": str(slot.node_rank),
+        "GROUP_WORLD_SIZE": str(slot.nodes),
+    }
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def meet(slot: WorkerSlot, rendezvous: str, listener: int | None, device: str) -> Store:
+    """Join the other workers, at a socket that has been listening since before there were any.
+
+    Returns the store through which they may tell each other more.
+    """
+    import torch  # noqa: PLC0415
+
+    host, _, port = rendezvous.rpartition(":")
+    store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        host,
+        int(port),
+        slot.world_size,
+        is_master=listener is not None,
+        timeout=_JOIN,
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )
+    cuda = device.startswith("cuda")
+    torch.distributed.init_process_group(
+        "nccl" if cuda else "gloo",
+        store=store,
+        rank=slot.rank,
+        world_size=slot.world_size,
+        device_id=torch.device(device) if cuda else None,
+    )
+    _welcome_second_calls()
+    return torch.distributed.PrefixStore("cloudtune", store)  # type: ignore[attr-defined]
+
+
+def _welcome_second_calls() -> None:
+    """Let a script that makes torch's process group itself have the one that is there.
+
+    Written for torchrun, it calls `init_process_group` where it sees a RANK; torch would refuse.
+    """
+    import torch.distributed  # noqa: PLC0415
+
+    first = torch.distributed.init_process_group
+
+    def init_process_group(*given: Any, **named: Any) -> None:
+        if not torch.distributed.is_initialized():
+            first(*given, **named)
+
+    torch.distributed.init_process_group = init_process_group
+    torch.distributed.distributed_c10d.init_process_group = init_process_group
+
+
+class Watched(os._Environ[str]):  # noqa: SLF001  what os.environ is
+    """The environment of this process while it notes which of `VARIABLES` are asked for."""
+
+    asked: set[str]
+
+    def __getitem__(self, key: str) -> str:
+        if key in VARIABLES:
+            self.asked.add(key)
+        return super().__getitem__(key)
+
+
+class Watch:
+    """Notes which of `VARIABLES` anybody in this process reads, while it is entered."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def __enter__(self) -> Watch:
+        watched: Any = os.environ
+        self._kind = type(watched)
+        watched.asked, watched.__class__ = self.asked, Watched
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        watched: Any = os.environ
+        watched.__class__ = self._kind
+        del watched.asked

@@ -1,0 +1,81 @@
+"""Who may speak to a run's Ray, and where it listens.
+
+Ray runs what it is told by anybody whom it lets in, so each run has a random token, without which
+no process of its cluster answers. What runs on one machine alone listens on its loopback only.
+
+`python -m` is `ray start`, with two differences that it has no option for: a node at the loopback
+address stays there (`ray start` puts the machine's other address in its place), and Ray's client
+server, which nobody here uses, isn't started.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "cloudtune.infra.node.ray_access", "start")
+TOKEN_FILE = "ray-token"  # noqa: S105  its name
+TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  its name
+_LOOPBACK = "127.0.0.1"
+# Ray reads it where a machine asks for its own address: with 0 the answer is the loopback.
+_ELSEWHERE_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
+def token_of(folder: Path) -> str:
+    """Return the token of the run in a folder, made when it is first asked for."""
+    path = folder / TOKEN_FILE
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        pass
+    return path.read_text(encoding="utf-8")
+
+
+def ray_environment(address: str, token: str) -> dict[str, str]:
+    """Return what every process of a run's cluster is told, at that address of its machine."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        TOKEN_VARIABLE: token,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_enable_metrics_collection": "0",  # a server on every node that nobody reads
+        _ELSEWHERE_VARIABLE: str(int(address != _LOOPBACK)),
+    }
+
+
+def join_as_driver(address: str, token: str) -> None:
+    """Have this process speak to the cluster whose head is at that address; before `ray.init`."""
+    os.environ.update(ray_environment(address, token))
+    from ray._private import ray_constants  # noqa: PLC0415  after the environment
+    from ray._raylet import (  # type: ignore[attr-defined]  # noqa: PLC0415
+        AuthenticationTokenLoader,
+        Config,
+    )
+
+    # Ray has read them already if it was imported before, for another run perhaps.
+    ray_constants.ENABLE_RAY_CLUSTER = address != _LOOPBACK
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def start() -> None:
+    """Be `ray start`."""
+    from ray._private import ray_constants, services  # noqa: PLC0415  in this process only
+    from ray.scripts import scripts  # noqa: PLC0415
+
+    # What can't import gRPC starts no client server.
+    scripts.get_ray_client_dependency_error = lambda: ImportError("nobody is to use it")
+    if not ray_constants.ENABLE_RAY_CLUSTER:
+        services.get_node_ip_address = lambda *_: _LOOPBACK
+        ray_constants.ENABLE_RAY_CLUSTER = True  # or it would take this for a Mac, and not join
+    scripts.main()
+
+
+if __name__ == "__main__":
+    start()

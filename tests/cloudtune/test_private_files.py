@@ -1,0 +1,100 @@
+"""State is its user's alone, whatever the umask, and in a home of an earlier version too."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.jobs import home
+from cloudtune.private_files import UMASK_VARIABLE, be_as_our_user, close, for_others
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user whose files everybody may write."""
+    monkeypatch.setenv(UMASK_VARIABLE, "")  # so that it is as before afterwards
+    monkeypatch.delenv(UMASK_VARIABLE)
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home as an earlier version has left it: open."""
+    folder = tmp_path / "home"
+    (folder / "runs" / "r1").mkdir(parents=True)
+    (folder / "runs" / "r1" / "ledger.jsonl").write_text("{}")
+    (folder / "runs" / "r1" / "job.sh").touch(0o755)
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(folder))
+    return folder
+
+
+def test_a_home_that_is_open_is_closed(kept: Path) -> None:
+    home.close()
+    run = kept / "runs" / "r1"
+    assert {mode(each) for each in (kept, kept / "runs", run)} == {0o700}
+    assert mode(run / "ledger.jsonl") == 0o600
+    assert mode(run / "job.sh") == 0o700, "what its user may do stays"
+
+
+def test_what_is_kept_from_now_on_is_for_its_user_alone(kept: Path) -> None:
+    home.close()
+    run = home.new_run("small")
+    (run / "head.log").write_text("")
+    assert (mode(run), mode(run / "head.log")) == (0o700, 0o600)
+    assert mode(kept / "storage") == 0o700
+
+
+def test_what_a_user_asks_for_has_the_users_own_umask(kept: Path, tmp_path: Path) -> None:
+    os.umask(0o027)
+    home.close()
+    with for_others():
+        (tmp_path / "plan.json").write_text("")
+    (tmp_path / "ours").write_text("")
+    assert mode(tmp_path / "plan.json") == 0o640
+    assert mode(tmp_path / "ours") == 0o600
+    be_as_our_user()  # as a training script's process does
+    (tmp_path / "theirs").write_text("")
+    assert mode(tmp_path / "theirs") == 0o640
+    assert mode(kept) == 0o700
+
+
+def test_a_home_within_something_else_leaves_that_as_it_is(kept: Path) -> None:
+    """CLOUDTUNE_HOME may be somebody's whole home, or /tmp."""
+    (kept / "public_html").mkdir(0o755)
+    home.close()
+    assert mode(kept) == 0o777
+    assert mode(kept / "public_html") == 0o755
+    assert mode(kept / "runs") == 0o700
+    assert mode(kept / "runs" / "r1" / "ledger.jsonl") == 0o600
+
+
+def test_what_links_lead_to_is_left(kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "model.pt").touch()
+    (kept / "storage").symlink_to(tmp_path / "shared")
+    (kept / "runs" / "data").symlink_to(tmp_path / "shared" / "model.pt")
+    home.close()
+    assert mode(tmp_path / "shared") == 0o777
+    assert mode(tmp_path / "shared" / "model.pt") == 0o666
+
+
+def test_where_there_is_no_home_none_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "none"))
+    home.close()
+    close(tmp_path / "none")
+    assert not (tmp_path / "none").exists()

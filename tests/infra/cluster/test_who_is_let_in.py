@@ -1,0 +1,241 @@
+"""A run's Ray lets in nobody without the run's token, and is heard on the loopback only.
+
+One head with a node and a driver, all as in a run on the emulated cloud, but for the instance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.node.boot import Join, node_environment, ray_command
+from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
+from cloudtune.infra.processes import ProcessGroup, is_running
+from tests.guard import watched
+from tests.strangers import answers, as_another_user, other_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.infra.emulator.service import Emulator
+
+LOOPBACK = "127.0.0.1"
+
+DRIVER = """
+import sys
+from cloudtune.infra.node.ray_access import join_as_driver
+address, token = sys.argv[1:]
+join_as_driver("127.0.0.1", token)
+import ray
+ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+print(ray.get(ray.remote(num_cpus=0, num_gpus=1)(lambda: "it works").remote()), flush=True)
+sys.stdin.read()
+"""
+
+STRANGER = """
+import os, sys
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+os.environ |= {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+if sys.argv[2] == "without":
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+import ray
+try:
+    ray.init(address=sys.argv[1], configure_logging=False)
+    print("let in")
+except ConnectionError as error:
+    print("refused")
+"""
+
+# One call of each of Ray's services, to each port that listens; what they answer to.
+CALLS = """
+import sys, grpc
+calls = ["NodeInfoGcsService/GetAllNodeInfo", "InternalKVGcsService/InternalKVKeys",
+         "NodeManagerService/GetNodeStats", "ObjectManagerService/Pull",
+         "CoreWorkerService/GetCoreWorkerStats", "ReporterService/ReportOCMetrics"]
+token, *ports = sys.argv[1:]
+for port in ports:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for call in calls:
+            given = [("authorization", "Bearer " + token)] if token else []
+            try:
+                channel.unary_unary("/ray.rpc." + call)(b"", timeout=20, metadata=given)
+                code = "OK"
+            except grpc.RpcError as error:
+                code = error.code().name
+            if code == "UNAVAILABLE":  # it doesn't speak gRPC
+                break
+            if code != "UNIMPLEMENTED":
+                print(call, code)
+"""
+
+
+@dataclass
+class Cluster:
+    """A head, and a node and a driver that have joined it."""
+
+    head: RayHead
+    sessions: set[int]
+
+    def processes(self) -> Iterator[psutil.Process]:
+        """Yield all of its processes, each only as long as it lives."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(process.pid) in self.sessions and is_running(process):
+                    yield process
+
+    def listening(self) -> dict[int, str]:
+        """Return the ports at which they listen, each with its address."""
+        found = {}
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for each in process.net_connections("inet"):
+                    if each.status == psutil.CONN_LISTEN:
+                        found[each.laddr.port] = each.laddr.ip.removeprefix("::ffff:")
+        return found
+
+    def commands(self) -> list[str]:
+        """Return their command lines."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(" ".join(process.cmdline()))
+        return found
+
+
+@pytest.fixture(scope="module")
+def nothing_left() -> Iterator[None]:
+    """Ray starts workers whenever it likes; the cluster leaves none."""
+    yield from watched()
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    nothing_left: None, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("run")
+    rental = Rental("r1", endpoint_of(emulator.access), {}, 3600.0, time.time() + 3600.0, {}, {})
+    with contextlib.ExitStack() as stack:
+        head = RayHead(folder, rental)
+        stack.callback(head.stop)
+        head.start()
+        node = start_node(head, stack)
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, head.address, head.token],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        stack.enter_context(driver)
+        stack.callback(driver.kill)
+        assert driver.stdout is not None
+        assert "it works\n" in driver.stdout, (folder / "node.log").read_text()
+        yield Cluster(head, {head_pid(head), node.pid, driver.pid})
+
+
+def start_node(head: RayHead, stack: contextlib.ExitStack) -> ProcessGroup:
+    """Start a node as an instance does at boot."""
+    join = Join(head.address, "i000", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        temp = stack.enter_context(tempfile.TemporaryDirectory(prefix="ct-"))
+        patch.setenv("TMPDIR", temp)
+        patch.setenv(TOKEN_VARIABLE, head.token)
+        environment = node_environment(join, "i-1", LOOPBACK)
+        command = ray_command(join, "i-1", LOOPBACK)
+        log = head.folder / "node.log"
+        node = ProcessGroup.start(command, log=log, environment=environment)
+    stack.callback(node.stop)
+    return node
+
+
+def head_pid(head: RayHead) -> int:
+    recorded = ProcessGroup.recorded(head.folder / "head.json")
+    assert recorded is not None
+    return recorded[0].pid
+
+
+def called(token: str, ports: dict[int, str]) -> set[str]:
+    """Return what Ray's services answer, each with its call; for who has the token, or none."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS, token, *map(str, ports)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return set(done.stdout.splitlines())
+
+
+def test_all_of_it_listens_on_the_loopback_only(cluster: Cluster) -> None:
+    found = cluster.listening()
+    assert len(found) >= 10, "a GCS, and on head and node a raylet and its agents; the driver"
+    assert set(found.values()) == {LOOPBACK}
+
+
+def test_nobody_reaches_it_by_another_address(cluster: Cluster) -> None:
+    ports = cluster.listening()
+    assert answers(LOOPBACK, next(iter(ports)))
+    for address in other_addresses():
+        assert [port for port in ports if answers(address, port)] == []
+
+
+def test_no_service_answers_without_the_token(cluster: Cluster) -> None:
+    ports = cluster.listening()
+    refused = called("", ports)
+    assert {line.split()[1] for line in refused} == {"UNAUTHENTICATED"}
+    assert len(refused) == 6, "each service was found"
+    assert "NodeInfoGcsService/GetAllNodeInfo OK" in called(cluster.head.token, ports)
+
+
+@pytest.mark.parametrize("token", ["without", "another"])
+def test_a_ray_client_without_the_token_is_refused(cluster: Cluster, token: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, cluster.head.address, token],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "refused\n", done.stderr
+
+
+def test_ray_s_client_server_is_not_started(cluster: Cluster) -> None:
+    commands = cluster.commands()
+    assert any("gcs_server" in each for each in commands)
+    assert not [each for each in commands if "ray.util.client" in each]
+
+
+def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:
+    folder, temp = cluster.head.folder, cluster.head.temp
+    folder.parent.chmod(0o755)  # of pytest, who lets nobody in
+    token, sessions = folder / TOKEN_FILE, temp / "r"
+    assert token.exists()
+    assert sessions.exists()
+    readable = as_another_user(lambda: [os.access(each, os.R_OK) for each in (token, sessions)])
+    assert readable == [False, False]
+
+
+def test_a_run_has_a_token_of_its_own_that_stays(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        first = token_of(tmp_path)
+    finally:
+        os.umask(before)
+    assert token_of(tmp_path) == first
+    assert len(first) == 64
+    assert stat.S_IMODE((tmp_path / TOKEN_FILE).stat().st_mode) == 0o600
+    (tmp_path / "another").mkdir()
+    assert token_of(tmp_path / "another") != first

@@ -1,0 +1,108 @@
+"""Ledgers that somebody has changed, cut or mixed up: one clear line, whoever reads them."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.engine.ledger import FileLedger, read_entries
+from cloudtune.engine.resume import replayed
+from cloudtune.errors import CloudtuneError
+from cloudtune.jobs.job import job_of_ledger
+from cloudtune.jobs.report import cloud_records, load
+from tests.builders.live import elastic_job, report_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BAD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1e308,
+    float("nan"),
+    "x",
+    [],
+    {},
+    [1],
+    "\ud800",
+    10**30,
+    "t99.1",
+)
+MUTANTS = 150
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The lines of a run's ledger."""
+    job = elastic_job(trials=3, epochs={"min": 1, "max": 3})
+    path = tmp_path_factory.mktemp("run") / "ledger.jsonl"
+    ledger = FileLedger(path, job.to_json())
+    for entry in report_of(job).entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    return path.read_text().splitlines()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, item in value.items() if isinstance(value, dict) else ():
+        yield from places(item, (*path, key))
+
+
+def mutant(lines: list[str], chance: random.Random) -> bytes:
+    """Return a ledger with one thing wrong, in its header every other time."""
+    made, number = list(lines), chance.choice([0, chance.randrange(len(lines))])
+    kind = chance.choice(["value"] * 6 + ["missing", "line", "order", "bytes"])
+    data = json.loads(made[number])
+    *path, last = chance.choice(list(places(data)))
+    within = data
+    for key in path:
+        within = within[key]
+    if kind == "value":
+        within[last] = chance.choice(BAD)
+        made[number] = json.dumps(data)
+    elif kind == "missing":
+        del within[last]
+        made[number] = json.dumps(data)
+    elif kind == "line":
+        del made[number]
+    elif kind == "order":
+        made.insert(chance.randrange(len(made)), made.pop(number))
+    text = "".join(f"{line}\n" for line in made).encode()
+    if kind == "bytes":
+        at = chance.randrange(len(text))
+        return text[:at] + chance.randbytes(3) + text[at + chance.randrange(5) :]
+    return text
+
+
+def test_a_damaged_ledger_is_told_in_a_line_or_read(lines: list[str], tmp_path: Path) -> None:
+    path, told = tmp_path / "ledger.jsonl", list[str]()
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert load(tmp_path).policy.ended
+    for seed in range(MUTANTS):
+        path.write_bytes(mutant(lines, random.Random(seed)))
+        try:
+            load(tmp_path)
+            replayed(job_of_ledger(path).policy(), read_entries(path))
+        except CloudtuneError as error:
+            told.append(str(error))
+    assert [text for text in told if len(text.splitlines()) > 1 or "ledger" not in text] == []
+    assert MUTANTS / 2 < len(told) < MUTANTS
+
+
+def test_damaged_records_of_the_cloud_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "provider.jsonl").write_bytes(b'{"what": "asking"}\n{"wh\n\xff\n{}\n')
+    (tmp_path / "instances.json").write_bytes(b"[{")
+    assert cloud_records(tmp_path) == {
+        "autoscaler_events": [],
+        "provider_calls": [{"what": "asking"}, {}],
+        "instances": [],
+    }

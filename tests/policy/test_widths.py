@@ -1,0 +1,104 @@
+"""Widths that are of no use: several models on several GPUs, and moves that lose all."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudtune.commands import ExtendTrial, StartTrial, StopTrial
+from cloudtune.events import TrialFailed, TrialStopped
+from cloudtune.policy.base import TrialRules
+from cloudtune.trial import EndReason
+from tests.builders import begun, epoch, play, scripted, staged, starts
+from tests.builders.runs import Setting
+
+
+def unsynced(at: float, session: str) -> TrialFailed:
+    return TrialFailed(at, session, "no gradients", "", unsynced=True)
+
+
+# ---- several models ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", [None, "asha", "hyperband", "hypersched", "seer"])
+def test_a_run_whose_trials_train_copies_goes_on_with_one_gpu_each(by: str | None) -> None:
+    plain = Setting(trials=4, max_epochs=8, max_instances=1, limits=Setting().limits, by=by)
+    wide = play(plain)
+    played = play(plain.but(copies=True))
+    assert played.policy.ending is EndReason.DONE
+    assert played.furthest == wide.furthest
+    if max(wide.widths) > 1:
+        first = next(n for n, width in enumerate(played.widths) if width > 1)
+        began = played.starts[first]
+        assert set(played.widths[first + wide_at_once(played.widths, first) :]) == {1.0}
+        assert played.policy.state.why_narrow == f"{began.trial}: no gradients"
+        assert not any(trial.error for trial in played.policy.trials.values())
+
+
+def wide_at_once(widths: list[float], first: int) -> int:
+    """Return how many sessions in a row are wider than a GPU."""
+    return next((n for n, width in enumerate(widths[first:]) if width <= 1), len(widths) - first)
+
+
+def test_its_trial_goes_on_from_its_checkpoint_on_one_gpu() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 1.0), (1, 1, 4, 1, 2.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t01.1", 1, 0.1))
+    said = policy.handle(epoch(13.0, "t00.1", 1, 0.9))
+    assert StopTrial("t00.1") in said, "it is to be wider"
+    assert starts(policy.handle(TrialStopped(14.0, "t00.1")))
+    said = policy.handle(unsynced(20.0, "t00.2"))
+    (start,) = (c for c in said if isinstance(c, StartTrial))
+    assert (start.session, start.width, start.checkpoint) == ("t00.3", 1.0, "t00/1")
+    said = policy.handle(epoch(22.0, "t00.3", 2))
+    assert not any(isinstance(c, StopTrial) for c in said), "and stays there"
+
+
+def test_a_run_that_requires_one_model_ends_and_says_what_to_do() -> None:
+    policy = scripted(
+        staged((1, 0, 2, 1, 2.0), (1, 2, 3, 1, 1.0)), rules=TrialRules(sync_required=True)
+    )
+    begun(policy, "i000")
+    policy.handle(unsynced(12.0, "t00.1"))
+    assert policy.ending is EndReason.FAILED
+    assert policy.trouble == (
+        "the workers of t00 don't train one model: no gradients. Give the model to "
+        "cloudtune.prepare_model, or to DistributedDataParallel; or let trials have one GPU each "
+        "(trial.gpus.max: 1)"
+    )
+
+
+def test_where_no_narrower_width_was_measured_the_trial_fails() -> None:
+    policy = scripted(staged((1, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    policy.handle(unsynced(12.0, "t00.1"))
+    assert policy.trials["t00"].error == "no gradients"
+    assert policy.ending is EndReason.FAILED
+
+
+# ---- nothing saved -------------------------------------------------------------------------------
+
+
+def test_a_trial_that_has_saved_nothing_is_not_widened_at_the_rung() -> None:
+    policy = scripted(staged((2, 0, 1, 1, 1.0), (1, 1, 4, 1, 2.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t01.1", 1, 0.1, saved=False))
+    said = policy.handle(epoch(13.0, "t00.1", 1, 0.9, saved=False))
+    assert said == (StopTrial("t01.1"), ExtendTrial("t00.1", 4))
+
+
+def test_the_instance_of_a_trial_that_has_saved_nothing_stays() -> None:
+    policy = scripted(staged((2, 0, 1, 2, 4.0), (1, 1, 4, 1, 2.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(epoch(12.0, "t00.1", 1, 0.1, saved=False))
+    said = policy.handle(epoch(13.0, "t01.1", 1, 0.9, saved=False))
+    assert said == (StopTrial("t00.1"), ExtendTrial("t01.1", 4))
+    assert policy.fleet["i000"].surplus
+    assert not policy.fleet["i001"].surplus
+
+
+def test_no_epoch_of_a_script_without_checkpoints_is_trained_twice() -> None:
+    setting = Setting(trials=4, max_epochs=8, max_instances=1, saves_every=99)
+    assert max(play(setting.but(saves_every=1)).widths) > 1
+    played = play(setting)
+    assert len(played.starts) == 4, "each trial is started once"
+    assert played.policy.ending is EndReason.DONE

@@ -1,0 +1,69 @@
+"""Other people on this machine, for tests of who is let in."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NOBODY = 65534
+
+
+def as_another_user(look: Callable[[], object]) -> Any:
+    """Return what a function returns (as JSON) in a process of `nobody`'s.
+
+    A fork, since `nobody` may not be able to start this Python: what it needs is imported before.
+    Only root may; the test is skipped for anybody else.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it doesn't need
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
+            os.write(writer, json.dumps(look()).encode())
+        except BaseException as error:  # noqa: BLE001  told by the parent
+            os.write(writer, json.dumps(f"failed: {error!r}").encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        told = json.load(answer)
+    os.waitpid(pid, 0)
+    assert not str(told).startswith("failed: "), told
+    return told
+
+
+def other_addresses() -> list[str]:
+    """Return the addresses at which other machines reach this one; skips the test without any."""
+    found = [
+        each.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == socket.AF_INET and name != "lo" and not each.address.startswith("127.")
+    ]
+    if not found:
+        pytest.skip("this machine has no address but its loopback")
+    return found
+
+
+def answers(address: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        with socket.create_connection((address, port), timeout=5):
+            return True
+    except OSError:
+        return False
