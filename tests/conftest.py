@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-E2E = "tests/e2e/"
+WAITING = ("tests/e2e/", "tests/infra/")
+LONG = {"tests/e2e/test_trouble.py"}  # as long as all the other whole runs
 
 # A test leaves no thread and no process, and pytest ends.
-pytest_plugins = ["tests.guard"]
+pytest_plugins = ["tests.guard", "tests.bench"]
 
 # The same examples each time: a run of the tests says something of the code alone. What fails is
 # told as it is, without a search for something smaller, which can take longer than a test may. New
@@ -41,20 +42,21 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with whole runs, which wait most of the time: the other worker has the rest."""
-    items.sort(key=lambda item: E2E not in item.nodeid)
+    """Begin with what waits most of the time: whole runs, then machines; the others compute."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in WAITING])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Return what deals the tests out to workers: whole runs to one, others file by file."""
+    """Return what deals the tests out to workers: whole runs to two, others file by file."""
     return Apart(config, log)
 
 
 class Apart(LoadScopeScheduling):  # type: ignore[misc]
-    """Never two whole runs at a time, as they would take each other's seconds."""
+    """Never more than two whole runs at a time, as they would take each other's seconds."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return E2E if E2E in nodeid else nodeid.partition("::")[0]
+        path = nodeid.partition("::")[0]
+        return f"{path in LONG}" if path.startswith(WAITING[0]) else path
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -93,6 +93,10 @@ class FleetKeeper:
             return EndReason.DEADLINE if late else EndReason.BUDGET  # none was asked for
         return None
 
+    def refused(self) -> bool:
+        """Whether nothing trains because the cloud has refused what was asked for."""
+        return self._idle() and any(map(self._state.refused, self._target))
+
     def _failed(self, offer: Offer) -> bool:
         """Whether instances of an offer came, but never to take a trial."""
         backoff, most = self._state.backoff(offer), self._state.brakes.refusals

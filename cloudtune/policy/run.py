@@ -228,7 +228,9 @@ class RunPolicy:
     def _decide(self, noted: Noted) -> list[Command]:
         """Return what the strategy, the allocator and the fleet rule want done now."""
         # The limits before the strategy: what it would begin now might not be paid for any more.
-        self._end(self._limits.reached())
+        limit = self._limits.reached()
+        refused = limit is EndReason.DEADLINE and self.best is None and self._fleet.refused()
+        self._end(EndReason.NO_CAPACITY if refused else limit)
         commands: list[Command] = []
         if self.ending is None and noted.reported is not None:
             commands += self._judge(noted.reported)

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:
-    tally = campaign(120, seed=50_000)
+    tally = campaign(60, seed=50_000)
     assert tally.seeds == {}
-    assert tally.deaths > 100
-    assert tally.compared > 20
+    assert tally.deaths > 50
+    assert tally.compared > 10
     assert set(tally.endings) >= {"done", "deadline", "budget"}
 
 
 def test_leases_without_an_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunPolicy, "safe_until", lambda _self: math.inf)
-    assert "over budget" in campaign(120, seed=50_000).seeds
+    assert "over budget" in campaign(5, seed=50_070).seeds
 
 
 def test_a_takeover_that_buys_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,4 +40,4 @@ def test_a_takeover_that_buys_anew_is_found_out(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(OutlivingCloud, "take_over", buys_anew)
     with pytest.raises(KeyError, match="again"):  # the policy is told of what it never asked for
-        campaign(120, seed=50_000)
+        campaign(60, seed=50_000)

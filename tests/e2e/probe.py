@@ -92,6 +92,7 @@ def rentable(experiment: Experiment) -> Rentable:
 
 def main(path: str) -> None:
     """Run it on the emulated cloud, unpaced: epochs of a few milliseconds."""
+    home.close()
     experiment = Experiment.load(path)
     rented = rentable(experiment)
     limits = Limits(90.0, None)

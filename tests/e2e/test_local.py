@@ -14,10 +14,10 @@ from cloudtune.infra.emulator.service import find_emulator
 from cloudtune.infra.node.lease import LEASE_MINUTES
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
-from tests.e2e.conftest import wait_for
+from tests.bench import wait_for
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Bench
+    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
@@ -71,7 +71,7 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     second = bench("run", experiment)
     assert second.code == 2
     assert "another run has this machine" in second.err
-    told = bench("status")
+    told = bench.here("status")
     assert machine["id"] in told.out
     assert "$0.00" in told.out
 
@@ -84,7 +84,7 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     assert report["exit_code"] == 0
     assert report["best"]["value"] > 0.3
     assert find_emulator(bench.home / "local") is None
-    assert "No instance of ours is alive" in bench("status").out
+    assert "No instance of ours is alive" in bench.here("status").out
 
 
 def machines(bench: Bench) -> list[dict[str, Any]]:

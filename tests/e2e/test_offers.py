@@ -1,4 +1,4 @@
-"""A run that moves from one offer to another: from a spot instance of four GPUs to a small one."""
+"""A run that goes on by another offer: a spot instance of four GPUs is gone, a small one is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloudtune.commands import Launch
+from cloudtune.engine.ledger import read_entries
 from cloudtune.experiment import Experiment
+from cloudtune.infra.aws.pricing import catalog
 from cloudtune.jobs import planning, stages
 from cloudtune.jobs.job import Job
 from cloudtune.jobs.plan_file import VERSION
@@ -15,6 +18,7 @@ from cloudtune.plan import Group, Limits
 from cloudtune.planners.cost_model import price
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
+from tests.bench import wait_for
 from tests.builders import run_plan
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Market
     from cloudtune.jobs.stages import Problem
-    from tests.e2e.conftest import Bench
+    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
@@ -47,9 +51,9 @@ def group(problem: Problem, instance_type: str, market: Market, trials: int) -> 
 
 
 def saved_plan(bench: Bench) -> Path:
-    path = bench.experiment(trials=2, first=3, last=6)
+    path = bench.experiment(trials=2, first=10, last=20)
     text = path.read_text().replace("[g7.12xlarge]", "[g4dn.12xlarge, g4dn.xlarge], market: any")
-    text = text.replace("{deadline: 3m, budget: $2}", "{deadline: 2m, budget: $1}")
+    text = text.replace("{deadline: 3m, budget: $2}", "{deadline: 4m, budget: $1}")
     path.write_text(text.replace("max_instances: 2", "max_instances: 1"))
     script = bench.folder / "train.py"
     write(bench.folder / "profile.json", [measured(t, script) for t in TYPES])
@@ -57,7 +61,7 @@ def saved_plan(bench: Bench) -> Path:
     request = stages.request_for(problem, Limits())
     groups = [group(problem, TYPES[0], "spot", 2), group(problem, TYPES[1], "on-demand", 1)]
     plan = price(request, groups, "by hand")
-    limits = Limits(120.0, 1.0)
+    limits = Limits(240.0, 1.0)
     job = Job(
         "", problem.experiment, run_plan(plan), request.rentables, limits, 0.0, False, "a test"
     )
@@ -69,19 +73,37 @@ def saved_plan(bench: Bench) -> Path:
 TYPES = ("g4dn.12xlarge", "g4dn.xlarge")
 
 
-def test_a_hand_over_from_a_spot_instance_to_another_type(bench: Bench) -> None:
-    done = bench("run", saved_plan(bench))
-    assert done.code == 0, done.out + done.err
+def test_a_run_whose_spot_instance_is_gone_goes_on_by_another_type(bench: Bench) -> None:
+    process = bench.start("run", saved_plan(bench))
+    wait_for(lambda: any(bench.home.glob("storage/*/t00/epoch-00003/manifest.json")), 120)
+    (first,) = bench.alive()
+    bench.refuse("RunInstances", "InsufficientInstanceCapacity", InstanceType=TYPES[0])
+    bench.end(first["id"])
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, out + err
+    assert "plans the rest anew" in out
     told = bench.last_report()
-    assert [trial["epoch"] for trial in told["trials"]] == [6, 3]
-    assert [size["instances"] for size in told["fleet"]] == [1, 0, 1, 0], "never more than one"
-    assert [i["instance_type"] for i in told["instances"]] == list(TYPES)
+    assert {trial["epoch"] for trial in told["trials"]} == {20, 10}
+    longest = max(told["trials"], key=lambda trial: int(trial["epoch"]))
+    assert sorted(map(int, longest["history"])) == list(range(1, 21)), "no epoch is missing"
+    assert max(size["instances"] for size in told["fleet"]) == 1, "never more than one"
+    assert {i["instance_type"] for i in told["instances"]} == set(TYPES)
     assert {i["state"] for i in told["instances"]} == {"terminated"}
     # Each is billed at its own price, and for a minute at least.
-    spot, small = (stage["groups"][0]["offer"] for stage in told["stages"])
-    assert "spot" in spot
-    assert "on-demand" in small
-    lives = [i["ended_at"] - i["launched_at"] for i in told["instances"]]
-    prices = [3.912 * 0.36, 0.526]
-    by_hand = sum(max(60.0, s) * p / 3600 for s, p in zip(lives, prices, strict=True))
+    [ledger] = bench.home.glob("runs/*/ledger.jsonl")
+    offers = asked_for(ledger)
+    assert offers[0] == (TYPES[0], "spot")
+    known = catalog("us-east-1", ("on-demand", "spot"))
+    launched = [c["intent"] for c in told["provider_calls"] if c["what"] == "launched"]
+    assert len(launched) == len(told["instances"]) == 2
+    by_hand = sum(
+        known.offer(each["instance_type"], market).charge(each["ended_at"] - each["launched_at"])
+        for each, (_, market) in zip(told["instances"], [offers[0], offers[-1]], strict=True)
+    )
     assert told["dollars"]["actual"] == pytest.approx(by_hand, rel=0.05)
+
+
+def asked_for(ledger: Path) -> list[tuple[str, Market]]:
+    """Return the instance type and the market of each request, in their order."""
+    commands = [command for entry in read_entries(ledger) for command in entry.commands]
+    return [(c.instance_type, c.market) for c in commands if isinstance(c, Launch)]

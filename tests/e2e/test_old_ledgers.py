@@ -21,7 +21,7 @@ from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import INTENT_TAG, RUN_TAG
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Bench, Done
+    from tests.bench import Bench, Done
 
 OLD = Path(__file__).parents[1] / "engine" / "ledger-0.1.0.jsonl"
 REFUSED = (
@@ -55,7 +55,7 @@ def test_a_ledger_of_cloudtune_0_1_0_is_refused_with_what_to_do(
     bench: Bench, run: Path, arguments: str
 ) -> None:
     before = (run / "ledger.jsonl").read_bytes()
-    done = bench(*arguments.split())
+    done = bench.here(*arguments.split())
     check_refused(done, code=1, start=f"{run / 'ledger.jsonl'}: {REFUSED}\n")
     assert (run / "ledger.jsonl").read_bytes() == before
 
@@ -65,12 +65,12 @@ def test_what_such_a_run_has_left_is_shown_and_given_back(bench: Bench, run: Pat
     tags = {RUN_TAG: "r1", INTENT_TAG: "i000"}
     request = {**cloud.request, "InstanceType": "g5.xlarge", "UserData": "#!/bin/sh\nsleep 600\n"}
     instance = Ec2(cloud.endpoint).run_instance("a token", tags, request)
-    shown = bench("status", "-o", "json")
+    shown = bench.here("status", "-o", "json")
     assert shown.code == 0, shown.err
     assert [(row["id"], row["run"], row["orphan"]) for row in json.loads(shown.out)] == [
         (instance, "r1", True)
     ]
-    done = bench("gc")
+    done = bench.here("gc")
     assert done.code == 0, done.err
     assert f"returning {instance} (g5.xlarge, run r1)" in done.out
     assert "nothing left to return" in done.out
@@ -93,6 +93,6 @@ def test_a_ledger_that_is_none_is_refused(
     bench: Bench, run: Path, lines: list[str], told: str
 ) -> None:
     (run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    done = bench("report", "r1")
+    done = bench.here("report", "r1")
     check_refused(done, code=1, start=str(run / "ledger.jsonl"))
     assert told in done.err

@@ -13,7 +13,7 @@ from cloudtune.profiles.store import read
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.e2e.conftest import Bench
+    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +31,7 @@ def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
     assert profile.memory == {}, "an emulated machine has no GPU memory to speak of"
     assert max_at_once(bench.home) == 4, "two GPUs had four trials in training"
 
-    planned = bench("plan", path, "-o", "json", "--instances", "g7.12xlarge")
+    planned = bench.here("plan", path, "-o", "json", "--instances", "g7.12xlarge")
     assert planned.code == 0, planned.out + planned.err
     assert json.loads(planned.out)["feasible"] is True
 

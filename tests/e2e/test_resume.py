@@ -11,12 +11,12 @@ from benchmarks.fault_runs_mischief import Case, Step
 from cloudtune.engine.ledger import read_entries, read_header
 from cloudtune.events import RunResumed
 from cloudtune.jobs.job import Job, trials
-from tests.e2e.conftest import interrupt, wait_for
+from tests.bench import interrupt, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.e2e.conftest import Bench, Done
+    from tests.bench import Bench, Done
 
 pytestmark = pytest.mark.cluster
 KILL = Case(
@@ -56,18 +56,18 @@ def winner(folder: Path) -> str:
 
 
 def test_only_a_run_that_died_can_be_resumed(bench: Bench) -> None:
-    check_refused(bench("resume"), "no run yet")
+    check_refused(bench.here("resume"), "no run yet")
     path = bench.experiment(trials=2, first=200, last=400)
     bench.profile()
     process = bench.start("run", path, "--no-pace", "--force")
     wait_for(lambda: bool(bench.alive()))
     (folder,) = bench.home.glob("runs/*")
-    check_refused(bench("resume", folder.name), f"is driven by process {process.pid}")
-    check_refused(bench("resume", "nosuchrun"), "no run nosuchrun")
+    check_refused(bench.here("resume", folder.name), f"is driven by process {process.pid}")
+    check_refused(bench.here("resume", "nosuchrun"), "no run nosuchrun")
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
-    check_refused(bench("resume"), f"run {folder.name} has ended", "cloudtune report")
+    check_refused(bench.here("resume"), f"run {folder.name} has ended", "cloudtune report")
 
 
 def check_refused(done: Done, *words: str) -> None:

@@ -14,7 +14,7 @@ from cloudtune.engine.replay import ReplayWorld
 from cloudtune.jobs.job import Job
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Bench
+    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 def test_a_run_from_experiment_to_model(bench: Bench) -> None:
     path = bench.experiment(trials=4, first=15, last=60)
     bench.profile(epoch=0.4, start=4.0)
-    done = bench("run", path, "--deadline", "70s", "--budget", "$1.50")
+    done = bench("run", path, "--objective", "time", "--budget", "$1.50")
     assert done.code == 0, done.out + done.err
     assert "0 instances left (checked " in done.out
     told = bench.last_report()

@@ -21,7 +21,7 @@ from tests.e2e.test_run import check_replay, check_who_launched
 
 if TYPE_CHECKING:
     from cloudtune.engine.ledger import Entry
-    from tests.e2e.conftest import Bench
+    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
@@ -81,7 +81,7 @@ def check_best(told: dict[str, Any], folder: Path) -> None:
 def test_a_plan_of_it_is_a_forecast_and_the_same_again(bench: Bench) -> None:
     path = bench.experiment(trials=6, first=5, last=20)
     bench.profile()
-    first, second = (bench("plan", path, "--strategy", "asha", "-o", "json") for _ in range(2))
+    first, second = (bench.here("plan", path, "--strategy", "asha", "-o", "json") for _ in range(2))
     assert first.code == 0, first.err
     assert first.out == second.out
     told = json.loads(first.out)

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.emulator.service import find_emulator
 from cloudtune.train.checkpoint import CheckpointStore
-from tests.e2e.conftest import interrupt, wait_for
+from tests.bench import interrupt, wait_for
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Bench
+    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
@@ -86,7 +83,7 @@ def test_no_reader_no_letter_and_no_terminal_ends_a_run(bench: Bench) -> None:
     assert process.returncode == 0, err
     told = bench.last_report()
     assert (told["ended"], told["best"]["trial"]) == ("done", "t00")
-    done = bench("report")
+    done = bench.here("report")
     assert done.code == 0, done.err
     assert "\\xfc\\udcff" in done.out
     assert not list(bench.home.glob("runs/*/screen.log"))
@@ -95,13 +92,11 @@ def test_no_reader_no_letter_and_no_terminal_ends_a_run(bench: Bench) -> None:
 def test_the_budget_stops_a_run_and_the_best_is_kept(bench: Bench) -> None:
     path = bench.experiment(trials=4, first=200, last=400)
     bench.profile()
-    plan = json.loads(bench("plan", path, "--deadline", "3m", "-o", "json").out)
-    half = plan["plan"]["estimate"]["dollars"] / 2
-    done = bench("run", path, "--budget", f"${half:.3f}", "--force")
+    done = bench("run", path, "--budget", "$0.15", "--force")
     assert done.code == 4, done.out + done.err
     told = bench.last_report()
     assert told["ended"] == "budget"
-    assert told["dollars"]["actual"] <= half
+    assert told["dollars"]["actual"] <= 0.15
     best = told["best"]["checkpoint"]
     store = CheckpointStore(str(Path(best).parents[1]))
     store.load(best, bench.folder / "best")
@@ -123,7 +118,7 @@ def test_the_deadline_stops_a_run_before_it(bench: Bench) -> None:
 def test_ctrl_c_in_a_saved_plan_gives_everything_back(bench: Bench) -> None:
     path = bench.experiment(trials=2, first=200, last=400)
     bench.profile()
-    assert bench("plan", path, "--save", "plan.json").code == 0
+    assert bench.here("plan", path, "--save", "plan.json").code == 0
     process = bench.start("run", "plan.json")
     wait_for(lambda: bool(bench.alive()))
     interrupt(process)
@@ -133,36 +128,37 @@ def test_ctrl_c_in_a_saved_plan_gives_everything_back(bench: Bench) -> None:
     assert "Traceback" not in err
 
 
-def test_no_capacity_ends_a_run_without_a_retry_storm(bench: Bench) -> None:
+def test_a_dry_pool_is_asked_while_there_is_time_and_without_a_retry_storm(bench: Bench) -> None:
     path = bench.experiment(trials=2)
     bench.profile()
     bench.refuse("RunInstances", "InsufficientInstanceCapacity")
-    done = bench("run", path)
+    done = bench("run", path, "--deadline", "45s")
     assert done.code == 6, done.out + done.err
     calls = bench.last_report()["provider_calls"]
     asked = [call["intent"] for call in calls if call["what"] == "asking"]
     assert len(asked) == len(set(asked)), "each intent is asked for once"
-    assert len(asked) == 3 * 7, "where EC2 likes, and in us-east-1a to f by name"
+    assert len(asked) % 7 == 0, "where EC2 likes, and in us-east-1a to f by name"
+    assert 1 <= len(asked) / 7 <= 10, "each pause is longer than the one before"
 
 
 def test_gc_returns_what_a_killed_run_left_and_nothing_else(bench: Bench) -> None:
     path = bench.experiment(trials=2, first=200, last=400)
     bench.profile()
     doomed = bench.start("run", path)
-    wait_for(lambda: len(bench.alive()) == 1)
-    (first,) = bench.alive()
+    wait_for(lambda: bool(bench.alive()))
+    first, *_ = bench.alive()
     dead, spared = first["tags"]["cloudtune:run"], bench.start("run", path)
-    wait_for(lambda: len(bench.alive()) == 2)
+    wait_for(lambda: len(bench.alive()) > len(bench.alive(dead)))
     os.kill(doomed.pid, signal.SIGKILL)
     doomed.communicate()
-    (other,) = [machine for machine in bench.alive() if machine["id"] != first["id"]]
+    (other,) = [each for each in bench.alive() if each["tags"]["cloudtune:run"] != dead]
 
     would = bench("gc", "--dry-run")
     assert f"would return {first['id']}" in would.out
     assert other["id"] not in would.out
-    assert len(bench.alive()) == 2
+    assert bench.alive(dead)
 
-    assert json.loads(bench("status", "-o", "json").out)[0]["usd_per_hour"] == 7.12832
+    assert json.loads(bench.here("status", "-o", "json").out)[0]["usd_per_hour"] == 7.12832
     done = bench("gc")
     assert done.code == 0, done.out + done.err
     assert not bench.alive(dead)
@@ -179,26 +175,8 @@ def test_without_a_profile_a_run_measures_first(bench: Bench) -> None:
     assert done.code == 0, done.out + done.err
     assert "measuring it first" in done.out
     assert "epoch on 2 GPUs" in done.out
-    again = bench("plan", path)
+    again = bench.here("plan", path)
     assert again.code == 0, "the profile is kept"
-
-
-def test_an_instance_that_vanishes_is_replaced_and_its_trials_go_on(bench: Bench) -> None:
-    path = bench.experiment(trials=2, first=25, last=50)
-    bench.profile()
-    process = bench.start("run", path)
-    wait_for(lambda: any(bench.home.glob("storage/*/t00/epoch-00005/manifest.json")))
-    (first,) = bench.alive()
-    emulator = find_emulator(bench.emulator)
-    assert emulator is not None
-    Ec2(endpoint_of(emulator.access)).terminate([first["id"]])
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, out + err
-    told = bench.last_report()
-    assert len(told["instances"]) == 2
-    assert {trial["epoch"] for trial in told["trials"]} == {25, 50}
-    epochs = sorted(int(epoch) for epoch in told["trials"][0]["history"])
-    assert epochs == list(range(1, 51)), "no epoch is missing"
 
 
 def test_a_head_that_dies_ends_the_run_and_leaves_nothing(bench: Bench) -> None:

@@ -21,6 +21,7 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
+from cloudtune.plan import Limits
 from cloudtune.policy.base import Brakes
 from cloudtune.trial import EndReason, Slice
 from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts
@@ -445,3 +446,16 @@ def test_a_round_of_refusals_that_takes_longer_than_the_pause_is_counted_too() -
         assert isinstance(request, Launch)
         said, asked = policy.handle(refusal(at, request.intent)), asked + 1
     assert (policy.ending, asked) == (EndReason.NO_CAPACITY, 3 * 7)
+
+
+def test_a_deadline_that_nothing_but_refusals_has_filled_is_a_lack_of_capacity() -> None:
+    """Whenever it comes: between two rounds of requests, or in the middle of one."""
+    for pause in (0.4, 1.1, 2.7):
+        policy = scripted(staged((1, 0, 1, 1, 4.0)), limits=Limits(60.0), zones=tuple("abc"))
+        said, at = policy.handle(RunStarted(0.0)), 0.0
+        while policy.ending is None:
+            at += pause
+            asked = launches_of(said)
+            said = policy.handle(refusal(at, asked[0].intent) if asked else tick(at))
+        assert policy.ending is EndReason.NO_CAPACITY
+        assert at > 30.0, "asked for as long as there is time"

@@ -213,7 +213,7 @@ def test_of_offers_alike_the_first_is_taken() -> None:
 def test_limits_that_nothing_meets_are_refused_with_the_nearest_plans() -> None:
     planner = IlpPlanner()
     cheapest = planner.plan(job())
-    fastest = planner.plan(replace(job(), objective="time"))
+    fastest = replace(planner.plan(replace(job(), objective="time")), objective="cost")
     for limits in (
         Limits(deadline=fastest.estimate.seconds - 0.001),
         Limits(budget=cheapest.estimate.dollars - 0.0001),

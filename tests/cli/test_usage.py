@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.cli import main
 from cloudtune.errors import CleanupError
 from cloudtune.jobs import runner
 from cloudtune.plan import Plan
 from cloudtune.serialization import decode
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Bench
+    from tests.bench import Bench
 
 
 def check_refused(bench: Bench, arguments: list[object], *words: str, code: int = 2) -> None:
-    done = bench(*arguments)
+    done = bench.here(*arguments)
     assert done.code == code, done.out + done.err
     assert "Traceback" not in done.err
     for word in words:
@@ -82,7 +81,7 @@ def test_a_script_that_does_not_import(bench: Bench) -> None:
     bench.profile()
     script = bench.folder / "train.py"
     script.write_text("import nosuchmodule\n" + script.read_text())
-    done = bench("run", path)
+    done = bench.here("run", path)
     assert done.code == 2
     assert "can't be imported; nothing was launched" in done.err
     assert "nosuchmodule" in done.err
@@ -97,7 +96,7 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
     path = bench.experiment(trials=4, first=100, last=400)
     bench.profile()
     check_refused(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
-    done = bench("plan", path, "--deadline", "30s", "-o", "json")
+    done = bench.here("plan", path, "--deadline", "30s", "-o", "json")
     told = json.loads(done.out)
     assert done.code == 3
     assert told["fastest"]["estimate"]["seconds"] < told["cheapest"]["estimate"]["seconds"]
@@ -107,7 +106,7 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
 def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Bench) -> None:
     path = bench.experiment()
     bench.profile()
-    done = bench("plan", path, "--save", "p.json", "-o", "json")
+    done = bench.here("plan", path, "--save", "p.json", "-o", "json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["plan"]["staged"]["gap"] == 0
     check_refused(bench, ["run", "p.json", "--trials", "3"], "carried out as it is", "--trials")
@@ -119,7 +118,7 @@ def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Be
 def test_simulate_plays_the_same_policy(bench: Bench) -> None:
     path = bench.experiment(trials=2)
     bench.profile()
-    done = bench("simulate", path, "-o", "json")
+    done = bench.here("simulate", path, "-o", "json")
     told = json.loads(done.out)
     assert done.code == 0, done.err
     assert told["seconds"]["actual"] == pytest.approx(told["seconds"]["planned"], rel=0.01)
@@ -143,7 +142,7 @@ def test_aws_needs_an_image_and_a_shared_storage(bench: Bench) -> None:
 
 
 def test_an_unconfirmed_clean_up_names_the_instances(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bench: Bench
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
 ) -> None:
     path = bench.experiment()
     bench.profile()
@@ -153,17 +152,14 @@ def test_an_unconfirmed_clean_up_names_the_instances(
 
     monkeypatch.setattr(runner, "run_job", leak)
     monkeypatch.setattr(runner, "check_script", lambda _: None)
-    monkeypatch.setattr("sys.argv", ["cloudtune", "run", str(path)])
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(bench.home))
-    with pytest.raises(SystemExit) as exit_:
-        main.main()
-    assert exit_.value.code == 7
-    assert "i-1, i-2" in capsys.readouterr().err
+    done = bench.here("run", path)
+    assert done.code == 7
+    assert "i-1, i-2" in done.err
 
 
 def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None:
     example = Path(__file__).parents[2] / "examples/digits/experiment.yaml"
-    done = bench("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
+    done = bench.here("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
     assert done.code == 0, done.err
     plan = decode(Plan, json.loads(done.out)["plan"]["staged"])
     assert plan.stages[-1].instances < plan.stages[0].instances, "the fleet shrinks"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from ruamel.yaml import YAML
 
-from cloudtune.cli import main
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.jobs import planning, stages
@@ -22,26 +20,13 @@ from cloudtune.planners.cost_model import price
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.serialization import decode
-from tests.e2e.conftest import EXPERIMENT, TRAIN
+from tests.bench import EXPERIMENT, TRAIN, Done, called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Command = Callable[..., "Said"]
-
-
-@dataclass
-class Said:
-    """What a command printed and returned."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
+    Command = Callable[..., Done]
 
 
 @pytest.fixture
@@ -63,12 +48,8 @@ def command(
     monkeypatch.setattr(Ec2, "__init__", no_cloud)
     monkeypatch.setattr("boto3.client", no_cloud)
 
-    def call(*arguments: object) -> Said:
-        monkeypatch.setattr("sys.argv", ["cloudtune", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        out, err = capsys.readouterr()
-        return Said(int(ended.value.code or 0), out, err)
+    def call(*arguments: object) -> Done:
+        return called(capsys, *arguments)
 
     return call
 

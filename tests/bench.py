@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.private_files import UMASK_VARIABLE
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 
@@ -74,6 +77,30 @@ class Done:
     out: str
     err: str
 
+    @property
+    def json(self) -> Any:
+        """What it printed, read as JSON."""
+        return json.loads(self.out)
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Done:
+    """Call the command line in this process, which is as it was afterwards."""
+    from cloudtune.cli import main  # it takes a second, which not every test needs
+
+    capsys.readouterr()
+    umask = os.umask(0o022)
+    os.umask(umask)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["cloudtune", *map(str, arguments)])
+        patch.setenv(UMASK_VARIABLE, f"{umask:o}")
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main.main()
+        finally:
+            os.umask(umask)
+    out, err = capsys.readouterr()
+    return Done(int(ended.value.code or 0), out, err)
+
 
 @dataclass
 class Bench:
@@ -81,6 +108,7 @@ class Bench:
 
     home: Path
     folder: Path
+    capsys: pytest.CaptureFixture[str]
     environment: dict[str, str] = field(default_factory=dict)
 
     def experiment(
@@ -122,8 +150,16 @@ class Bench:
             text=True,
         )
 
+    def here(self, *arguments: object) -> Done:
+        """Run a command that rents nothing in this process: a new one takes seconds to begin."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            patch.chdir(self.folder)
+            return called(self.capsys, *arguments)
+
     def __call__(self, *arguments: object, timeout: float = 150) -> Done:
-        """Run a command to its end."""
+        """Run a command to its end, in a process of its own."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=timeout)
         return Done(process.returncode, out, err)
@@ -140,6 +176,12 @@ class Bench:
             return []
         return EmulatorControl(emulator.access).instances()
 
+    def end(self, instance: str) -> None:
+        """Have an instance vanish, as nobody asked for."""
+        emulator = find_emulator(self.emulator)
+        assert emulator is not None
+        Ec2(endpoint_of(emulator.access)).terminate([instance])
+
     def alive(self, run: str | None = None) -> list[dict[str, Any]]:
         """Return the machines that bill, of a run or of all."""
         return [
@@ -149,17 +191,17 @@ class Bench:
             and run in {None, machine["tags"].get("cloudtune:run")}
         ]
 
-    def refuse(self, action: str, code: str, times: int = 100) -> None:
-        """Have the cloud refuse an action; starts it."""
+    def refuse(self, action: str, code: str, times: int = 100, **match: str) -> None:
+        """Have the cloud refuse an action, where these are among its parameters; starts it."""
         emulator = ensure_emulator(self.emulator)
-        fault = {"action": action, "match": {}, "code": code, "message": code, "times": times}
+        fault = {"action": action, "match": match, "code": code, "message": code, "times": times}
         EmulatorControl(emulator.access).replace([fault])
 
     def last_report(self) -> dict[str, Any]:
         """Return `cloudtune report -o json` of the last run."""
-        done = self("report", "-o", "json")
+        done = self.here("report", "-o", "json")
         assert done.code == 0, done.err
-        return dict(json.loads(done.out))
+        return dict(done.json)
 
     def nothing_launched(self) -> bool:
         """Whether no run was begun and no cloud was opened."""
@@ -176,12 +218,12 @@ def temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, temp: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, temp: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]:
     """A home of its own; at the end no process of it may run, and no machine."""
     home, folder = tmp_path / "h", tmp_path / "x"
     folder.mkdir()
     pace = {"CLOUDTUNE_HOME": str(home), "CLOUDTUNE_PACE_SCALE": "0.1"}
-    made = Bench(home, folder, pace)
+    made = Bench(home, folder, capsys, pace)
     before = set(psutil.pids())
     yield made
     alive = made.alive()
