@@ -455,7 +455,7 @@ def test_a_deadline_that_nothing_but_refusals_has_filled_is_a_lack_of_capacity()
         said, at = policy.handle(RunStarted(0.0)), 0.0
         while policy.ending is None:
             at += pause
-            asked = launches_of(said)
+            asked = [command for command in said if isinstance(command, Launch)]
             said = policy.handle(refusal(at, asked[0].intent) if asked else tick(at))
         assert policy.ending is EndReason.NO_CAPACITY
         assert at > 30.0, "asked for as long as there is time"
