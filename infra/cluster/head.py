@@ -274,6 +274,7 @@ class RayHead:
             "--num-gpus=0",
             "--object-store-memory=104857600",
             "--include-dashboard=false",
+            "--include-log-monitor=false",
             "--min-worker-port=0",
             "--max-worker-port=0",
             "--dashboard-agent-listen-port=0",

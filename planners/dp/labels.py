@@ -6,7 +6,6 @@ the stages so far (a label), a column of a matrix one option of the next stage.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Whole = NDArray[np.int64]
 
+_AT_ONCE = 64
 _TIE = 1e-12
 
 
@@ -371,15 +371,23 @@ def _undominated_with_ages(
     free = (np.maximum(minimum[:, :, None] - ages, 0.0) * price[:, :, None]).reshape(
         len(labels), -1
     )
-    kept: list[int] = []
+    kept = np.ones(len(order), dtype=bool)
     bounds = np.flatnonzero(np.diff(state[order], prepend=-1, append=-1))
-    for begin, end in itertools.pairwise(bounds):
-        mine: list[int] = []
-        for row in order[begin:end]:
-            if mine:
-                younger = np.maximum(free[mine] - free[row], 0.0).sum(axis=1)
-                if (labels.dollars[mine] + younger <= labels.dollars[row] + _TIE).any():
-                    continue
-            mine.append(int(row))
-        kept += mine
-    return np.array(kept, dtype=np.intp)
+    several = np.diff(bounds) > 1
+    for begin, end in zip(bounds[:-1][several], bounds[1:][several], strict=True):
+        rows = order[begin:end]
+        kept[begin:end] = _first_of_ties(free[rows], labels.dollars[rows])
+    return order[kept]
+
+
+def _first_of_ties(free: Floats, dollars: Floats) -> NDArray[np.bool_]:
+    """Return which labels none before them beats; `free` is what each instance may still owe."""
+    kept = np.ones(len(dollars), dtype=bool)
+    for begin in range(0, len(dollars), _AT_ONCE):
+        part = slice(begin, begin + _AT_ONCE)
+        before = np.flatnonzero(kept[: begin + _AT_ONCE])
+        younger = np.maximum(free[before, None] - free[None, part], 0.0).sum(axis=2)
+        beats = dollars[before, None] + younger <= dollars[part] + _TIE
+        earlier = before[:, None] < np.arange(begin, begin + beats.shape[1])
+        kept[part] = ~(beats & earlier).any(axis=0)
+    return kept

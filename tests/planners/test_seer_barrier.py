@@ -106,7 +106,7 @@ def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
     assert binding(caught.value, Limits(1e6, 1e6)) is EndReason.NO_CAPACITY
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     setting=jobs(max_epochs=6, epoch=st.floats(0.5, 20.0), release=st.floats(0.0, 5.0)),
     deadline=st.floats(30.0, 900.0),

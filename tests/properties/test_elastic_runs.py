@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 thorough = settings(
     deadline=None,
-    max_examples=100,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 EVENTS = 40_000

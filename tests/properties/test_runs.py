@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.policy.run import RunPolicy
 
-thorough = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def test_a_report_accounts_for_every_cent_and_second(case: Case) -> None:
     json.dumps(to_json(told), allow_nan=False)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(data=st.data(), setting=JOBS)
 def test_without_trouble_and_limits_every_run_finishes(
     data: st.DataObject, setting: Setting
@@ -256,7 +256,7 @@ def surprised(draw: st.DrawFn) -> Setting:
     return setting.but(limits=limits, real=rented, trouble=tuple(trouble), by="sha", mix=1)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(setting=surprised())
 def test_a_surprised_run_keeps_its_limits_and_is_decided_again_in_the_same_way(
     setting: Setting,

@@ -117,7 +117,7 @@ def test_less_is_better_gives_the_same_run_mirrored() -> None:
 # ---- limits --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     st.sampled_from(["random", "asha", "hypersched", "hyperband", "seer-barrier"]),
     st.sampled_from([1.0, 60.0, 200.0, 900.0, 4000.0]),

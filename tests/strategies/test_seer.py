@@ -141,7 +141,7 @@ def games(draw: st.DrawFn) -> Setting:
 
 @pytest.mark.parametrize("name", BOTH)
 @given(game=games())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_se1_neither_limit_is_ever_passed(name: str, game: Setting) -> None:
     played, took = seer(game, name)
     assert took.violations(game.limits) == ()

@@ -149,7 +149,7 @@ SHARE = st.one_of(st.floats(0.0, 0.3), st.just(1.0))
 
 
 @given(requests(), SHARE, SHARE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_it_is_as_good_as_the_best_of_all_plans(
     request: PlanRequest, in_time: float, in_money: float
 ) -> None:
@@ -169,7 +169,7 @@ def test_it_is_with_two_offers_side_by_side_too(
 
 
 @given(requests(stages=2), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_both_books_say_the_same(request: PlanRequest, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from(few(request)))
     estimate = price(request, plan.choices, "by hand").estimate

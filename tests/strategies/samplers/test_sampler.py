@@ -408,7 +408,7 @@ def test_rows_with_gaps_can_be_learned_from() -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_perturbed_configuration_is_one_of_the_space(seed: int) -> None:
     sampler = SpaceSampler(SPACE, seed=seed % 5)
     parent = sampler.ask()
