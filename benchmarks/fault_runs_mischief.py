@@ -126,6 +126,20 @@ def _agent(stage: Stage, _step: Step) -> None:
     stage.kill([parent for each in stage.zygotes()[:1] if (parent := each.parent())])
 
 
+def _hung_worker(stage: Stage, _step: Step) -> None:
+    stage.freeze([child for each in stage.zygotes() for child in each.children()][:1])
+
+
+def _hang_up(stage: Stage, _step: Step) -> None:
+    stage.hang_up()
+
+
+def _no_storage(stage: Stage, step: Step) -> None:
+    stage.take_storage_away()
+    stage.wait(lambda: False, step.lasts)
+    stage.bring_storage_back()
+
+
 _ACTIONS: dict[str, Callable[[Stage, Step], None]] = {
     "kill -9 controller": _controller,
     "kill -9 controller and head": _controller_and_head,
@@ -136,6 +150,9 @@ _ACTIONS: dict[str, Callable[[Stage, Step], None]] = {
     "kill -9 worker": _worker,
     "kill -9 zygote": _zygote,
     "kill -9 agent": _agent,
+    "hung worker": _hung_worker,
+    "no terminal": _hang_up,
+    "no storage": _no_storage,
 }
 
 
@@ -219,6 +236,11 @@ def _mixture(rng: random.Random) -> _Drawn:
     return [_step(rng, what) for what in kinds], rng.sample(_faults(rng), 2), "spot"
 
 
+def _surroundings(rng: random.Random) -> _Drawn:
+    kinds = rng.sample(("hung worker", "no terminal", "no storage"), 2)
+    return [_step(rng, what, PHASES[1:3]) for what in kinds], [], "on-demand"
+
+
 _TURNS: tuple[tuple[str, Callable[[random.Random], _Drawn]], ...] = (
     ("controller", _deaths),
     ("node", _nodes),
@@ -232,6 +254,8 @@ _TURNS: tuple[tuple[str, Callable[[random.Random], _Drawn]], ...] = (
     ("frozen", _freezes),
     ("answers", _answers),
     ("mixture", _mixture),
+    ("surroundings", _surroundings),
+    ("surroundings", _surroundings),
 )
 
 

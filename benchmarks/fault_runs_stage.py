@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -85,6 +86,7 @@ trials: 4
 epochs: {{min: 8, max: 32}}
 eta: 2
 limits: {{deadline: {deadline:.0f}s, budget: ${budget:.4f}}}
+trial: {{stall: {{least: 10s}}}}
 cloud: {{instances: [{kind}], max_instances: 2, avoid: 5s, market: {market}}}
 """
 
@@ -224,6 +226,29 @@ class Stage:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+    def freeze(self, processes: Iterable[psutil.Process]) -> None:
+        """Stop processes that were found here, so that they hang."""
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def hang_up(self) -> None:
+        """Take the terminal from the command, as a broken connection does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
+    def take_storage_away(self) -> None:
+        """Let nothing be written to the storage, and nothing be read."""
+        storage = self.home / "storage"
+        storage.rename(self.home / "storage-away")
+        storage.write_text("not a folder\n")
+
+    def bring_storage_back(self) -> None:
+        """Have the storage as it was."""
+        storage = self.home / "storage"
+        storage.unlink()
+        (self.home / "storage-away").rename(storage)
 
     def terminate(self, instance: str) -> None:
         """End an instance as another person with the same account would, whatever EC2 answers."""
