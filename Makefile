@@ -47,8 +47,9 @@ check: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q tests/architecture
 
-# One worker for whole runs, one for all other tests (tests/conftest.py).
-PARALLEL := --numprocesses=2 --no-loadscope-reorder
+# Two workers for whole runs, which wait most of the time, two for all other tests
+# (tests/conftest.py).
+PARALLEL := --numprocesses=4 --no-loadscope-reorder
 
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
 test: check

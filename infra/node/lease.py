@@ -31,6 +31,8 @@ LEASE_MINUTES = 15
 """From a renewal on: long enough for a person to `cloudtune resume` a run whose controller died."""
 RENEW_SECONDS = 60.0
 """How often the controller is to renew: a dozen renewals may get lost."""
+POWER_OFF_SECONDS = 1.5
+"""What a machine may take to be gone once it is told so: emulated ones took 0.2 to 0.8 s here."""
 END_VARIABLE = "CLOUDTUNE_LEASE_END"
 COMMAND_VARIABLE = "CLOUDTUNE_SHUTDOWN"
 MACHINE_VARIABLE = "CLOUDTUNE_MACHINE"
@@ -60,7 +62,7 @@ class Lease:
         return cls(float(end), command) if end and command else None
 
     def renew(self, until: float) -> float:
-        """Put the end off to that time (Unix), or less far; return when it is now.
+        """Put the end off, so that the machine is gone by `until` (Unix); return when it ends now.
 
         No further than a lease from now, nor past the hard end. The machine is told in whole
         minutes, rounded up: who keeps it to the second calls `end_now` then.
@@ -69,7 +71,7 @@ class Lease:
             CloudtuneError: the machine doesn't take it; the lease that runs stays.
         """
         now = time.time()
-        due = min(self.end, until, now + 60 * LEASE_MINUTES)
+        due = min(self.end, until - POWER_OFF_SECONDS, now + 60 * LEASE_MINUTES)
         self._tell(f"+{max(1, math.ceil((due - now) / 60))}")
         return due
 

@@ -18,6 +18,7 @@ from cloudtune.infra.node.lease import (
     END_VARIABLE,
     FIRST_MINUTES,
     LEASE_MINUTES,
+    POWER_OFF_SECONDS,
     Lease,
     first_minutes,
     lease_environment,
@@ -161,7 +162,7 @@ def renewed(folder: Path, hard_end: float, until: float) -> str:
     command.write_text(f'#!/bin/sh\nprintf "%s" "$*" > {shlex.quote(str(told))}\n')
     command.chmod(0o755)
     end = Lease(now + hard_end, str(command)).renew(now + until)
-    assert end <= now + min(hard_end, until)
+    assert end <= now + min(hard_end, until - POWER_OFF_SECONDS)
     return told.read_text()
 
 
