@@ -109,6 +109,11 @@ def age_text(days: int) -> str:
     return f"{round(days / 365.25)} years old"
 
 
+def ago_text(days: int) -> str:
+    """Return "today", "3 days ago", "4 months ago", "3 years ago"."""
+    return age_text(days).replace(" old", " ago")
+
+
 def limits_text(limits: Limits) -> str:
     """Return "deadline 2h, budget $40.00", or "none"."""
     parts = [

@@ -78,11 +78,14 @@ class Session:
         elif self.trained < most:
             self.seconds.append(event.seconds)
 
-    def count(self, figures: Figures) -> None:
+    def count(self, figures: Figures, *, alone: bool = False) -> None:
         """Split what it took into training and getting there, and add both to the figures."""
         seconds = self.seconds or [self.first_seconds]
         self.counted = True
-        figures.add_epochs(self.width, seconds, self.memory)
+        if alone:
+            figures.alone += seconds
+        else:
+            figures.add_epochs(self.width, seconds, self.memory)
         if self.width < 1:
             return
         assert self.first_at is not None
@@ -155,7 +158,10 @@ class MeasureError(CloudtuneError):
 
 @dataclass
 class Figures:
-    """Everything measured so far, in seconds; `memory` in MiB, the most at each width."""
+    """Everything measured so far, in seconds; `memory` in MiB, the most at each width.
+
+    `alone` are epochs of a single trial on one GPU of an instance that has no other.
+    """
 
     launch: list[float] = field(default_factory=list)
     boot: list[float] = field(default_factory=list)
@@ -164,6 +170,24 @@ class Figures:
     release: list[float] = field(default_factory=list)
     epoch: dict[Width, list[float]] = field(default_factory=dict)
     memory: dict[Width, float] = field(default_factory=dict)
+    alone: list[float] = field(default_factory=list)
+
+    @property
+    def any(self) -> bool:
+        """Whether any epoch was measured."""
+        return bool(self.epoch or self.alone)
+
+    @property
+    def core_seconds(self) -> float:
+        """What an epoch takes on one core, where that is all that a worker has.
+
+        The least that was seen of a trial by itself: whatever else the machine does only adds to
+        it. Where none was trained alone, that of the narrowest width, on as many cores.
+        """
+        if self.alone:
+            return min(self.alone)
+        narrowest = min(self.epoch)
+        return min(self.epoch[narrowest]) * narrowest
 
     def add_epochs(self, width: Width, seconds: Sequence[float], memory: float | None) -> None:
         """Take in what one trial's epochs took, and the most memory that its worker had."""

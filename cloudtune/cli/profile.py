@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.measuring import Measured
+    from cloudtune.scaling import ScalingProfile
 
 
 def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
@@ -98,7 +99,8 @@ def profile(
     wanted = load_experiment(experiment, given)
     runner.check_script(wanted)
     confirm_rental(wanted, None, yes=yes)
-    profiles, spent, began = [], 0.0, time.time()
+    profiles: list[ScalingProfile] = []
+    spent, began = 0.0, time.time()
     names = [machine.name for machine in planning.instance_types(wanted)]
     for number, name in enumerate(names):
         limits = limits_left(limits_of(wanted), spent, time.time() - began)
@@ -111,6 +113,7 @@ def profile(
             epochs=epochs,
             pack=pack or 1,
             share=1 / (len(names) - number),
+            core_seconds=profiles[0].provenance.core_seconds if profiles else None,
         )
         spent += found.dollars
         profiles.append(found.profile)

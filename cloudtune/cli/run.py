@@ -157,11 +157,18 @@ def _profile_first(
     from cloudtune.jobs import measuring
 
     console().print("No profile of this script yet: measuring it first, within the same limits.")
-    profiles, spent = [], 0.0
+    profiles: list[ScalingProfile] = []
+    spent = 0.0
     for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = limits_left(limits_of(wanted), spent, time.time() - began)
         found = measuring.measure(
-            wanted, name, measure_watch(), pace=pace, limits=limits, share=_PROFILE_SHARE
+            wanted,
+            name,
+            measure_watch(),
+            pace=pace,
+            limits=limits,
+            share=_PROFILE_SHARE,
+            core_seconds=profiles[0].provenance.core_seconds if profiles else None,
         )
         profiles.append(found.profile)
         spent += found.dollars

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Plan
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Sampler
 
 
@@ -84,6 +85,11 @@ class Job:
         """Every offer that may be asked for."""
         known = (each.offer for each in (*self.rentables, *self.standins))
         return tuple(dict.fromkeys((*self.plan.offers, *known)))
+
+    @property
+    def profiles(self) -> tuple[ScalingProfile, ...]:
+        """What is known of the script's speed on what may be rented, those of the plan first."""
+        return tuple(each.profile for each in (*self.rentables, *self.standins))
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON."""
