@@ -91,7 +91,7 @@ def main() -> None:
     digits = (_DIGITS / "experiment.yaml").read_text()
     search = "search:" + digits.split("search:")[1].split("trials:")[0]
     scripts = {**SCRIPTS, "digits": (_DIGITS / "train.py").read_text()}
-    print(f"{'script':12} {'on a core':>10} {'1 GPU':>9} {'2 GPUs':>9} {'plan':>9} {'cost':>8}  machines")
+    print("script        on a core     1 GPU    2 GPUs      plan     cost  machines")
     for name, script in scripts.items():
         own = name == "digits"
         text = _EXPERIMENT.format(

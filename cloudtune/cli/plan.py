@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from cloudtune.errors import UsageError
 from cloudtune.jobs import planning
 from cloudtune.jobs.planning import make_plan
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.profiles.provenance import basis
 
 if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
@@ -59,7 +61,7 @@ def plan(
     try:
         planned = make_plan(problem, limits_of(wanted), plan_options_of(given))
     except InfeasibleError as error:
-        return show_infeasible(error, output)
+        return show_infeasible(error, output, problem)
     if plot is not None and planned.plan.followed is None:
         raise UsageError(
             f"--plot: {planned.plan.strategy} decides as results come in, so there are no stages "
@@ -123,18 +125,19 @@ def show_planned(
         _dump({"feasible": True, **to_json(proposal)}, output)
 
 
-def show_infeasible(error: InfeasibleError, output: str) -> int:
+def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
     """Print why there is no plan, and the nearest there are; return the exit code."""
+    told = basis((each.profile for each in problem.rentables), time.strftime("%Y-%m-%d"))
     if output == "table":
         from cloudtune.display.plan_screen import show_nearest  # noqa: PLC0415
         from cloudtune.display.terminal import console  # noqa: PLC0415
 
-        show_nearest(console(), error.fastest, error.cheapest, error.nearest)
+        show_nearest(console(), error.fastest, error.cheapest, error.nearest, told.text)
         click.echo(f"infeasible: {error}", err=True)
         return error.exit_code
     from cloudtune.serialization import encode  # noqa: PLC0415
 
-    data = {"feasible": False, "message": str(error)}
+    data = {"feasible": False, "message": str(error), "provenance": encode(told)}
     for name in ("fastest", "cheapest", "nearest"):
         found = getattr(error, name)
         data[name] = None if found is None else encode(found)

@@ -17,6 +17,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, planning
 from cloudtune.plan import Limits
 from cloudtune.profiles.measurements import MeasureError
+from cloudtune.profiles.provenance import basis
 from cloudtune.trial import EndReason
 from cloudtune.units import format_dollars
 
@@ -47,10 +48,16 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     if not whose or yes:
         return
     cap = _cap(limits_of(wanted))
-    price = "measuring the script" if job is None else format_dollars(job.plan.estimate.dollars)
+    price = "measuring the script" if job is None else _price(job)
     if not sys.stdin.isatty():
         raise UsageError(f"this would rent from {whose}, and nobody is here to be asked: add --yes")
     click.confirm(f"Rent from {whose}: {price}, {cap}. Go on?", abort=True)
+
+
+def _price(job: Job) -> str:
+    """Return what a run is planned to cost, and by which figures."""
+    told = basis((each.profile for each in job.rentables), time.strftime("%Y-%m-%d"))
+    return f"{format_dollars(job.plan.estimate.dollars)} by figures {told.text}"
 
 
 def _cap(limits: Limits) -> str:
@@ -120,8 +127,16 @@ def profile(
         keep(found)
     if save is not None:
         store.write(save, profiles)
-    click.echo(f"measured for {format_dollars(spent)}")
+    click.echo(measured_for(wanted, spent))
     return 0
+
+
+def measured_for(wanted: Experiment, dollars: float) -> str:
+    """Return what is told of the price of a measurement."""
+    if not dollars:
+        return "Measured for nothing"
+    emulated = " (emulated: nothing is paid)" * provider_named(wanted.cloud.provider).paced
+    return f"Measured for {format_dollars(dollars)}{emulated}"
 
 
 def keep(found: Measured) -> None:

@@ -52,6 +52,7 @@ class Job:
 
     `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
     refuses these. `zones` are those in which an offer without one can be asked for.
+    `measuring` are dollars that went into measuring the script before; the limits have none of it.
     """
 
     run: str
@@ -64,6 +65,7 @@ class Job:
     price_source: str
     standins: tuple[Rentable, ...] = ()
     zones: tuple[str, ...] = ()
+    measuring: float = 0.0
 
     def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
         """Return a fresh policy for the job; equal jobs give policies that decide equally.
@@ -104,6 +106,7 @@ class Job:
             "price_source": self.price_source,
             "standins": encode(self.standins),
             "zones": list(self.zones),
+            "measuring": self.measuring,
         }
 
     @classmethod
@@ -120,6 +123,7 @@ class Job:
             price_source=data["price_source"],
             standins=tuple(decode(Rentable, each) for each in data.get("standins", ())),
             zones=tuple(data.get("zones", ())),
+            measuring=data.get("measuring", 0.0),
         )
 
 

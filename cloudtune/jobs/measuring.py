@@ -117,16 +117,7 @@ def measure(
         _explain(policy, limits)
     except CloudtuneError as error:
         raise (swept.unconfirmed or error) from error
-    unpaced = ", unpaced" * provider.paced
-    told = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
-    profile = policy.figures.profile(
-        instance_type,
-        store.script_hash(experiment.train_file),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "; ".join(filter(None, told)),
-    )
-    if provider.paced:
-        profile = replace(profile, provenance=Provenance(EMULATED, why="this machine's CPU"))
+    profile = _profile_of(experiment, policy, began)
     if paced:
         profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
     if swept.unconfirmed is not None:
@@ -136,6 +127,21 @@ def measure(
     cut = policy.ending if policy.cut_short else None
     dollars = policy.fleet.dollars(time.time() - began)
     return Measured(profile, dollars, tuple(_notes(policy)), cut)
+
+
+def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> ScalingProfile:
+    """Return what was measured without a pace; on a machine without real GPUs that is emulated."""
+    provider = provider_named(experiment.cloud.provider)
+    unpaced = ", unpaced" * provider.paced
+    told = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
+    found = policy.figures.profile(
+        policy.offer.instance_type.name,
+        store.script_hash(experiment.train_file),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        "; ".join(filter(None, told)),
+    )
+    made = Provenance(EMULATED, why="this machine's CPU")
+    return replace(found, provenance=made) if provider.paced else found
 
 
 def _widths_to_measure(experiment: Experiment, offer: Offer) -> tuple[Width, ...]:

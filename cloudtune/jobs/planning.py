@@ -16,6 +16,7 @@ from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, 
 from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.profiles import store
+from cloudtune.scaling import EMULATED
 from cloudtune.text import limits_text, width_text
 from cloudtune.units import format_dollars, format_seconds
 
@@ -84,14 +85,20 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
 def stored_profiles(
     experiment: Experiment, given: str | None = None, types: Sequence[InstanceType] | None = None
 ) -> list[ScalingProfile]:
-    """Return the usable profiles of an experiment's script on its instance types."""
-    return store.resolve(
+    """Return the usable profiles of an experiment's script on its instance types.
+
+    Where GPUs are real, one of emulated seconds is none, unless it is named.
+    """
+    found = store.resolve(
         given,
         store.script_hash(experiment.train_file),
         instance_types(experiment) if types is None else types,
         store=home.home() / "profiles",
         beside=experiment.directory,
     )
+    if given is not None or provider_named(experiment.cloud.provider).paced:
+        return found
+    return [profile for profile in found if profile.provenance.origin != EMULATED]
 
 
 def instance_types(experiment: Experiment) -> list[InstanceType]:

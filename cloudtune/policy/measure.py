@@ -124,19 +124,18 @@ class MeasurePolicy:
         measured = tuple(widths or widths_of(offer.gpus))
         whole = measured if alone or len(measured) > 1 else measured * 2
         self.phases = (*(1.0,) * alone, *whole, *packed_widths(pack))
-        self._has_single = alone
+        self._single = alone  # whether a single trial is alone on the instance now
         self.failed: list[Failed] = []
         self._left_out: list[str] = []
         self._alone = ""  # why no trial trains on several GPUs
         self._sized = False
-        self._attempt = self._tries = 0
+        self._attempt = self._tries = self._cleanups = 0
         self._phase = -1
         self._sessions: dict[str, Session] = {}
         self._checkpoints: dict[str, tuple[int, str]] = {}
         self._asked_at = 0.0
         self._phase_began = 0.0
         self._released_at: float | None = None
-        self._cleanups = 0
         self._joined = False
         self._over = False
 
@@ -412,8 +411,8 @@ class MeasurePolicy:
         return self._wind_down(at)
 
     def _next_phase(self, at: float) -> Iterable[Command]:
-        self._phase += 1
-        self._tries = 0
+        self._single = self._single and self._phase < 0
+        self._phase, self._tries = self._phase + 1, 0
         if self._phase == len(self.phases):
             self.ending = EndReason.DONE if self.figures.epoch else None
             return self._wind_down(at) if self.ending else self._give_up(at)
@@ -476,11 +475,6 @@ class MeasurePolicy:
     def _summarise(self, trained: Iterable[Session]) -> None:
         for session in trained:
             session.count(self.figures, alone=self._single)
-
-    @property
-    def _single(self) -> bool:
-        """Whether a single trial is alone on the instance now."""
-        return self._has_single and self._phase == 0
 
     def _keep_what_there_is(self) -> None:
         """Count what was measured of a width that wasn't finished, where it is cut short."""
