@@ -172,6 +172,7 @@ def _profile_first(
     console().print("No profile of this script yet: measuring it first, within the same limits.")
     profiles: list[ScalingProfile] = []
     spent = 0.0
+    limits = limits_of(wanted)
     for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = limits_left(limits_of(wanted), spent, time.time() - began)
         found = measuring.measure(
@@ -186,7 +187,8 @@ def _profile_first(
         profiles.append(found.profile)
         spent += found.dollars
         keep(found)
-    console().print(f"{measured_for(wanted, spent)}; the rest of the budget is the run's.")
+    rest = "; the rest of the budget is the run's" * (spent > 0 and limits.budget is not None)
+    console().print(f"{measured_for(wanted, spent)}{rest}.")
     return profiles, spent
 
 

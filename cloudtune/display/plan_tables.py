@@ -106,6 +106,8 @@ def _target(proposal: Proposal) -> str:
 
 def _asked(proposal: Proposal) -> str:
     asked, staged = _ASKED.get(proposal.objective or "", "the best"), proposal.plan.staged
+    if proposal.plan.free and proposal.objective == "cost":
+        asked = "the least time, as nothing costs anything"
     planner = f"; {staged.planner} planner" if staged else ""
     return f"{asked}{planner}, {counted(proposal.considered, 'offer')} considered"
 
@@ -444,7 +446,8 @@ def comparison(proposal: Proposal) -> Sheet:
     )
     title = "Planners" if proposal.plan.followed else "Other choices, by their forecasts"
     left = frozenset({"", "proof"})
-    return Sheet(beside(title, proposal.basis.text), columns, body, left, left)
+    sheet = Sheet(beside(title, proposal.basis.text), columns, body, left, left)
+    return sheet.without("cost", f"x {word}") if proposal.plan.free else sheet
 
 
 def _value(plan: RunPlan, objective: str | None) -> float:

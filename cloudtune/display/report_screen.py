@@ -72,10 +72,9 @@ def show_report(out: Console, report: Report) -> None:
         print_sheet(out, sheet.beside(rests_on))
         print_sheet(out, plan_tables.rungs(report.rungs, report.policy.state.metric.name))
     if report.accounting.instances:
-        sheet = cost_tables.money(report.accounting)
-        sheet = sheet.without("cost", "of the bill") if plan.free else sheet
+        sheet = cost_tables.money(report.accounting, free=plan.free)
         print_sheet(out, sheet.beside("emulated" * report.basis.emulated))
-        out.print(cost_tables.use(report.accounting))
+        out.print(cost_tables.use(report.accounting, free=plan.free))
     _show_facts(out, report)
     _show_best(out, report)
     _show_unended(out, report)
@@ -251,7 +250,10 @@ def show_instances(out: Console, found: Sequence[Found]) -> None:
     for one in found:
         it = one.instance
         care = "no: `cloudtune gc` returns it" if one.orphan else "yes" if one.controlled else "?"
-        table.add_row(it.run, it.id, it.instance_type, it.state, f"{one.usd_per_hour:.3f}", care)
+        price = f"{one.usd_per_hour:.3f}" + " emulated" * one.emulated
+        table.add_row(it.run, it.id, it.instance_type, it.state, price, care)
     out.print(table)
-    total = sum(one.usd_per_hour for one in found)
-    out.print(f"{counted(len(found), 'instance')}, ${total:.2f} per hour")
+    total = sum(one.usd_per_hour for one in found if not one.emulated)
+    made_up = sum(one.usd_per_hour for one in found if one.emulated)
+    more = f", ${made_up:.2f} emulated" if made_up else ""
+    out.print(f"{counted(len(found), 'instance')}, ${total:.2f} per hour{more}")

@@ -193,7 +193,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield f"planned so that the limits hold with {sure:g} probability"
     if asked is not None and asked.limits.budget is None and planned.limits.budget is not None:
         yield "planned for the deadline; the budget ends the run where that comes first"
-    if not (charges.usd_per_launch or charges.usd_per_second):
+    if not (plan.free or charges.usd_per_launch or charges.usd_per_second):
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
     if any(offer.interruptions_per_hour for offer in plan.offers):
         yield "spot: interruptions by EC2's bands, work since the last epoch is lost"
