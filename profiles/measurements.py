@@ -46,6 +46,7 @@ class Session:
     """One trial at one width: when it was asked for, and what its epochs took.
 
     `phase` is the number of what was measured then; `told_at` when it last said anything.
+    `undisturbed` are the seconds of epochs without those in which it waited for a core.
     """
 
     trial: Trial
@@ -58,6 +59,7 @@ class Session:
     first_at: float | None = None
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
+    undisturbed: list[float] = field(default_factory=list)
     memory: float | None = None
     live: bool = True
     stopping: bool = False
@@ -73,6 +75,7 @@ class Session:
         self.told_at = event.at
         if event.memory_mib is not None:
             self.memory = max(event.memory_mib, self.memory or 0.0)
+        self.undisturbed.append(event.seconds - min(event.waited, 0.9 * event.seconds))
         if self.first_at is None:
             self.first_at, self.first_seconds = event.at, event.seconds
         elif self.trained < most:
@@ -83,7 +86,7 @@ class Session:
         seconds = self.seconds or [self.first_seconds]
         self.counted = True
         if alone:
-            figures.alone += seconds
+            figures.alone += self.undisturbed
         else:
             figures.add_epochs(self.width, seconds, self.memory)
         if self.width < 1:
@@ -160,7 +163,8 @@ class MeasureError(CloudtuneError):
 class Figures:
     """Everything measured so far, in seconds; `memory` in MiB, the most at each width.
 
-    `alone` are epochs of a single trial on one GPU of an instance that has no other.
+    `alone` are epochs of a single trial on one GPU of an instance that has no other, without the
+    seconds in which it waited for a core that somebody else had.
     """
 
     launch: list[float] = field(default_factory=list)
@@ -182,7 +186,8 @@ class Figures:
         """What an epoch takes on one core, where that is all that a worker has.
 
         The least that was seen of a trial by itself: whatever else the machine does only adds to
-        it. Where none was trained alone, that of the narrowest width, on as many cores.
+        it, in caches as well. Where none was trained alone, that of the narrowest width, on as many
+        cores.
         """
         if self.alone:
             return min(self.alone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_what_emulated_instances_would_cost_is_no_price_of_yours(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(cloud: Cloud) -> list[cleanup.Found]:
-        named = ("i-1", "r", "", "", "g5.xlarge", "running", 0.0, None, "", {})
+        named: Any = ("i-1", "r", "", "", "g5.xlarge", "running", 0.0, None, "", {})
         asked = cloud.endpoint.url is not None
         return [cleanup.Found(Instance(*named), True, True, False, 1.5, asked)]
 
