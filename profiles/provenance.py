@@ -60,12 +60,17 @@ def told(profile: ScalingProfile, today: str) -> str:
     return f"measured{when} on {profile.instance_type}"
 
 
-def basis(profiles: Iterable[ScalingProfile], today: str) -> Basis:
-    """Return what is said of figures that rest on all these profiles."""
+def basis(profiles: Iterable[ScalingProfile], today: str, *, paced: bool = False) -> Basis:
+    """Return what is said of figures that rest on all these profiles.
+
+    Where training is `paced`, figures are emulated even if the pace follows what was measured.
+    """
     found = list(profiles)
     texts = list(dict.fromkeys(told(profile, today) for profile in found))
     present: set[str] = {profile.provenance.origin for profile in found}
     present |= {_DERIVED for profile in found if profile.derived_from}
     kinds = tuple(k for k in (EMULATED, PUBLISHED, _DERIVED, MEASURED) if k in present)
     text = "; ".join(texts if len(texts) < _SEVERAL else kinds)
+    if paced and EMULATED not in kinds:
+        return Basis(f"emulated by figures {text}", (EMULATED, *kinds))
     return Basis(text or "unknown", kinds)

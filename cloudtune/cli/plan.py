@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from cloudtune.errors import UsageError
 from cloudtune.jobs import planning
 from cloudtune.jobs.planning import make_plan
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.profiles.provenance import basis
 
 if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
@@ -127,7 +125,7 @@ def show_planned(
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
     """Print why there is no plan, and the nearest there are; return the exit code."""
-    told = basis((each.profile for each in problem.rentables), time.strftime("%Y-%m-%d"))
+    told = planning.basis_of(problem.experiment, problem.rentables)
     if output == "table":
         from cloudtune.display.plan_screen import show_nearest  # noqa: PLC0415
         from cloudtune.display.terminal import console  # noqa: PLC0415

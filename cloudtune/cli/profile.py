@@ -17,7 +17,6 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, planning
 from cloudtune.plan import Limits
 from cloudtune.profiles.measurements import MeasureError
-from cloudtune.profiles.provenance import basis
 from cloudtune.trial import EndReason
 from cloudtune.units import format_dollars
 
@@ -56,7 +55,7 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
 
 def _price(job: Job) -> str:
     """Return what a run is planned to cost, and by which figures."""
-    told = basis((each.profile for each in job.rentables), time.strftime("%Y-%m-%d"))
+    told = planning.basis_of(job.experiment, job.rentables)
     return f"{format_dollars(job.plan.estimate.dollars)} by figures {told.text}"
 
 

@@ -32,7 +32,6 @@ from cloudtune.jobs import control, home, planning
 from cloudtune.jobs.job import choice_of
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.profiles.provenance import basis
 from cloudtune.scaling import EMULATED
 from cloudtune.strategies.rungs import rung_epochs
 
@@ -159,7 +158,7 @@ def _run_planned(saved: Job, began: float, *, pace: bool, force: bool, yes: bool
     runner.check_script(saved.experiment)
     paced = pace and provider_named(saved.experiment.cloud.provider).paced
     job = dataclasses.replace(saved, began=began, paced=paced)
-    told = basis((each.profile for each in job.rentables), time.strftime("%Y-%m-%d"))
+    told = planning.basis_of(job.experiment, job.rentables)
     show_saved(console(), job.plan, told.text)
     return _run_job(job, yes=yes)
 
@@ -241,7 +240,7 @@ def _screen(job: Job, policy: RunPolicy) -> RunScreen:
 
     epochs = job.experiment.epochs
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
-    told = basis((each.profile for each in job.rentables), time.strftime("%Y-%m-%d"))
+    told = planning.basis_of(job.experiment, job.rentables)
     return RunScreen(console(), policy, rungs, basis=told, before=job.measuring, free=job.plan.free)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, 
 from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.profiles import store
+from cloudtune.profiles.provenance import basis
 from cloudtune.scaling import EMULATED
 from cloudtune.text import limits_text, width_text
 from cloudtune.units import format_dollars, format_seconds
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Limits, Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.policy.registry import Choice
+    from cloudtune.profiles.provenance import Basis
     from cloudtune.scaling import ScalingProfile
 
 LEASE_GRACE_SECONDS = 600.0
@@ -173,6 +176,15 @@ def _derived(
     derived = (derive(each, known[each.instance_type], machine) for each in profiles)
     found = [each for each in derived if each is not None]
     return min(found, key=lambda each: each.error, default=None)
+
+
+def basis_of(
+    experiment: Experiment, rentables: Sequence[Rentable], day: str | None = None
+) -> Basis:
+    """Return what times and prices of an experiment's runs rest on, as of a day (today)."""
+    profiles = (each.profile for each in rentables)
+    today = day or time.strftime("%Y-%m-%d")
+    return basis(profiles, today, paced=provider_named(experiment.cloud.provider).paced)
 
 
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.jobs import home
 from cloudtune.jobs.alternatives import alternatives, compared, front
 from cloudtune.jobs.job import sampler_name
-from cloudtune.jobs.planning import worst_bill
+from cloudtune.jobs.planning import basis_of, worst_bill
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.profiles.provenance import Basis, basis, told
+from cloudtune.profiles.provenance import Basis, told
 from cloudtune.profiles.store import age
 from cloudtune.scaling import Provenance
 from cloudtune.serialization import encode
@@ -159,7 +159,7 @@ def propose(planned: Planned, *, compare: bool = False) -> Proposal:
         worst_dollars=worst,
         worst_why=why,
         storage=home.storage(experiment.storage),
-        basis=basis((each.profile for each in planned.rentables), today),
+        basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),
     )

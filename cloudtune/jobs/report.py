@@ -21,7 +21,7 @@ from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.figures import RungReport, figures, rung_reports
 from cloudtune.jobs.job import job_of_ledger
-from cloudtune.profiles.provenance import basis
+from cloudtune.jobs.planning import basis_of
 from cloudtune.serialization import encode
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.checkpoint import standing
@@ -106,7 +106,7 @@ class Report:
         """What its plan rests on, told as of the day that it began."""
         began = self.job.began
         day = time.strftime("%Y-%m-%d", time.gmtime(began)) if began else time.strftime("%Y-%m-%d")
-        return basis((each.profile for each in self.job.rentables), day)
+        return basis_of(self.job.experiment, self.job.rentables, day)
 
     @property
     def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:

@@ -69,6 +69,13 @@ def test_of_several_each_is_told_and_of_many_their_kinds() -> None:
     assert many.kinds == ("emulated", "measured")
 
 
+def test_what_follows_a_pace_is_emulated_whatever_the_pace_is_from() -> None:
+    found = basis([G5], TODAY, paced=True)
+    assert found.text == "emulated by figures measured 3 days ago on g5.xlarge"
+    assert (found.emulated, found.measured) == (True, False)
+    assert basis([EMULATED], TODAY, paced=True).text == "emulated"
+
+
 def test_it_is_kept_in_files_in_plans_and_in_ledgers(tmp_path: Path) -> None:
     assert decode(type(EMULATED), json.loads(json.dumps(encode(EMULATED)))) == EMULATED
     write(tmp_path / "p.json", [EMULATED])
