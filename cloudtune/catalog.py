@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Market: TypeAlias = Literal["on-demand", "spot"]
 
+LOCAL = "local-"
+"""What the name of a user's own machine begins with: nobody rents it out in a market."""
+
 # Few enough names to read in a message; otherwise only the nearest is given.
 _LISTED = 12
 

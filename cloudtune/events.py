@@ -105,7 +105,7 @@ class EpochDone:
     `seconds` is how long the epoch took, `saving` of them for its checkpoint; 0 where nobody knows.
     `checkpoint` is where that was saved, if it gave one; `in_sync` says whether the parameters were
     equal on all ranks (None at one rank). `memory_mib` is the most GPU memory that rank 0 has had;
-    None without a GPU.
+    None without a GPU. `waited` are those of the seconds in which rank 0 waited for a core.
     """
 
     at: float
@@ -117,6 +117,7 @@ class EpochDone:
     in_sync: bool | None = None
     saving: float = 0.0
     memory_mib: float | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -269,6 +269,12 @@ class RunPlan:
         rented = sum(each.offer.usd_per_second * each.instances for each in self.fleet)
         return rented + self.charges.usd_per_second
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing that it could do costs anything."""
+        priced = any(offer.usd_per_hour for offer in self.offers)
+        return not (priced or self.charges.usd_per_launch or self.charges.usd_per_second)
+
 
 def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
     """Return the instances of the stage that costs most by the second."""

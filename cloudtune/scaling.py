@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -41,6 +41,30 @@ class Measurement:
         return self.mean + 2 * self.sd
 
 
+Origin: TypeAlias = Literal["measured", "emulated", "published"]
+MEASURED: Final = "measured"
+EMULATED: Final = "emulated"
+PUBLISHED: Final = "published"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the seconds of a profile come from: said beside each time and price that rests on them.
+
+    `origin`: "measured" on the machines that they are of; "emulated", made of what an epoch took on
+    this machine's CPU and of tables; "published" by others, of another program. `on` is the machine
+    that they are of, empty for the profile's own instance type: on another the profile is derived.
+    `core_seconds` is what an epoch took on one core of the machine that emulates; None where none
+    was timed. `factor` is how many times as long it takes on an emulated GPU, and `why` says so.
+    """
+
+    origin: Origin = MEASURED
+    on: str = ""
+    core_seconds: float | None = None
+    factor: float | None = None
+    why: str = ""
+
+
 @dataclass(frozen=True)
 class ScalingProfile:
     """Seconds per epoch by width, and the delays around training, on one instance type.
@@ -68,6 +92,12 @@ class ScalingProfile:
     source: str
     error: float = 0.0
     memory: Mapping[Width, float] = field(default_factory=dict)
+    provenance: Provenance = Provenance()
+
+    @property
+    def derived_from(self) -> str:
+        """The machine that the seconds were measured on, where that isn't this type; else ""."""
+        return "" if self.provenance.on in {"", self.instance_type} else self.provenance.on
 
     @property
     def widths(self) -> tuple[Width, ...]:

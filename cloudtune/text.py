@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cloudtune.catalog import LOCAL
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def gpus_text(width: Width) -> str:
 
 
 def machine_text(instance_type: str, market: str, zone: str) -> str:
-    """Return what is rented, without its price: "p3.16xlarge spot us-east-1a"."""
+    """Return what is rented, without its price: "p3.16xlarge spot us-east-1a", "local-8x-cpu"."""
+    if instance_type.startswith(LOCAL):
+        return instance_type
     return " ".join(part for part in (instance_type, market, zone) if part)
 
 
@@ -43,6 +46,8 @@ def offer_text(offer: Offer) -> str:
 
 def price_text(offer: Offer) -> str:
     """Return "$9.00/h" or "$7.1283/h": two to four decimals."""
+    if not offer.usd_per_hour:
+        return "no price"
     cents, _, rest = f"{offer.usd_per_hour:,.4f}".partition(".")
     return f"${cents}.{rest[:2]}{rest[2:].rstrip('0')}/h"
 
@@ -107,6 +112,11 @@ def age_text(days: int) -> str:
     if days < 2 * 365.25:
         return f"{round(days / _DAYS_OF_A_MONTH)} months old"
     return f"{round(days / 365.25)} years old"
+
+
+def ago_text(days: int) -> str:
+    """Return "today", "3 days ago", "4 months ago", "3 years ago"."""
+    return age_text(days).replace(" old", " ago")
 
 
 def limits_text(limits: Limits) -> str:

@@ -58,7 +58,7 @@ def _shortened(shown: str) -> Iterator[str]:
     for line in map(str.rstrip, shown.splitlines()):
         indent = len(line) - len(line.lstrip())
         if line and indent == 0 and line[0].isalpha():
-            section = row = line.split()[0]
+            section = row = line.split()[0].rstrip(",")
         elif line and indent <= 2:  # deeper ones go on with the row above
             row = line.split()[0]
         kept = _KEPT.get(section, ())

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cloudtune.events import RefusalKind
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
+    from cloudtune.scaling import ScalingProfile
 
 RUN_TAG = "cloudtune:run"
 INTENT_TAG = "cloudtune:intent"
@@ -197,11 +198,26 @@ class Provider(Protocol):
         """
         ...
 
-    def open(self, experiment: Experiment, home: Path, *, pace: bool, adopt: bool = False) -> Cloud:
+    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
+        """Return what a profile that was measured without a pace is where training is paced.
+
+        An epoch took `core_seconds` on one core of this machine. As it is, where nothing is paced.
+        """
+        ...
+
+    def open(
+        self,
+        experiment: Experiment,
+        home: Path,
+        *,
+        pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
+        adopt: bool = False,
+    ) -> Cloud:
         """Return the cloud ready to rent from.
 
-        `pace` lets training take what the table says, where the provider is paced. `adopt` is for
-        a run that goes on with instances that it has already.
+        With `pace` training takes what these profiles say, where the provider is paced. `adopt` is
+        for a run that goes on with instances that it has already.
 
         Raises:
             UsageError: it can't be rented from now.

@@ -17,7 +17,7 @@ from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.profiles import packing, ratios
 from cloudtune.profiles.csv_table import rows
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.scaling import PUBLISHED, Measurement, Provenance, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,6 +98,7 @@ class Published:
             measured_at=self.date,
             source=self._told(delays, packed=bool(packed)),
             error=self.error,
+            provenance=Provenance(PUBLISHED, on=self.machine.name),
         )
 
     def _measured(self, layout: Layout, gpus: int) -> bool:

@@ -46,6 +46,7 @@ class Session:
     """One trial at one width: when it was asked for, and what its epochs took.
 
     `phase` is the number of what was measured then; `told_at` when it last said anything.
+    `undisturbed` are the seconds of epochs without those in which it waited for a core.
     """
 
     trial: Trial
@@ -58,6 +59,7 @@ class Session:
     first_at: float | None = None
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
+    undisturbed: list[float] = field(default_factory=list)
     memory: float | None = None
     live: bool = True
     stopping: bool = False
@@ -73,16 +75,20 @@ class Session:
         self.told_at = event.at
         if event.memory_mib is not None:
             self.memory = max(event.memory_mib, self.memory or 0.0)
+        self.undisturbed.append(event.seconds - min(event.waited, 0.9 * event.seconds))
         if self.first_at is None:
             self.first_at, self.first_seconds = event.at, event.seconds
         elif self.trained < most:
             self.seconds.append(event.seconds)
 
-    def count(self, figures: Figures) -> None:
+    def count(self, figures: Figures, *, alone: bool = False) -> None:
         """Split what it took into training and getting there, and add both to the figures."""
         seconds = self.seconds or [self.first_seconds]
         self.counted = True
-        figures.add_epochs(self.width, seconds, self.memory)
+        if alone:
+            figures.alone += self.undisturbed
+        else:
+            figures.add_epochs(self.width, seconds, self.memory)
         if self.width < 1:
             return
         assert self.first_at is not None
@@ -155,7 +161,11 @@ class MeasureError(CloudtuneError):
 
 @dataclass
 class Figures:
-    """Everything measured so far, in seconds; `memory` in MiB, the most at each width."""
+    """Everything measured so far, in seconds; `memory` in MiB, the most at each width.
+
+    `alone` are epochs of a single trial on one GPU of an instance that has no other, without the
+    seconds in which it waited for a core that somebody else had.
+    """
 
     launch: list[float] = field(default_factory=list)
     boot: list[float] = field(default_factory=list)
@@ -164,6 +174,25 @@ class Figures:
     release: list[float] = field(default_factory=list)
     epoch: dict[Width, list[float]] = field(default_factory=dict)
     memory: dict[Width, float] = field(default_factory=dict)
+    alone: list[float] = field(default_factory=list)
+
+    @property
+    def any(self) -> bool:
+        """Whether any epoch was measured."""
+        return bool(self.epoch or self.alone)
+
+    @property
+    def core_seconds(self) -> float:
+        """What an epoch takes on one core, where that is all that a worker has.
+
+        The least that was seen of a trial by itself: whatever else the machine does only adds to
+        it, in caches as well. Where none was trained alone, that of the narrowest width, on as many
+        cores.
+        """
+        if self.alone:
+            return min(self.alone)
+        narrowest = min(self.epoch)
+        return min(self.epoch[narrowest]) * narrowest
 
     def add_epochs(self, width: Width, seconds: Sequence[float], memory: float | None) -> None:
         """Take in what one trial's epochs took, and the most memory that its worker had."""

@@ -98,6 +98,7 @@ def derive(
         memory={width: mib for width, mib in profile.memory.items() if width in widths},
         error=math.hypot(profile.error, ratio.spread),
         source=_source(profile, ratio, from_type, to_type),
+        provenance=replace(profile.provenance, on=profile.provenance.on or from_type.name),
     )
 
 

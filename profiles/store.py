@@ -12,15 +12,15 @@ import json
 import math
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
 from cloudtune.profiles import bundled
-from cloudtune.scaling import ScalingProfile
+from cloudtune.scaling import EMULATED, ScalingProfile
 from cloudtune.serialization import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import InstanceType
     from cloudtune.scaling import Measurement
@@ -59,13 +59,20 @@ def read(path: Path) -> list[ScalingProfile]:
     if not isinstance(data, dict) or data.get("cloudtune_profile") != VERSION:
         raise UsageError(f"{path}: not a profile of version {VERSION}; measure it again")
     try:
-        found = [decode(ScalingProfile, one) for one in data["profiles"]]
+        found = [decode(ScalingProfile, _with_provenance(one)) for one in data["profiles"]]
         mistakes = [mistake for profile in found for mistake in _impossible(profile)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a damaged profile ({error}); measure it again") from None
     if mistakes:
         raise UsageError(f"{path}: {'; '.join(mistakes)}; measure it again (`cloudtune profile`)")
     return found
+
+
+def _with_provenance(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a profile's JSON with where it comes from, which earlier versions didn't write."""
+    if "provenance" in data or "emulated cloud" not in data["source"]:
+        return data
+    return {**data, "provenance": {"origin": EMULATED}}
 
 
 def age(measured_at: str, today: str) -> int | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cloudtune.events import RefusalKind
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
+    from cloudtune.scaling import ScalingProfile
 
 ROVER = InstanceType("rover", 1, "v100", 16384, 8, 65536)
 KINDS: dict[str, RefusalKind] = {"NewMoon": "capacity", "FullMoon": "quota"}
@@ -94,9 +95,13 @@ class Moon:
         home: Path,
         *,
         pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
         adopt: bool = False,
     ) -> Cloud:
         return Cloud(Endpoint(experiment.cloud.region, provider="moon"), {}, {})
+
+    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
+        return found
 
     def found(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         named = {*regions, *([asked] if asked else [])}

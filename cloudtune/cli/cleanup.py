@@ -36,7 +36,13 @@ def status(region: str | None, output: str) -> int:
             mute.append(f"{cloud.endpoint.region}: {error}")
     if output == "json":
         rows = [
-            {**vars(f.instance), "usd_per_hour": f.usd_per_hour, "orphan": f.orphan} for f in found
+            {
+                **vars(f.instance),
+                "usd_per_hour": f.usd_per_hour,
+                "emulated": f.emulated,
+                "orphan": f.orphan,
+            }
+            for f in found
         ]
         click.echo(json.dumps(rows, indent=1))
     else:

@@ -31,7 +31,7 @@ from cloudtune.simulation.curves import Columns, read_curves
 from cloudtune.simulation.offer_table import offers_of
 from cloudtune.simulation.parallel import play_all
 from cloudtune.simulation.speed_table import scalings
-from cloudtune.units import parse_dollars, parse_seconds
+from cloudtune.units import format_seconds, parse_dollars, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -281,6 +281,10 @@ def _show(benchmark: Benchmark, cells: Sequence[Cell], output: str) -> None:
         out.print(
             f"{len(curves.curves)} configurations of up to {curves.max_epochs} epochs; "
             f"the best {curves.metric} there is: {curves.best:.4g} ({curves.mode})"
+        )
+        out.print(
+            f"Simulated: an epoch on one GPU counts as {format_seconds(benchmark.epoch_seconds)}; "
+            "other widths and types follow --profile, and costs the prices of the offers"
         )
         for sheet in comparison_tables.sheets(benchmark, cells, out.width):
             print_sheet(out, sheet)

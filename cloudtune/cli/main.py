@@ -112,7 +112,7 @@ def simulate(
     try:
         planned = plan_or_forced(problem, limits_of(wanted), options, force=force)
     except InfeasibleError as error:
-        return show_infeasible(error, output)
+        return show_infeasible(error, output, problem)
     played = simulate_job(job_of(planned, 0.0, paced=False))
     if output == "json":
         click.echo(json.dumps(to_json(played), indent=1))

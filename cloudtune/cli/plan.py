@@ -59,7 +59,7 @@ def plan(
     try:
         planned = make_plan(problem, limits_of(wanted), plan_options_of(given))
     except InfeasibleError as error:
-        return show_infeasible(error, output)
+        return show_infeasible(error, output, problem)
     if plot is not None and planned.plan.followed is None:
         raise UsageError(
             f"--plot: {planned.plan.strategy} decides as results come in, so there are no stages "
@@ -123,18 +123,19 @@ def show_planned(
         _dump({"feasible": True, **to_json(proposal)}, output)
 
 
-def show_infeasible(error: InfeasibleError, output: str) -> int:
+def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
     """Print why there is no plan, and the nearest there are; return the exit code."""
+    told = planning.basis_of(problem.experiment, problem.rentables)
     if output == "table":
         from cloudtune.display.plan_screen import show_nearest  # noqa: PLC0415
         from cloudtune.display.terminal import console  # noqa: PLC0415
 
-        show_nearest(console(), error.fastest, error.cheapest, error.nearest)
+        show_nearest(console(), error.fastest, error.cheapest, error.nearest, told.text)
         click.echo(f"infeasible: {error}", err=True)
         return error.exit_code
     from cloudtune.serialization import encode  # noqa: PLC0415
 
-    data = {"feasible": False, "message": str(error)}
+    data = {"feasible": False, "message": str(error), "provenance": encode(told)}
     for name in ("fastest", "cheapest", "nearest"):
         found = getattr(error, name)
         data[name] = None if found is None else encode(found)

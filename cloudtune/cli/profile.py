@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.measuring import Measured
+    from cloudtune.scaling import ScalingProfile
 
 
 def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
@@ -46,10 +47,16 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     if not whose or yes:
         return
     cap = _cap(limits_of(wanted))
-    price = "measuring the script" if job is None else format_dollars(job.plan.estimate.dollars)
+    price = "measuring the script" if job is None else _price(job)
     if not sys.stdin.isatty():
         raise UsageError(f"this would rent from {whose}, and nobody is here to be asked: add --yes")
     click.confirm(f"Rent from {whose}: {price}, {cap}. Go on?", abort=True)
+
+
+def _price(job: Job) -> str:
+    """Return what a run is planned to cost, and by which figures."""
+    told = planning.basis_of(job.experiment, job.rentables)
+    return f"{format_dollars(job.plan.estimate.dollars)} by figures {told.text}"
 
 
 def _cap(limits: Limits) -> str:
@@ -98,7 +105,8 @@ def profile(
     wanted = load_experiment(experiment, given)
     runner.check_script(wanted)
     confirm_rental(wanted, None, yes=yes)
-    profiles, spent, began = [], 0.0, time.time()
+    profiles: list[ScalingProfile] = []
+    spent, began = 0.0, time.time()
     names = [machine.name for machine in planning.instance_types(wanted)]
     for number, name in enumerate(names):
         limits = limits_left(limits_of(wanted), spent, time.time() - began)
@@ -111,14 +119,23 @@ def profile(
             epochs=epochs,
             pack=pack or 1,
             share=1 / (len(names) - number),
+            core_seconds=profiles[0].provenance.core_seconds if profiles else None,
         )
         spent += found.dollars
         profiles.append(found.profile)
         keep(found)
     if save is not None:
         store.write(save, profiles)
-    click.echo(f"measured for {format_dollars(spent)}")
+    click.echo(measured_for(wanted, spent))
     return 0
+
+
+def measured_for(wanted: Experiment, dollars: float) -> str:
+    """Return what is told of the price of a measurement."""
+    if not dollars:
+        return "Measured for nothing"
+    emulated = " (emulated: nothing is paid)" * provider_named(wanted.cloud.provider).paced
+    return f"Measured for {format_dollars(dollars)}{emulated}"
 
 
 def keep(found: Measured) -> None:

@@ -22,8 +22,9 @@ from cloudtune.cli.options import (
     planning_options,
 )
 from cloudtune.cli.plan import plan_or_forced, show_infeasible, show_planned
-from cloudtune.cli.profile import confirm_rental, keep, limits_left, measure_watch
+from cloudtune.cli.profile import confirm_rental, keep, limits_left, measure_watch, measured_for
 from cloudtune.display.plan_screen import show_saved
+from cloudtune.display.report_screen import emulated_text
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
@@ -31,8 +32,8 @@ from cloudtune.jobs import control, home, planning
 from cloudtune.jobs.job import choice_of
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.scaling import EMULATED
 from cloudtune.strategies.rungs import rung_epochs
-from cloudtune.units import format_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,16 +94,17 @@ def run(
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     options.check(choice_of(wanted))
     problem, spent = _measured(wanted, profile, began, pace=pace, yes=yes)
-    _refuse_published([each.profile for each in problem.rentables], force=force)
+    _refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
     limits = limits_left(limits_of(wanted), spent)
     elapsed = time.time() - began
     try:
         planned = plan_or_forced(problem, limits, options, elapsed, force=force)
     except InfeasibleError as error:
-        return show_infeasible(error, "table")
+        return show_infeasible(error, "table", problem)
     show_planned(planned)
     paced = pace and provider_named(wanted.cloud.provider).paced
-    return _run_job(job_of(planned, began, paced=paced), yes=yes)
+    job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=spent)
+    return _run_job(job, yes=yes)
 
 
 def _measured(
@@ -120,16 +122,24 @@ def _measured(
     return planning.problem_of(wanted, profiles), spent
 
 
-def _refuse_published(profiles: Sequence[ScalingProfile], *, force: bool) -> None:
-    """Pass if the plan goes by measurements of the user's own script.
+def _refuse_made_up(wanted: Experiment, profiles: Sequence[ScalingProfile], *, force: bool) -> None:
+    """Pass if the plan goes by measurements of the user's own script, on machines of its kind.
 
     Raises:
-        UsageError: it goes by published figures of another.
+        UsageError: it goes by published figures of another, or by emulated seconds on real GPUs.
     """
-    if not force and any(not profile.script_hash for profile in profiles):
+    if force:
+        return
+    if any(not profile.script_hash for profile in profiles):
         raise UsageError(
             "published figures are for planning; a run needs your script's own: measure it with "
             "`cloudtune profile`, or leave --profile out (or insist with --force)"
+        )
+    emulated = any(profile.provenance.origin == EMULATED for profile in profiles)
+    if emulated and not provider_named(wanted.cloud.provider).paced:
+        raise UsageError(
+            "this profile's seconds are emulated, and say nothing of real GPUs: measure the script "
+            "with `cloudtune profile`, or leave --profile out (or insist with --force)"
         )
 
 
@@ -143,11 +153,13 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 def _run_planned(saved: Job, began: float, *, pace: bool, force: bool, yes: bool) -> int:
     from cloudtune.jobs import runner
 
-    _refuse_published([each.profile for each in saved.rentables], force=force)
+    profiles = [each.profile for each in saved.rentables]
+    _refuse_made_up(saved.experiment, profiles, force=force)
     runner.check_script(saved.experiment)
     paced = pace and provider_named(saved.experiment.cloud.provider).paced
     job = dataclasses.replace(saved, began=began, paced=paced)
-    show_saved(console(), job.plan)
+    told = planning.basis_of(job.experiment, job.rentables)
+    show_saved(console(), job.plan, told.text)
     return _run_job(job, yes=yes)
 
 
@@ -157,16 +169,25 @@ def _profile_first(
     from cloudtune.jobs import measuring
 
     console().print("No profile of this script yet: measuring it first, within the same limits.")
-    profiles, spent = [], 0.0
+    profiles: list[ScalingProfile] = []
+    spent = 0.0
+    limits = limits_of(wanted)
     for name in [machine.name for machine in planning.instance_types(wanted)]:
         limits = limits_left(limits_of(wanted), spent, time.time() - began)
         found = measuring.measure(
-            wanted, name, measure_watch(), pace=pace, limits=limits, share=_PROFILE_SHARE
+            wanted,
+            name,
+            measure_watch(),
+            pace=pace,
+            limits=limits,
+            share=_PROFILE_SHARE,
+            core_seconds=profiles[0].provenance.core_seconds if profiles else None,
         )
         profiles.append(found.profile)
         spent += found.dollars
         keep(found)
-    console().print(f"Measured for {format_dollars(spent)}.")
+    rest = "; the rest of the budget is the run's" * (spent > 0 and limits.budget is not None)
+    console().print(f"{measured_for(wanted, spent)}{rest}.")
     return profiles, spent
 
 
@@ -178,8 +199,8 @@ def _run_job(job: Job, *, yes: bool) -> int:
     # What a person took to answer is not the run's.
     job = dataclasses.replace(job, began=job.began + time.time() - asked_at)
     out = console()
-    if job.paced:
-        out.print("Emulated cloud: training is paced by the instance type's speed curve.")
+    if provider_named(job.experiment.cloud.provider).paced:
+        out.print(emulated_text(paced=job.paced, source=job.price_source))
     with contextlib.ExitStack() as shown:
 
         def watching(run: str, policy: RunPolicy) -> Watch:
@@ -219,7 +240,8 @@ def _screen(job: Job, policy: RunPolicy) -> RunScreen:
 
     epochs = job.experiment.epochs
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
-    return RunScreen(console(), policy, rungs)
+    told = planning.basis_of(job.experiment, job.rentables)
+    return RunScreen(console(), policy, rungs, basis=told, before=job.measuring, free=job.plan.free)
 
 
 def _conclude(ended: Ended) -> int:

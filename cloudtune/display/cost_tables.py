@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Sheet
@@ -26,8 +27,8 @@ _LABELS = {
 }
 
 
-def money(found: Accounting) -> Sheet:
-    """Return what was paid for; what came to nothing is left out."""
+def money(found: Accounting, *, free: bool = False) -> Sheet:
+    """Return what was paid for; what came to nothing is left out, and where `free`, all dollars."""
     rows = []
     for name, amount in found.amounts.items():
         if amount.gpu_seconds > 0 or amount.dollars > 0:
@@ -36,7 +37,10 @@ def money(found: Accounting) -> Sheet:
             rows.append(("  booting", *_cells(found.boot, found.whole)))
     rows.append(("total", *_cells(found.whole, found.whole)))
     columns = ("", "GPU time", "of all", "cost", "of the bill")
-    return Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)
+    sheet = Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)
+    if not free:
+        return sheet
+    return replace(sheet, title="Where the time went").without("cost", "of the bill")
 
 
 def _cells(amount: Amount, whole: Amount) -> tuple[str, str, str, str]:
@@ -49,9 +53,10 @@ def _cells(amount: Amount, whole: Amount) -> tuple[str, str, str, str]:
     )
 
 
-def use(found: Accounting) -> str:
+def use(found: Accounting, *, free: bool = False) -> str:
     """Return how busy the GPUs were, and how often trials changed their width."""
+    held = "held" if free else "billed"
     return (
-        f"GPUs trained in {percent(found.busy_share)} of the time billed; "
+        f"GPUs trained in {percent(found.busy_share)} of the time {held}; "
         f"{counted(found.restarts, 'restart')} of trials, {found.resizes} at another width"
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display import plan_tables
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
+from cloudtune.display.terminal import beside
 from cloudtune.errors import UsageError
 from cloudtune.private_files import for_others
 from cloudtune.text import offer_text
@@ -79,7 +80,7 @@ def _figure(proposal: Proposal) -> Figure:
     left, right = figure.subplots(1, 2)
     _draw_front(left, proposal)
     if proposal.plan.staged is not None:
-        _draw_fleet(right, proposal.plan.staged)
+        _draw_fleet(right, proposal.plan.staged, proposal.basis.text)
     return figure
 
 
@@ -100,7 +101,7 @@ def _draw_front(axes: Axes, proposal: Proposal) -> None:
         spot = _columns([other.plan.estimate])
         axes.plot(*spot, marker, mfc="none", mec="black", label=_plain(other.name), zorder=4)
     axes.plot(*_columns([chosen]), "*", color=_CHOICE, ms=16, label="this plan", zorder=5)
-    axes.set(title="Cost against time", xlabel="time", ylabel="cost")
+    axes.set(title=beside("Cost against time", proposal.basis.text), xlabel="time", ylabel="cost")
     axes.legend(fontsize="small")
 
 
@@ -145,7 +146,7 @@ def _plain(text: str) -> str:
 # ---- the fleet over time -----------------------------------------------------------------------
 
 
-def _draw_fleet(axes: Axes, plan: Plan) -> None:
+def _draw_fleet(axes: Axes, plan: Plan, basis: str) -> None:
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  see the module's docstring
 
     ends = [stage.begin + stage.seconds for stage in plan.stages]
@@ -169,7 +170,7 @@ def _draw_fleet(axes: Axes, plan: Plan) -> None:
     for number, stage in enumerate(plan.stages, start=1):
         top = (stage.begin + stage.seconds / 2, stage.instances)
         axes.annotate(f"{number}", top, (0, 3), textcoords="offset points", ha="center")
-    axes.set(title="Instances in each stage", xlabel="time", ylabel="instances")
+    axes.set(title=beside("Instances in each stage", basis), xlabel="time", ylabel="instances")
     axes.legend(fontsize="small", loc="upper right")
 
 
@@ -191,7 +192,7 @@ def _page(proposal: Proposal) -> str:
     parts = [
         f"<h1>{title}</h1>",
         _facts(plan_tables.header(proposal)),
-        *([_table(plan_tables.stages(staged))] if staged else []),
+        *([_table(plan_tables.stages_of(proposal))] if staged else []),
         _table(plan_tables.forecast(proposal)),
         _facts(plan_tables.certainty(proposal)),
         _svg(proposal),

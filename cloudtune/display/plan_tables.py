@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.display.terminal import Fact, Sheet, beside
 from cloudtune.plan import BY_PLAN
 from cloudtune.text import (
     age_text,
@@ -106,6 +106,8 @@ def _target(proposal: Proposal) -> str:
 
 def _asked(proposal: Proposal) -> str:
     asked, staged = _ASKED.get(proposal.objective or "", "the best"), proposal.plan.staged
+    if proposal.plan.free and proposal.objective == "cost":
+        asked = "the least time, as nothing costs anything"
     planner = f"; {staged.planner} planner" if staged else ""
     return f"{asked}{planner}, {counted(proposal.considered, 'offer')} considered"
 
@@ -131,13 +133,20 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
     """Yield where what is known of the script's speed comes from."""
     for number, note in enumerate(notes):
         age = "" if note.age_days is None else f" ({age_text(note.age_days)})"
-        text = f"{note.instance_type}: {note.source}, {note.measured_at}{age}"
+        origin = f"{note.text}: " if note.text else ""
+        text = f"{note.instance_type}: {origin}{note.source}, {note.measured_at}{age}"
         if note.error > 0:
             text += f"; derived, not measured: speed uncertain by {percent(note.error)}"
         yield Fact("" if number else "speed", text, note.error > 0)
 
 
-def stages(plan: Plan) -> Sheet:
+def stages_of(proposal: Proposal) -> Sheet:
+    """Return the stages of a proposal that has any."""
+    assert proposal.plan.staged is not None
+    return stages(proposal.plan.staged, proposal.basis.text, free=proposal.plan.free)
+
+
+def stages(plan: Plan, basis: str = "", *, free: bool = False) -> Sheet:
     """Return the stages, a row for each group of one; time and cost are the stage's."""
     rows = [
         (*row, *(_taken(stage) if first else ("", "", "", "")))
@@ -154,14 +163,15 @@ def stages(plan: Plan) -> Sheet:
         *("stage", "trials", "epochs", "GPUs each", "instances"),
         *("start", "time", "cost", "busy"),
     )
-    return Sheet(
-        title="Stages",
+    sheet = Sheet(
+        title=beside("Stages", basis),
         columns=columns,
         rows=(*rows, total),
         left=frozenset({"stage", "instances"}),
         wraps=frozenset({"instances"}),
         total=True,
     )
+    return sheet.without("cost") if free else sheet
 
 
 def _groups(number: int, stage: StagePlan) -> Iterator[tuple[bool, tuple[str, ...]]]:
@@ -221,10 +231,11 @@ def forecast(proposal: Proposal) -> Sheet:
             *_against_limit(getattr(found, name), show, *kept.get(name, (None, None))),
         )
         for label, name, show in _FIGURES
+        if not (proposal.plan.free and name == "dollars")
     )
     columns = ("", "p5", "p50", "p95", "limit", "slack at p95", "kept in")
     title = _SOURCES[found.source].format(samples=found.samples, seed=found.seed)
-    return Sheet(title, columns, rows, frozenset({""}))
+    return Sheet(beside(title, proposal.basis.text), columns, rows, frozenset({""}))
 
 
 def _against_limit(
@@ -235,18 +246,21 @@ def _against_limit(
     return (show(limit), show(limit - spread.p95), percent(chance))
 
 
-def against(title: str, found: Forecast, actual: Figures) -> Sheet:
-    """Return what a run came to beside its forecast."""
+def against(
+    title: str, found: Forecast, figures: Figures, *, free: bool = False, word: str = "actual"
+) -> Sheet:
+    """Return what a run came to beside its forecast; `word` is for what it came to."""
     rows = tuple(
         (
             label,
             *(show(getattr(getattr(found, name), each)) for each in ("p5", "p50", "p95")),
-            show(getattr(actual, name)),
+            show(getattr(figures, name)),
         )
         for label, name, show in _FIGURES
+        if not (free and name == "dollars")
     )
-    columns = ("", "forecast p5", "p50", "p95", "actual")
-    return Sheet(f"{title}: forecast / actual", columns, rows, frozenset({""}))
+    columns = ("", "forecast p5", "p50", "p95", word)
+    return Sheet(f"{title}: forecast / {word}", columns, rows, frozenset({""}))
 
 
 def rungs(rows: Sequence[RungReport], metric: str) -> Sheet:
@@ -303,7 +317,11 @@ def _quality(proposal: Proposal) -> str:
     plan = proposal.plan
     if plan.followed is None:
         return f"{proof(plan)}: the limits hold, as the run ends before it would pass one"
-    return gap_text(plan.followed, proposal.objective or "")
+    if plan.free:
+        return "every plan here costs nothing"
+    proven = gap_text(plan.followed, proposal.objective or "")
+    among = f"of {counted(proposal.considered, 'offer')}, by these figures"
+    return f"{proven} {among}: {proposal.basis.text}"
 
 
 def gap_text(plan: Plan, objective: str) -> str:
@@ -327,13 +345,14 @@ def alternatives(proposal: Proposal) -> Sheet:
         )
         for other in proposal.alternatives
     ]
-    return Sheet(
-        title="Alternatives",
+    sheet = Sheet(
+        title=beside("Alternatives", proposal.basis.text),
         columns=("plan", "machines", "time", "cost", "p95 cost", "against this plan", "limits"),
         rows=tuple(rows),
         left=frozenset({"plan", "machines", "against this plan", "limits"}),
         wraps=frozenset({"plan", "machines"}),
     )
+    return sheet.without("cost", "p95 cost") if chosen.free else sheet
 
 
 def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> tuple[str, ...]:
@@ -376,9 +395,13 @@ def creation(proposal: Proposal) -> list[Fact]:
         Fact("head", "one process on this machine"),
         Fact("checkpoints", proposal.storage),
         *_charges(plan),
-        Fact("worst case", f"{format_dollars(proposal.worst_dollars)}: {proposal.worst_why}"),
+        *([] if plan.free else [_worst(proposal)]),
         *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
     ]
+
+
+def _worst(proposal: Proposal) -> Fact:
+    return Fact("worst case", f"{format_dollars(proposal.worst_dollars)}: {proposal.worst_why}")
 
 
 def _caps(proposal: Proposal) -> Iterator[Fact]:
@@ -388,6 +411,9 @@ def _caps(proposal: Proposal) -> Iterator[Fact]:
         yield Fact("over", "when nothing is left to train, or the budget is spent")
     else:
         yield Fact("over", f"after {format_seconds(deadline)} at the latest")
+    if plan.free:
+        yield Fact("costs", "nothing: this machine has no price, and no charges are named")
+        return
     if budget is None:
         yield Fact("costs", "as much as it takes until then: no budget is set", warning=True)
     else:
@@ -420,7 +446,8 @@ def comparison(proposal: Proposal) -> Sheet:
     )
     title = "Planners" if proposal.plan.followed else "Other choices, by their forecasts"
     left = frozenset({"", "proof"})
-    return Sheet(title, columns, body, left, left)
+    sheet = Sheet(beside(title, proposal.basis.text), columns, body, left, left)
+    return sheet.without("cost", f"x {word}") if proposal.plan.free else sheet
 
 
 def _value(plan: RunPlan, objective: str | None) -> float:
@@ -440,14 +467,14 @@ def _compared(row: Comparison, best: float, objective: str | None) -> tuple[str,
     )
 
 
-def nearest(plans: Mapping[str, Plan | None]) -> Sheet:
+def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
     """Return the plans that come nearest to limits that none keeps; without those there aren't."""
     rows = tuple(
         (name, fleet_text(plan), *_price(plan.estimate)) for name, plan in plans.items() if plan
     )
     columns = ("plan", "machines", "time", "cost")
     left, wraps = frozenset({"plan", "machines"}), frozenset({"machines"})
-    return Sheet("The nearest there is", columns, rows, left, wraps)
+    return Sheet(beside("The nearest there is", basis), columns, rows, left, wraps)
 
 
 def _price(estimate: Estimate) -> tuple[str, str]:

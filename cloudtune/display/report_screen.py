@@ -8,7 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cloudtune.display import cost_tables, plan_tables
-from cloudtune.display.terminal import print_sheet
+from cloudtune.display.terminal import beside, print_sheet
+from cloudtune.scaling import MEASURED
 from cloudtune.text import counted, gpus_text, group_text, percent, width_text
 from cloudtune.units import format_dollars, format_seconds
 
@@ -28,8 +29,12 @@ _MAX_LINES = 24
 
 def show_profile(out: Console, profile: ScalingProfile) -> None:
     """Print what is known of a script's speed on one instance type."""
-    derived = f" (derived, uncertain by {percent(profile.error)})" if profile.error > 0 else ""
-    table = Table(title=escape(f"Profile: {profile.instance_type}{derived}"), title_justify="left")
+    unsure = [f"derived, uncertain by {percent(profile.error)}"] if profile.error > 0 else []
+    made = [] if profile.provenance.origin == MEASURED else [profile.provenance.origin]
+    told = ", ".join((*made, *unsure))
+    title = f"Profile: {profile.instance_type}" + (f" ({told})" if told else "")
+    paced = profile.provenance.core_seconds is not None
+    table = Table(title=escape(title), title_justify="left")
     for name in ("what", "mean", "spread", "measured"):
         table.add_column(name, justify="left" if name == "what" else "right")
     if profile.memory:
@@ -39,7 +44,8 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
         gain = profile.epoch[profile.widths[0]].mean / found.mean
         what = f"epoch on {gpus_text(width)} (x{gain:.2f})"
         memory = [f"{profile.memory[width]:,.0f} MiB"] if width in profile.memory else []
-        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}", *memory)
+        count = "emulated" if paced else f"{found.n}"
+        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", count, *memory)
     delays = {
         "request to launch": profile.launch,
         "launch to node ready": profile.boot,
@@ -56,35 +62,52 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
 def show_report(out: Console, report: Report) -> None:
     """Print what a run did, against what was planned or forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
-    plan = report.job.plan
+    plan, rests_on = report.job.plan, basis_text(report)
+    word = _came_to(report)
     out.print(f"{run}: {plan.strategy}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
     if plan.followed is not None:
         _show_stages(out, run, report)
     else:
-        print_sheet(out, plan_tables.against(run, report.forecast, report.figures))
+        sheet = plan_tables.against(run, report.forecast, report.figures, free=plan.free, word=word)
+        print_sheet(out, sheet.beside(rests_on))
         print_sheet(out, plan_tables.rungs(report.rungs, report.policy.state.metric.name))
     if report.accounting.instances:
-        print_sheet(out, cost_tables.money(report.accounting))
-        out.print(cost_tables.use(report.accounting))
+        sheet = cost_tables.money(report.accounting, free=plan.free)
+        print_sheet(out, sheet.beside("emulated" * report.basis.emulated))
+        out.print(cost_tables.use(report.accounting, free=plan.free))
     _show_facts(out, report)
     _show_best(out, report)
     _show_unended(out, report)
 
 
+def _came_to(report: Report) -> str:
+    """Return the word for what a run came to, or would."""
+    return "actual" if report.job.run else "simulated"
+
+
+def basis_text(report: Report) -> str:
+    """Return what the seconds and dollars of a report rest on, planned and actual."""
+    text = report.basis.text
+    return text if report.basis.emulated else f"planned by figures {text}"
+
+
 def _show_stages(out: Console, run: str, report: Report) -> None:
-    table = Table(title=f"{run}: planned / actual", title_justify="left")
-    for name in ("stage", "trials", "GPUs each", "instances", "time", "cost"):
+    title = beside(f"{run}: planned / {_came_to(report)}", basis_text(report))
+    table = Table(title=escape(title), title_justify="left")
+    cells = 5 if report.job.plan.free else 6
+    for name in ("stage", "trials", "GPUs each", "instances", "time", "cost")[:cells]:
         table.add_column(name, justify="right")
     for number, stage in enumerate(report.stages, start=1):
         for row in _stage_rows(number, stage):
-            table.add_row(*row)
+            table.add_row(*row[:cells])
     planned = report.job.plan.estimate
-    table.add_section()
-    table.add_row(
+    total = (
         *("total", "", "", ""),
         f"{format_seconds(planned.seconds)} / {format_seconds(report.seconds)}",
         f"{format_dollars(planned.dollars)} / {format_dollars(report.dollars)}",
     )
+    table.add_section()
+    table.add_row(*total[:cells])
     out.print(table)
 
 
@@ -139,11 +162,23 @@ def _show_facts(out: Console, report: Report) -> None:
     _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
     failed = [each for each in report.policy.trials.values() if each.error]
     _print_some(out, [f"{it.id} failed at epoch {it.epoch}: {it.error}" for it in failed])
-    if report.job.paced:
+    if report.job.measuring:
+        whole = format_dollars(report.dollars + report.job.measuring)
         out.print(
-            "Emulated cloud: learning is real; seconds follow the instance type's speed curve "
-            "(--no-pace turns that off), dollars follow the seconds."
+            f"Measuring the script beforehand took {format_dollars(report.job.measuring)} of the "
+            f"same budget: {whole} in all."
         )
+    if report.basis.emulated and report.job.run:
+        out.print(emulated_text(paced=report.job.paced, source=report.job.price_source))
+
+
+def emulated_text(*, paced: bool, source: str) -> str:
+    """Return what is real of a run on the emulated cloud, and what isn't."""
+    how = "follow a pace (--no-pace turns that off)" if paced else "are those of this machine's CPU"
+    return (
+        f"Emulated cloud: learning is real, nothing is paid. Seconds {how}; dollars are these "
+        f"seconds at a price ({source})."
+    )
 
 
 def _print_some(out: Console, lines: Sequence[str]) -> None:
@@ -187,6 +222,8 @@ def _show_best(out: Console, report: Report) -> None:
         f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at epoch {best.epoch}"
     )
     out.print(f"  configuration: {config}", markup=False)
+    if not report.job.run:
+        return  # nothing was trained, and nothing saved
     if best.checkpoint is not None and report.kept != best.checkpoint:
         out.print(
             f"  the checkpoint of epoch {best.epoch} is gone: {best.checkpoint}", markup=False
@@ -213,7 +250,10 @@ def show_instances(out: Console, found: Sequence[Found]) -> None:
     for one in found:
         it = one.instance
         care = "no: `cloudtune gc` returns it" if one.orphan else "yes" if one.controlled else "?"
-        table.add_row(it.run, it.id, it.instance_type, it.state, f"{one.usd_per_hour:.3f}", care)
+        price = f"{one.usd_per_hour:.3f}" + " emulated" * one.emulated
+        table.add_row(it.run, it.id, it.instance_type, it.state, price, care)
     out.print(table)
-    total = sum(one.usd_per_hour for one in found)
-    out.print(f"{counted(len(found), 'instance')}, ${total:.2f} per hour")
+    total = sum(one.usd_per_hour for one in found if not one.emulated)
+    made_up = sum(one.usd_per_hour for one in found if one.emulated)
+    more = f", ${made_up:.2f} emulated" if made_up else ""
+    out.print(f"{counted(len(found), 'instance')}, ${total:.2f} per hour{more}")

@@ -31,7 +31,9 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
+from cloudtune.profiles.provenance import Basis
 from cloudtune.progress import OVER
+from cloudtune.scaling import MEASURED
 from cloudtune.text import counted, gpus_text, machine_text, stage_text, width_text
 from cloudtune.units import format_clock, format_dollars, format_seconds
 
@@ -64,13 +66,29 @@ class RunScreen:
     `rungs` are the epochs at which trials are compared: one that trains on there, without ever
     leaving its GPUs, is told to be promoted. What it is granted in between is not worth a line.
 
+    `basis` is what the seconds and dollars rest on; `before` are dollars of the same budget that
+    went into measuring the script, which the clock counts too. Where all is `free`, no dollars are
+    told.
+
     On a terminal the line of progress stays at the bottom and is renewed every second; use the
     screen as a context, so that it goes in the end. As long as that lasts nobody is waited for who
     doesn't read.
     """
 
-    def __init__(self, out: Console, policy: RunPolicy, rungs: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        out: Console,
+        policy: RunPolicy,
+        rungs: Iterable[int] = (),
+        *,
+        basis: Basis | None = None,
+        before: float = 0.0,
+        free: bool = False,
+    ) -> None:
         self._out = out
+        self._basis = basis or Basis("", (MEASURED,))
+        self._before = before
+        self._free = free
         self._policy = policy
         self._rungs = frozenset(rungs)
         self._shown_at = 0.0
@@ -119,8 +137,8 @@ class RunScreen:
                 self._say(event.at, f"{fleet[event.intent].instance} joined the cluster")
             case InstanceGone():
                 rented = fleet[event.intent]
-                cost = format_dollars(rented.dollars(event.at))
-                self._say(event.at, f"{rented.instance} returned, cost {cost}; {self._instances()}")
+                cost = "" if self._free else f", cost {self._dollars(rented.dollars(event.at))}"
+                self._say(event.at, f"{rented.instance} returned{cost}; {self._instances()}")
             case RunResumed():
                 self._say(event.at, f"taken over; {self._instances()}")
             case Interrupted():
@@ -173,6 +191,27 @@ class RunScreen:
         asked = len(alive) - len(rented)
         return f"{counted(len(rented), 'instance')} rented" + (f", {asked} asked for" * (asked > 0))
 
+    def _dollars(self, dollars: float) -> str:
+        """Return dollars that are spent, or only emulated."""
+        return format_dollars(dollars) + " (emulated)" * self._basis.emulated
+
+    def _money(self, at: float) -> str:
+        """Return what is spent of the budget, and what the run will come to.
+
+        What is only asked for isn't billed yet, though the policy reckons with it.
+        """
+        policy = self._policy
+        asked = [rented for rented in policy.fleet.alive() if rented.launched_at is None]
+        before = self._before
+        budget, it = policy.limits.budget, policy.itinerary
+        whole = None if budget is None else budget + before
+        spent = policy.spent(at) - sum(rented.dollars(at) for rented in asked)
+        spent -= len(asked) * policy.state.charges.usd_per_launch
+        text = format_dollars(spent + before) + _of(whole, format_dollars)
+        if it is not None:
+            text += f" (forecast {format_dollars(policy.forecast(at) + before)})"
+        return f"{text} emulated" if self._basis.emulated else text
+
     def _progress(self, at: float) -> str:
         """Return the line of progress."""
         policy, it = self._policy, self._policy.itinerary
@@ -181,14 +220,13 @@ class RunScreen:
         ended = sum(trial.status in OVER for trial in trials)
         paused = len(trials) - running - ended
         best, limits = policy.best, policy.limits
-        forecast = "" if it is None else f" (forecast {format_dollars(policy.forecast(at))})"
         name = policy.state.metric.name
         parts = [
             *([] if it is None else [f"stage {it.stage + 1}/{len(it.plan.stages)}"]),
             f"{running} running, {paused} paused, {ended} ended of {len(trials)} started",
             f"{counted(sum(trial.epoch for trial in trials), 'epoch')} done",
             f"best {name} {best.metric:.4f} ({best.trial})" if best else "no result",
-            format_dollars(policy.spent(at)) + _of(limits.budget, format_dollars) + forecast,
+            *([] if self._free else [self._money(at)]),
             format_clock(at) + _of(limits.deadline, format_clock),
             self._instances(),
         ]

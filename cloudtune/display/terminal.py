@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.box import SIMPLE_HEAD
@@ -40,6 +40,21 @@ class Sheet:
     wraps: frozenset[str] = frozenset()
     total: bool = False
 
+    def beside(self, basis: str) -> Sheet:
+        """Return it with what its figures rest on in its title."""
+        return replace(self, title=beside(self.title, basis))
+
+    def without(self, *names: str) -> Sheet:
+        """Return it without the columns of these names."""
+        kept = [n for n, name in enumerate(self.columns) if name not in names]
+        rows = tuple(tuple(row[n] for n in kept) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[n] for n in kept), rows=rows)
+
+
+def beside(title: str, basis: str) -> str:
+    """Return a title with what the figures below it rest on: "Stages, emulated"."""
+    return f"{title}, {basis}" if basis else title
+
 
 def console() -> Console:
     """Return standard output; a file or a pipe gets lines of 100 characters without colours."""
@@ -54,7 +69,7 @@ _ROOMY = 80
 def print_title(out: Console, text: str) -> None:
     """Print a title, with room above it."""
     out.print()
-    out.print(Text(text, style="italic"))
+    out.print(Text(text, style="italic"), soft_wrap=False)
 
 
 def print_facts(out: Console, facts: Sequence[Fact]) -> None:

@@ -43,13 +43,17 @@ _PATIENCE_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Found:
-    """An instance of ours, and whether somebody still looks after it."""
+    """An instance of ours, and whether somebody still looks after it.
+
+    An `emulated` one costs nothing, whatever its type's price.
+    """
 
     instance: Instance
     controlled: bool
     known: bool
     expired: bool
     usd_per_hour: float
+    emulated: bool = False
 
     @property
     def orphan(self) -> bool:
@@ -94,6 +98,7 @@ def look(cloud: Cloud) -> list[Found]:
             known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
             expired=_expired(instance.lease),
             usd_per_hour=_price(instance, prices),
+            emulated=cloud.endpoint.url is not None and PRICE_TAG not in instance.tags,
         )
         for instance in calls_to(cloud.endpoint).ours(ended=False)
     ]

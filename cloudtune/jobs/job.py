@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Plan
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Sampler
 
 
@@ -51,6 +52,7 @@ class Job:
 
     `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
     refuses these. `zones` are those in which an offer without one can be asked for.
+    `measuring` are dollars that went into measuring the script before; the limits have none of it.
     """
 
     run: str
@@ -63,6 +65,7 @@ class Job:
     price_source: str
     standins: tuple[Rentable, ...] = ()
     zones: tuple[str, ...] = ()
+    measuring: float = 0.0
 
     def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
         """Return a fresh policy for the job; equal jobs give policies that decide equally.
@@ -85,6 +88,11 @@ class Job:
         known = (each.offer for each in (*self.rentables, *self.standins))
         return tuple(dict.fromkeys((*self.plan.offers, *known)))
 
+    @property
+    def profiles(self) -> tuple[ScalingProfile, ...]:
+        """What is known of the script's speed on what may be rented, those of the plan first."""
+        return tuple(each.profile for each in (*self.rentables, *self.standins))
+
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON."""
         return {
@@ -98,6 +106,7 @@ class Job:
             "price_source": self.price_source,
             "standins": encode(self.standins),
             "zones": list(self.zones),
+            "measuring": self.measuring,
         }
 
     @classmethod
@@ -114,6 +123,7 @@ class Job:
             price_source=data["price_source"],
             standins=tuple(decode(Rentable, each) for each in data.get("standins", ())),
             zones=tuple(data.get("zones", ())),
+            measuring=data.get("measuring", 0.0),
         )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
 from cloudtune.jobs.job import charges_of, rules_of, trials
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, catalog_of, markets_of
@@ -14,6 +15,7 @@ from cloudtune.jobs.runner import Runner, check_storage, open_cloud, where_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
 from cloudtune.profiles.measurements import TRIES, MeasureError, widths_of
+from cloudtune.scaling import EMULATED, Provenance
 from cloudtune.trial import EndReason
 from cloudtune.units import format_seconds
 
@@ -58,8 +60,13 @@ def measure(
     epochs: int = 4,
     pack: int = 1,
     share: float = 1.0,
+    core_seconds: float | None = None,
 ) -> Measured:
     """Measure an experiment's script on one instance, within these limits.
+
+    Nothing is paced meanwhile. Where `pace` is to be in runs, and the provider has a pace, the
+    profile is that of the pace: it begins with what an epoch takes on one core of this machine,
+    which is timed first unless it is known (`core_seconds`).
 
     Up to `pack` trials share a GPU. Fewer than so many `epochs` at each width are measured where
     they would take more than a `share` of what the limits leave.
@@ -72,6 +79,8 @@ def measure(
     began = time.time()
     market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
     offer = catalog_of(experiment, (market,)).offer(instance_type, market)
+    provider = provider_named(experiment.cloud.provider)
+    paced = pace and provider.paced
     patience = FIRST_EPOCH_SECONDS * pack  # as much slower are its epochs, at the worst
     policy = MeasurePolicy(
         trials=trials(replace_trials(experiment, TRIES * max(offer.gpus, 1) * pack)),
@@ -80,13 +89,14 @@ def measure(
         widths=_widths_to_measure(experiment, offer),
         epochs=epochs,
         pack=1 if experiment.trial.gpus.min else pack,
+        alone=paced and core_seconds is None,
         charges=charges_of(experiment),
         rules=rules_of(experiment),
         patience=patience,
         share=share,
     )
     check_storage(experiment)
-    cloud = open_cloud(experiment, pace=pace)
+    cloud = open_cloud(experiment, pace=False)
     folder = home.new_run(f"{experiment.name}-profile")
     lease = (limits.deadline or _LONGEST_SECONDS) + LEASE_GRACE_SECONDS
     runner = Runner(
@@ -107,13 +117,9 @@ def measure(
         _explain(policy, limits)
     except CloudtuneError as error:
         raise (swept.unconfirmed or error) from error
-    told = (f"measured on {experiment.cloud.provider} cloud", policy.left_out)
-    profile = policy.figures.profile(
-        instance_type,
-        store.script_hash(experiment.train_file),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "; ".join(filter(None, told)),
-    )
+    profile = _profile_of(experiment, policy, began)
+    if paced:
+        profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
     if swept.unconfirmed is not None:
         kept = keep_profile(profile)
         text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in {kept}"
@@ -121,6 +127,21 @@ def measure(
     cut = policy.ending if policy.cut_short else None
     dollars = policy.fleet.dollars(time.time() - began)
     return Measured(profile, dollars, tuple(_notes(policy)), cut)
+
+
+def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> ScalingProfile:
+    """Return what was measured without a pace; on a machine without real GPUs that is emulated."""
+    provider = provider_named(experiment.cloud.provider)
+    unpaced = ", unpaced" * provider.paced
+    told = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
+    found = policy.figures.profile(
+        policy.offer.instance_type.name,
+        store.script_hash(experiment.train_file),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        "; ".join(filter(None, told)),
+    )
+    made = Provenance(EMULATED, why="this machine's CPU")
+    return replace(found, provenance=made) if provider.paced else found
 
 
 def _widths_to_measure(experiment: Experiment, offer: Offer) -> tuple[Width, ...]:

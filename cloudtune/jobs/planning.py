@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, 
 from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.profiles import store
+from cloudtune.profiles.provenance import basis
+from cloudtune.scaling import EMULATED
 from cloudtune.text import limits_text, width_text
 from cloudtune.units import format_dollars, format_seconds
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Limits, Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.policy.registry import Choice
+    from cloudtune.profiles.provenance import Basis
     from cloudtune.scaling import ScalingProfile
 
 LEASE_GRACE_SECONDS = 600.0
@@ -84,14 +88,20 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
 def stored_profiles(
     experiment: Experiment, given: str | None = None, types: Sequence[InstanceType] | None = None
 ) -> list[ScalingProfile]:
-    """Return the usable profiles of an experiment's script on its instance types."""
-    return store.resolve(
+    """Return the usable profiles of an experiment's script on its instance types.
+
+    Where GPUs are real, one of emulated seconds is none, unless it is named.
+    """
+    found = store.resolve(
         given,
         store.script_hash(experiment.train_file),
         instance_types(experiment) if types is None else types,
         store=home.home() / "profiles",
         beside=experiment.directory,
     )
+    if given is not None or provider_named(experiment.cloud.provider).paced:
+        return found
+    return [profile for profile in found if profile.provenance.origin != EMULATED]
 
 
 def instance_types(experiment: Experiment) -> list[InstanceType]:
@@ -166,6 +176,15 @@ def _derived(
     derived = (derive(each, known[each.instance_type], machine) for each in profiles)
     found = [each for each in derived if each is not None]
     return min(found, key=lambda each: each.error, default=None)
+
+
+def basis_of(
+    experiment: Experiment, rentables: Sequence[Rentable], day: str | None = None
+) -> Basis:
+    """Return what times and prices of an experiment's runs rest on, as of a day (today)."""
+    profiles = (each.profile for each in rentables)
+    today = day or time.strftime("%Y-%m-%d")
+    return basis(profiles, today, paced=provider_named(experiment.cloud.provider).paced)
 
 
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.jobs import home
 from cloudtune.jobs.alternatives import alternatives, compared, front
 from cloudtune.jobs.job import sampler_name
-from cloudtune.jobs.planning import worst_bill
+from cloudtune.jobs.planning import basis_of, worst_bill
 from cloudtune.planners.reserve import MARGIN
+from cloudtune.profiles.provenance import Basis, told
 from cloudtune.profiles.store import age
+from cloudtune.scaling import Provenance
 from cloudtune.serialization import encode
 from cloudtune.text import proof
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cloudtune.jobs.alternatives import Alternative, Comparison
     from cloudtune.jobs.planning import Planned
-    from cloudtune.plan import Limits, Plan, RunPlan
+    from cloudtune.plan import Limits, Plan, Rentable, RunPlan
     from cloudtune.scaling import ScalingProfile
 
 _LIKELY = 0.5
@@ -44,6 +47,7 @@ class ProfileNote:
 
     `age_days` is None where nobody knows when it was measured. `error` is the relative standard
     deviation of a profile derived from another type's; 0 where it was measured on this type.
+    `text` is where it comes from, in few words, and `provenance` the same for programs.
     """
 
     instance_type: str
@@ -51,6 +55,8 @@ class ProfileNote:
     measured_at: str
     age_days: int | None = None
     error: float = 0.0
+    text: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,9 @@ class Proposal:
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
     are none. `front` ascends in seconds. `considered` counts the offers that could be chosen from.
-    `storage` is where checkpoints go. `worst_dollars` is the bill if everything goes wrong, as
-    `worst_why` says. `usable` is what stages may take of the limits.
+    `storage` is where checkpoints go. `basis` is what all its seconds and dollars rest on.
+    `worst_dollars` is the bill if everything goes wrong, as `worst_why` says. `usable` is
+    what stages may take of the limits.
     """
 
     name: str
@@ -85,6 +92,7 @@ class Proposal:
     worst_dollars: float
     worst_why: str
     storage: str
+    basis: Basis
     assumptions: tuple[str, ...] = ()
     comparison: tuple[Comparison, ...] = ()
     usable: Limits | None = None
@@ -151,6 +159,7 @@ def propose(planned: Planned, *, compare: bool = False) -> Proposal:
         worst_dollars=worst,
         worst_why=why,
         storage=home.storage(experiment.storage),
+        basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),
     )
@@ -164,6 +173,8 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
         profile.measured_at,
         age(profile.measured_at, today),
         profile.error,
+        told(profile, today),
+        profile.provenance,
     )
 
 
@@ -182,16 +193,37 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield f"planned so that the limits hold with {sure:g} probability"
     if asked is not None and asked.limits.budget is None and planned.limits.budget is not None:
         yield "planned for the deadline; the budget ends the run where that comes first"
-    if not (charges.usd_per_launch or charges.usd_per_second):
+    if not (plan.free or charges.usd_per_launch or charges.usd_per_second):
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
     if any(offer.interruptions_per_hour for offer in plan.offers):
         yield "spot: interruptions by EC2's bands, work since the last epoch is lost"
+    yield from crowded(planned.plan, planned.rentables)
     if any(each.profile.error for each in planned.rentables):
         yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
     if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
         yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"
     for quota, vcpus in plan.vcpu_quotas.items():
         yield f"quota {quota}: {vcpus} vCPUs at once"
+
+
+def crowded(
+    plan: RunPlan, rentables: Sequence[Rentable], cores: int | None = None
+) -> Iterator[str]:
+    """Yield what is told where emulated GPUs need more than this machine's cores."""
+    cores = cores or len(os.sched_getaffinity(0))
+    known = {each.offer: _core_share(each.profile) for each in rentables}
+    wanted = sum(m.instances * m.offer.gpus * known.get(m.offer, 0.0) for m in plan.fleet)
+    if wanted > cores:
+        yield (
+            f"emulated: all these GPUs at work need {wanted:.1f} of this machine's cores, which "
+            f"has {cores}: epochs will take longer than planned"
+        )
+
+
+def _core_share(profile: ScalingProfile) -> float:
+    """Return how much of a core an emulated GPU needs to keep its pace; 0 where nobody knows."""
+    alone, width = profile.provenance.core_seconds, profile.widths[0]
+    return 0.0 if alone is None else alone / (profile.epoch_seconds(width) * width)
 
 
 # ---- as JSON -------------------------------------------------------------------------------------
@@ -229,6 +261,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "front": [
             {**encode(p.estimate), "peak_instances": p.peak_instances} for p in proposal.front
         ],
+        "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
         "profiles": encode(proposal.profiles),
         "considered": proposal.considered,

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import json
 import math
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.figures import RungReport, figures, rung_reports
 from cloudtune.jobs.job import job_of_ledger
+from cloudtune.jobs.planning import basis_of
 from cloudtune.serialization import encode
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.checkpoint import standing
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Forecast, Group, StagePlan
     from cloudtune.planners.following import Itinerary
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.profiles.provenance import Basis
     from cloudtune.progress import TrialProgress
 
 
@@ -97,6 +100,13 @@ class Report:
     def forecast(self) -> Forecast:
         """The forecast of the plan, made before the run."""
         return self.job.plan.forecast
+
+    @cached_property
+    def basis(self) -> Basis:
+        """What its plan rests on, told as of the day that it began."""
+        began = self.job.began
+        day = time.strftime("%Y-%m-%d", time.gmtime(began)) if began else time.strftime("%Y-%m-%d")
+        return basis_of(self.job.experiment, self.job.rentables, day)
 
     @property
     def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:
@@ -262,9 +272,14 @@ def to_json(report: Report) -> dict[str, Any]:
         "ended": policy.ending.value if policy.ended and policy.ending else None,
         "exit_code": policy.ending.exit_code if policy.ended and policy.ending else None,
         "paced": job.paced,
+        "provenance": {**encode(report.basis), "prices": job.price_source},
         "limits": {"deadline": job.limits.deadline, "budget": job.limits.budget},
         "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
-        "dollars": {"planned": job.plan.estimate.dollars, "actual": report.dollars},
+        "dollars": {
+            "planned": job.plan.estimate.dollars,
+            "actual": report.dollars,
+            "measuring": job.measuring,
+        },
         "billed_by_cloud": report.billed,
         "best": best
         and {

@@ -30,7 +30,7 @@ from cloudtune.profiles import store
 from cloudtune.train.storage import StorageError, try_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.report import Report
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.scaling import ScalingProfile
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
@@ -107,15 +108,23 @@ def check_storage(experiment: Experiment) -> None:
         raise UsageError(f"storage {where}: {error}; nothing was launched") from None
 
 
-def open_cloud(experiment: Experiment, *, pace: bool, adopt: bool = False) -> Cloud:
+def open_cloud(
+    experiment: Experiment,
+    *,
+    pace: bool,
+    profiles: Sequence[ScalingProfile] = (),
+    adopt: bool = False,
+) -> Cloud:
     """Return the cloud of an experiment, ready to rent from; `adopt` for a run that goes on.
+
+    With `pace` training takes what the profiles say, where there are no real GPUs.
 
     Raises:
         UsageError: what its provider needs isn't in the experiment, or it can't be rented from.
     """
     provider = provider_named(experiment.cloud.provider)
     provider.check(experiment)
-    return provider.open(experiment, home.home(), pace=pace, adopt=adopt)
+    return provider.open(experiment, home.home(), pace=pace, profiles=profiles, adopt=adopt)
 
 
 @dataclass(frozen=True)
@@ -289,7 +298,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
     `watching(run, policy)` gives what is told of each event and its commands.
     """
     check_storage(job.experiment)
-    cloud = open_cloud(job.experiment, pace=job.paced)
+    cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
     folder = home.new_run(job.experiment.name)
     with control.driving(folder, where_of(job.experiment)):
         limits = bounded(job)
@@ -342,7 +351,7 @@ def resume_job(folder: Path, watching: Callable[[str, RunPolicy], Watch]) -> End
             )
         check_script(job.experiment)
         check_storage(job.experiment)
-        cloud = open_cloud(job.experiment, pace=job.paced, adopt=True)
+        cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles, adopt=True)
         runner = _runner(job, folder, cloud)
         swept = runner.go(policy, ledger, None, watching(job.run, policy), left)
     return Ended(folder, policy, swept)

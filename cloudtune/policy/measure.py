@@ -82,6 +82,8 @@ class MeasurePolicy:
     out at which every configuration tried failed; and all above one GPU where the workers of a
     trial don't train one model. How long a start takes is measured on whole GPUs alone.
 
+    With `alone` a single trial is trained on one GPU before all that: `figures.alone`.
+
     Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
     the first epoch, and then three times what the rest should take. Of the time and the money left
     then a `share` is planned for, with fewer epochs where need be.
@@ -96,6 +98,7 @@ class MeasurePolicy:
         widths: Sequence[Width] | None = None,
         epochs: int = 4,
         pack: int = 1,
+        alone: bool = False,
         brakes: Brakes | None = None,
         charges: Charges | None = None,
         rules: TrialRules | None = None,
@@ -119,20 +122,20 @@ class MeasurePolicy:
         self.offer = offer
         self._epochs = epochs
         measured = tuple(widths or widths_of(offer.gpus))
-        whole = measured if len(measured) > 1 else measured * 2
-        self.phases = (*whole, *packed_widths(pack))
+        whole = measured if alone or len(measured) > 1 else measured * 2
+        self.phases = (*(1.0,) * alone, *whole, *packed_widths(pack))
+        self._single = alone  # whether a single trial is alone on the instance now
         self.failed: list[Failed] = []
         self._left_out: list[str] = []
         self._alone = ""  # why no trial trains on several GPUs
         self._sized = False
-        self._attempt = self._tries = 0
+        self._attempt = self._tries = self._cleanups = 0
         self._phase = -1
         self._sessions: dict[str, Session] = {}
         self._checkpoints: dict[str, tuple[int, str]] = {}
         self._asked_at = 0.0
         self._phase_began = 0.0
         self._released_at: float | None = None
-        self._cleanups = 0
         self._joined = False
         self._over = False
 
@@ -393,6 +396,8 @@ class MeasurePolicy:
         fresh = [t for t in self._able() if t.id not in tried] if self._tries < TRIES else []
         if fresh:
             return self._start_all(fresh, width, at)
+        if self._single:
+            return self._next_phase(at)
         why = self.failed[-1]
         if why.out_of_memory or self.figures.epoch:
             self._left_out.append(f"{gpus_text(width)} left out: {why}")
@@ -406,8 +411,8 @@ class MeasurePolicy:
         return self._wind_down(at)
 
     def _next_phase(self, at: float) -> Iterable[Command]:
-        self._phase += 1
-        self._tries = 0
+        self._single = self._single and self._phase < 0
+        self._phase, self._tries = self._phase + 1, 0
         if self._phase == len(self.phases):
             self.ending = EndReason.DONE if self.figures.epoch else None
             return self._wind_down(at) if self.ending else self._give_up(at)
@@ -438,7 +443,8 @@ class MeasurePolicy:
 
     def _start_all(self, trials: Iterable[Trial], width: Width, at: float) -> Iterable[Command]:
         self._attempt += 1
-        crew = itertools.islice(trials, slots(width, self.offer.gpus, 1))
+        room = 1 if self._single else slots(width, self.offer.gpus, 1)
+        crew = itertools.islice(trials, room)
         return [self._start(trial, width, at) for trial in crew]
 
     def _start(self, trial: Trial, width: Width, at: float) -> Command:
@@ -449,7 +455,7 @@ class MeasurePolicy:
         session = f"{trial.id}.{self._attempt}"
         start, checkpoint = self._checkpoints.get(trial.id, (0, None))
         # A script that saves nothing begins anew: then that is what a change of width takes.
-        resumed = bool(self.figures.epoch) and (checkpoint is not None or not self.saves)
+        resumed = self.figures.any and (checkpoint is not None or not self.saves)
         asked_at = self._phase_began if resumed and not self._tries else at
         self._sessions[session] = Session(
             trial, width, asked_at, resumed, placement, self._phase, at
@@ -468,7 +474,7 @@ class MeasurePolicy:
 
     def _summarise(self, trained: Iterable[Session]) -> None:
         for session in trained:
-            session.count(self.figures)
+            session.count(self.figures, alone=self._single)
 
     def _keep_what_there_is(self) -> None:
         """Count what was measured of a width that wasn't finished, where it is cut short."""

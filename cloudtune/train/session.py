@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from cloudtune.errors import UsageError
 from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
+from cloudtune.train.cpu import waited_seconds
 from cloudtune.train.data import DeviceLoader, split
 from cloudtune.train.storage import StorageError, tell
 from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
@@ -72,9 +73,10 @@ class Report:
     """One epoch of one trial, as rank 0 gives it.
 
     `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
-    the epoch's length, waiting for a grant left out. `in_sync`: the parameters are equal, bit for
-    bit, on all ranks; None at one rank, or where nobody knows them. `saving` is the part of the
-    epoch's seconds for which its checkpoint held training up. `memory_mib`: see `peak_memory_mib`.
+    the epoch's length, waiting for a grant left out; of these the checkpoint held training up for
+    `saving`, and the script's thread waited for a core for `waited`. `in_sync`: the parameters are
+    equal, bit for bit, on all ranks; None at one rank, or where nobody knows them. `memory_mib`:
+    see `peak_memory_mib`.
     """
 
     epoch: int
@@ -84,6 +86,7 @@ class Report:
     in_sync: bool | None
     saving: float = 0.0
     memory_mib: float | None = None
+    waited: float = 0.0
 
 
 @dataclass(eq=False)
@@ -135,6 +138,7 @@ class Session:
     _deliveries: Deliveries = field(default_factory=Deliveries, init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
+    _waited: float = field(default_factory=waited_seconds, init=False)
     _hook: EpochHook | None = field(default=None, init=False)
     _models: list[torch.nn.Module] = field(default_factory=list, init=False)
 
@@ -180,7 +184,7 @@ class Session:
             self.ranks.watch()
         seed_everything(self.derived_seed)
         token = _active.set(self)
-        self._began = time.monotonic()
+        self._begin()
         self.born = self._began if self.born is None else self.born
         try:
             yield self
@@ -220,7 +224,7 @@ class Session:
         """Give the epochs that are left; see the function of this name."""
         if self.epoch == self.start_epoch:
             self._call_hook(0, self.born or self._began)
-        self._began = time.monotonic()  # what the script did to set up is no part of an epoch
+        self._begin()  # what the script did to set up is no part of an epoch
         while self.epoch < self.max_epoch:
             epoch = self.epoch + 1
             yield epoch
@@ -251,7 +255,8 @@ class Session:
         if self.rank == 0:
             seconds = time.monotonic() - self._began
             memory = peak_memory_mib(self.device)
-            told = Report(epoch, numbers, None, seconds, in_sync, saving, memory)
+            more = (saving, memory, waited_seconds() - self._waited)
+            told = Report(epoch, numbers, None, seconds, in_sync, *more)
             self._deliver(told, pending)
         self._wait_for_grant()
 
@@ -267,6 +272,9 @@ class Session:
                 tell(f"epoch {self.epoch + 1} is not saved in its middle: {error}")
                 return False
         return True
+
+    def _begin(self) -> None:
+        self._began, self._waited = time.monotonic(), waited_seconds()
 
     def _call_hook(self, epoch: int, since: float) -> None:
         if self._hook is not None:
@@ -325,7 +333,7 @@ class Session:
                 raise StopTraining
             if self._broken is not None:
                 raise self._broken
-        self._began = time.monotonic()
+        self._begin()
 
     def prepare_model(self, model: ModelT) -> ModelT:
         """Move and wrap a model; see the function of this name."""

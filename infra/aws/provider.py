@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.aws.ec2 import Ec2
+    from cloudtune.scaling import ScalingProfile
 
 
 class Ec2Speaking:
@@ -29,6 +30,10 @@ class Ec2Speaking:
         from cloudtune.infra.aws.ec2 import zones_of  # noqa: PLC0415  boto3 takes long
 
         return zones_of(cloud.endpoint)
+
+    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
+        """Return it as it is: nothing is paced."""
+        return found
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:  # noqa: ARG002
         """Return []: nothing of it runs on this machine."""
@@ -112,6 +117,7 @@ class Aws(Ec2Speaking):
         home: Path,  # noqa: ARG002
         *,
         pace: bool,  # noqa: ARG002
+        profiles: Sequence[ScalingProfile] = (),  # noqa: ARG002
         adopt: bool = False,  # noqa: ARG002
     ) -> Cloud:
         """Return EC2 in the experiment's region, without a call yet."""

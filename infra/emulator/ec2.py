@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import os
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -292,7 +291,7 @@ def _settings(instance: Any) -> dict[str, str]:
     paced = pacing.settings_for(
         kind.gpu if kind.gpus else "",
         _tags(instance).get(PACE_TAG, "0"),
-        scale=float(os.environ.get(pacing.SCALE_VARIABLE, "1")),
+        scale=pacing.scale_here(),
     )
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
 

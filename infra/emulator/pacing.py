@@ -1,9 +1,13 @@
 """The pace of emulated GPUs: an epoch that is done early waits until the GPUs would be done.
 
-Two cores can't show how sixteen GPUs scale. The emulator therefore gives each machine the speed
-curve of its instance type (pacing.csv, with its sources), and the trainer calls the hook once per
-epoch and rank, and once as epoch 0 when a worker is set up: sixteen machines start sixteen workers
-at once, two cores one after another. A trial's quality is real; only its time is paced.
+Two cores can't show how sixteen GPUs scale. The emulator therefore gives each machine a speed curve
+of its instance type, and the trainer calls the hook once per epoch and rank, and once as epoch 0
+when a worker is set up: sixteen machines start sixteen workers at once, two cores one after
+another. A trial's quality is real; only its time is paced.
+
+The curve begins with what an epoch of the very script took on one core of this machine
+(`core_seconds`). An emulated V100 takes `core_factor` times that, another GPU what published ratios
+make of it (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
 """
 
 from __future__ import annotations
@@ -14,16 +18,22 @@ import json
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
+from cloudtune.profiles import ratios
+from cloudtune.scaling import EMULATED, Measurement, Provenance
+from cloudtune.text import width_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from cloudtune.catalog import InstanceType
+    from cloudtune.scaling import ScalingProfile
 
 HOOK_VARIABLE = "CLOUDTUNE_EPOCH_HOOK"
 HOOK = "cloudtune.infra.emulator.pacing:pacer_from_env"
@@ -50,12 +60,46 @@ class Pace:
     seed: int = 0
 
 
-def pace_of(gpu: str, *, seed: int = 0, scale: float = 1.0) -> Pace:
-    """Return the pace of a GPU by its name in the price table, all seconds times `scale`."""
+@dataclass(frozen=True)
+class Factor:
+    """How many times as long an epoch takes on an emulated GPU as on one core; `why` says so."""
+
+    value: float
+    why: str
+
+
+def core_factor(gpu: str) -> Factor:
+    """Return how an epoch on a GPU compares with one on a core of this machine.
+
+    Such a GPU is slower than a core: pacing can only slow down, and many of them share the cores.
+    """
+    row = next(row for row in _rows() if _is(row, "core_factor"))
+    base, reference = float(row["value"]), row["gpu"]
+    known = None if gpu == reference else ratios.between(reference, gpu)
+    if known is not None:
+        how = f"{gpu} {known.ratio:.2f} times as fast as {reference} ({known.source}, {known.date})"
+        return Factor(base / known.ratio, f"{how}; {reference} set to {base:g} times a core's time")
+    if gpu == reference:
+        return Factor(base, f"{reference} set to {base:g} times a core's time")
+    nobody = f"no published ratio for {gpu}, so it counts as a {reference}"
+    return Factor(base, f"{nobody}, set to {base:g} times a core's time")
+
+
+def pace_of(
+    gpu: str, *, seed: int = 0, scale: float = 1.0, core_seconds: float | None = None
+) -> Pace:
+    """Return the pace of a GPU by its name in the price table, all seconds times `scale`.
+
+    `core_seconds` is what an epoch took on one core; where none was timed, a table makes one up.
+    """
     rows = _rows()
-    seconds = {row["gpu"]: float(row["value"]) for row in rows if _is(row, "epoch_seconds")}
+    if core_seconds is None:
+        made_up = {row["gpu"]: float(row["value"]) for row in rows if _is(row, "epoch_seconds")}
+        epoch_seconds = made_up.get(gpu, made_up["*"])
+    else:
+        epoch_seconds = core_seconds * core_factor(gpu).value
     return Pace(
-        epoch_seconds=scale * seconds.get(gpu, seconds["*"]),
+        epoch_seconds=scale * epoch_seconds,
         start_seconds=scale * next(float(r["value"]) for r in rows if _is(r, "start_seconds")),
         speedup=_points(rows, "speedup"),
         node_efficiency=_points(rows, "node_efficiency"),
@@ -85,16 +129,100 @@ def seconds_for(pace: Pace, trial: str, epoch: int, width: float, nodes: int) ->
     return mean * math.exp(pace.noise * normal)
 
 
+OFF = "off"
+
+
+def tag_of(seed: int, core_seconds: float | None) -> str:
+    """Return the tag of a machine that is paced: a seed, and the seconds of an epoch on a core."""
+    return f"{seed}" if core_seconds is None else f"{seed}:{core_seconds!r}"
+
+
 def settings_for(gpu: str, tag: str, *, scale: float = 1.0) -> dict[str, str]:
     """Return the environment that paces a machine; nothing without GPUs or when `tag` is off.
 
-    `tag` is `off` or an integer seed; anything else counts as seed 0, as EC2 checks no tags.
+    Any other tag than those of `tag_of` counts as seed 0, as EC2 checks no tags.
     """
-    if not gpu or tag == "off":
+    if not gpu or tag == OFF:
         return {}
-    seed = int(tag) if tag.removeprefix("-").isdecimal() else 0
-    pace = pace_of(gpu, seed=seed, scale=scale)
+    number, _, seconds = tag.partition(":")
+    seed = int(number) if number.removeprefix("-").isdecimal() else 0
+    pace = pace_of(gpu, seed=seed, scale=scale, core_seconds=_seconds(seconds))
     return {HOOK_VARIABLE: HOOK, PACE_VARIABLE: json.dumps(asdict(pace))}
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < math.inf else None
+
+
+def scale_here() -> float:
+    """Return what this process's environment scales all paced seconds by."""
+    return float(os.environ.get(SCALE_VARIABLE, "1"))
+
+
+# ---- profiles ----------------------------------------------------------------------------------
+
+
+def emulated(
+    found: ScalingProfile, machine: InstanceType, core_seconds: float, scale: float = 1.0
+) -> ScalingProfile:
+    """Return the profile of an emulated machine, from one that was measured on it without a pace.
+
+    An epoch takes what the pace says, or what it did take where that is longer: pacing can only
+    slow down. The same goes for a start.
+    """
+    pace, factor = (
+        pace_of(machine.gpu, scale=scale, core_seconds=core_seconds),
+        core_factor(machine.gpu),
+    )
+    paced = {width: pace.epoch_seconds / speedup(pace, width, 1) for width in found.epoch}
+    slow = [w for w, seconds in paced.items() if found.epoch[w].mean > seconds]
+    start = _at_least(found.start, pace.start_seconds)
+    resize = replace(found.resize, mean=found.resize.mean + start.mean - found.start.mean)
+    notes = [found.source, f"an epoch took {core_seconds:.3g} s on one core of this machine"]
+    notes.append(f"{factor.value:.3g} times that on a GPU ({factor.why}); widths by pacing.csv")
+    if slow:
+        widths = ", ".join(width_text(width) for width in sorted(slow))
+        notes.append(f"at {widths} GPUs this machine can't keep that pace: what it took")
+    return replace(
+        found,
+        epoch={width: _at_least(found.epoch[width], paced[width]) for width in found.epoch},
+        start=start,
+        resize=resize,
+        source="; ".join(notes),
+        provenance=Provenance(
+            EMULATED, core_seconds=core_seconds, factor=factor.value, why=factor.why
+        ),
+    )
+
+
+def _at_least(found: Measurement, seconds: float) -> Measurement:
+    return found if found.mean > seconds else Measurement(seconds, NOISE * seconds, found.n)
+
+
+def core_seconds_of(
+    profiles: Iterable[tuple[ScalingProfile, InstanceType]], scale: float = 1.0
+) -> float | None:
+    """Return the seconds of an epoch on one core by which these profiles can come true.
+
+    It is what was timed, if one says; else what the narrowest width of the first one tells. None
+    without profiles.
+    """
+    known = list(profiles)
+    timed = [p.provenance.core_seconds for p, _ in known if p.provenance.core_seconds is not None]
+    if timed:
+        return timed[0]
+    for profile, machine in known[:1]:
+        width = profile.widths[0]
+        alone = profile.epoch_seconds(width) * speedup(pace_of(machine.gpu), width, 1)
+        return alone / core_factor(machine.gpu).value / scale
+    return None
+
+
+# ---- on the machine ----------------------------------------------------------------------------
 
 
 def pacer_from_env() -> Callable[..., None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
 from cloudtune.infra.claims import claimed
+from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.service import (
     abandoned,
     ensure_emulator,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.emulator.requests import Access
+    from cloudtune.scaling import ScalingProfile
 
 IMAGE = "ami-0c1000000000emul8"
 PACE_TAG = "cloudtune:pace"
@@ -88,27 +90,39 @@ class Emulated(OnThisMachine):
         """Return the prices of our own table."""
         return pricing.catalog(settings.region, markets, settings.zones)
 
+    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
+        """Return what the pace of its type's GPUs makes of it."""
+        machine = self.known_types()[found.instance_type]
+        return pacing.emulated(found, machine, core_seconds, pacing.scale_here())
+
     def open(
         self,
         experiment: Experiment,
         home: Path,
         *,
         pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
         adopt: bool = False,  # noqa: ARG002
     ) -> Cloud:
         """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
         seed = experiment.seed if pace else None
-        folder, region = home / self.folder, experiment.cloud.region
-        return claimed(folder, lambda: emulated(folder, region, pace=seed))
+        folder, region, types = home / self.folder, experiment.cloud.region, self.known_types()
+        known = [(each, types[each.instance_type]) for each in profiles]
+        core_seconds = pacing.core_seconds_of(known, pacing.scale_here())
+        return claimed(
+            folder, lambda: emulated(folder, region, pace=seed, core_seconds=core_seconds)
+        )
 
 
-def emulated(folder: Path, region: str, *, pace: int | None) -> Cloud:
+def emulated(
+    folder: Path, region: str, *, pace: int | None, core_seconds: float | None = None
+) -> Cloud:
     """Return the emulated EC2 of a folder, started if it doesn't run.
 
     `pace` seeds the noise on the speed curve by which machines pace training; None turns the
-    pacing off.
+    pacing off. `core_seconds` is what an epoch took on one core of this machine.
     """
-    tags = {PACE_TAG: "off" if pace is None else str(pace)}
+    tags = {PACE_TAG: pacing.OFF if pace is None else pacing.tag_of(pace, core_seconds)}
     return cloud_at(folder, region, ensure_emulator(folder).access, tags)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.provider import Cloud
+    from cloudtune.scaling import ScalingProfile
 
 
 class ThisMachine(OnThisMachine):
@@ -48,6 +49,7 @@ class ThisMachine(OnThisMachine):
         home: Path,
         *,
         pace: bool,  # noqa: ARG002  its GPUs are real
+        profiles: Sequence[ScalingProfile] = (),  # noqa: ARG002
         adopt: bool = False,
     ) -> Cloud:
         """Return this machine as a cloud of one instance; an EC2 of its own is started for it.

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import Catalog, InstanceType, Offer
+from cloudtune.catalog import LOCAL, Catalog, InstanceType, Offer
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
 from cloudtune.infra.node.gpus import own_gpus
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.node.gpus import Gpu
 
-PREFIX = "local-"
 VARIABLE = "CLOUDTUNE_LOCAL"
 """In the environment of this machine's processes as an instance."""
 _KEPT = "CLOUDTUNE_KEPT_"
@@ -37,7 +36,7 @@ _CGROUP = Path("/sys/fs/cgroup/cpu.max")
 
 def is_local(instance_type: str) -> bool:
     """Return whether an instance type is this machine."""
-    return instance_type.startswith(PREFIX)
+    return instance_type.startswith(LOCAL)
 
 
 @cache
@@ -60,7 +59,7 @@ def this_machine(slots: int | None = None) -> InstanceType:
     count = len(taken) or slots or cores()
     models = Counter(model(gpu) for gpu in taken) or Counter({"cpu": count})
     return InstanceType(
-        name=PREFIX + "-".join(f"{number}x-{name}" for name, number in models.items()),
+        name=LOCAL + "-".join(f"{number}x-{name}" for name, number in models.items()),
         gpus=count,
         gpu=next(iter(models)),
         gpu_memory_mib=min((gpu.memory_mib for gpu in taken), default=0),

@@ -9,6 +9,7 @@ from cloudtune.jobs.alternatives import Alternative, Comparison
 from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.plan import Charges, Group, Limits, Rentable, Spread
 from cloudtune.planners.cost_model import price
+from cloudtune.profiles.provenance import Basis
 from tests.builders import Setting, certain, offer, profile, run_plan
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def proposal(**told: object) -> Proposal:
         worst_dollars=6.5,
         worst_why="every spot instance is taken back once",
         storage="s3://bucket/digits",
+        basis=Basis("published 7 months ago for p9.big", ("published", "derived")),
         assumptions=("an instance joins within 35s of its request",),
     )
     return replace(made, **told)  # type: ignore[arg-type]

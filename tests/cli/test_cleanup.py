@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloudtune.cli.cleanup import gc, status
 from cloudtune.errors import CleanupError
+from cloudtune.infra.provider import Cloud, Endpoint, Instance
 from cloudtune.jobs import cleanup
 
 if TYPE_CHECKING:
@@ -96,3 +97,22 @@ def test_what_is_left_of_a_head_is_told_of_before_it_is_ended(
         assert command.main(arguments, standalone_mode=False) == 0
         assert capsys.readouterr().err == f"run r1 has left 8 processes here; {what}\n"
     assert ended == ["r1"]
+
+
+def test_what_emulated_instances_would_cost_is_no_price_of_yours(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(cloud: Cloud) -> list[cleanup.Found]:
+        named: Any = ("i-1", "r", "", "", "g5.xlarge", "running", 0.0, None, "", {})
+        asked = cloud.endpoint.url is not None
+        return [cleanup.Found(Instance(*named), True, True, False, 1.5, asked)]
+
+    clouds = [Cloud(Endpoint("us-east-1", url), {}, {}) for url in ("http://127.0.0.1:1", None)]
+    monkeypatch.setattr(cleanup, "open_clouds", lambda _: clouds)
+    monkeypatch.setattr(cleanup, "look", look)
+    assert status.main([], standalone_mode=False) == 0
+    told = capsys.readouterr().out
+    assert "1.500 emulated" in told
+    assert "2 instances, $1.50 per hour, $1.50 emulated" in told
+    assert status.main(["-o", "json"], standalone_mode=False) == 0
+    assert [each["emulated"] for each in json.loads(capsys.readouterr().out)] == [True, False]

@@ -71,8 +71,10 @@ def test_a_page_has_the_figure_and_every_table(tmp_path: Path) -> None:
     ):
         assert label in text[text.index("<svg") : text.index("</svg>")]
     titles = re.findall("<h2>(.*?)</h2>", text)
-    assert titles[0] == "Stages"
-    assert titles[2:] == ["Alternatives", "What a run creates", "Planners"]
+    basis = proposal().basis.text
+    assert titles[0] == f"Stages, {basis}"
+    others = [f"Alternatives, {basis}", "What a run creates", f"Planners, {basis}"]
+    assert titles[2:] == others
     assert "<td>$11.21</td>" in text
     assert "<dd>$6.50: every spot instance is taken back once</dd>" in text
 

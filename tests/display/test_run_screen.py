@@ -20,9 +20,12 @@ from cloudtune.events import (
     NodeLost,
     RunResumed,
     RunStarted,
+    TimerFired,
     TrialFailed,
 )
 from cloudtune.jobs.report import build
+from cloudtune.plan import Limits
+from cloudtune.profiles.provenance import Basis
 from tests.builders import scripted, staged
 from tests.builders.proposals import CHEAP, MIXED, SETTING, speed
 
@@ -88,6 +91,43 @@ def test_trouble_is_told() -> None:
     assert "the cloud takes i-000 back in 2m" in lines
     assert "i-000 left the cluster: its heartbeats have stopped" in lines
     assert "taken over; 1 instance rented, 1 asked for" in lines
+
+
+def progress(*, basis: Basis | None = None, before: float = 0.0, free: bool = False) -> list[str]:
+    """Return the lines of progress before and after the first instance is launched."""
+
+    def show(out: Console) -> None:
+        setting = SETTING.but(limits=Limits(3600.0, 4.75))
+        policy = setting.policy(MIXED)
+        screen = RunScreen(out, policy, basis=basis, before=before, free=free)
+        for event in (
+            RunStarted(0.0),
+            TimerFired(16.0, "tick"),
+            InstanceLaunched(17.0, "i000", "i-000", 17.0),
+            TimerFired(40.0, "tick"),
+        ):
+            screen.watch(event, policy.handle(event))
+
+    return [line for line in printed(show) if "stage 1/" in line]
+
+
+def test_what_is_only_asked_for_has_cost_nothing_yet() -> None:
+    asked, launched = progress()
+    assert "| $0.002 of $4.75 (" in asked, "by the hour"
+    assert "0 instances rented, 5 asked for" in asked
+    spent = re.search(r"\| \$(\S+) of \$4.75 \(", launched)
+    assert spent is not None
+    assert float(spent[1]) > 0.1, "a minute at $9.00/h, and no cent for the four others"
+
+
+def test_the_dollars_have_what_the_clock_has() -> None:
+    asked, launched = progress(before=0.25, basis=Basis("emulated", ("emulated",)))
+    assert "| $0.25 of $5.00 (" in asked
+    assert ") emulated |" in launched
+
+
+def test_what_costs_nothing_is_told_without_dollars() -> None:
+    assert not [line for line in progress(free=True) if "$" in line]
 
 
 def test_a_report_has_a_line_for_each_group() -> None:

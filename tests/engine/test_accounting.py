@@ -394,7 +394,7 @@ def test_the_report_of_either_kind_shows_it(elastic: bool) -> None:
     with out.capture() as shown:
         show_report(out, report)
     lines = shown.get().splitlines()
-    place = lines.index("Where the money went")
+    place = lines.index("Where the money went, emulated")
     assert lines[place + 3].startswith(" training ")
     assert any(line.startswith("GPUs trained in ") for line in lines[place:])
     assert report.accounting.whole.dollars == pytest.approx(report.dollars)

@@ -207,7 +207,8 @@ def test_a_clone_is_told_with_where_it_begins() -> None:
 def test_the_report_shows_planned_against_actual() -> None:
     told = report_of(elastic_job())
     lines = printed(lambda out: show_report(out, told))
-    assert "Simulated: forecast / actual" in lines
+    [title] = [line for line in lines if line.startswith("Simulated: forecast / simulated, ")]
+    assert title.endswith(" on g.4x")
     time = next(line for line in lines if line.split()[:1] == ["time"])
     cost = next(line for line in lines if line.split()[:1] == ["cost"])
     assert len(cost.split()) == 5

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
+from cloudtune.display.plan_screen import show_plan
+from cloudtune.display.report_screen import show_report
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.schema import Cloud
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.jobs import planning, stages
 from cloudtune.jobs.plan_file import job_of
+from cloudtune.jobs.proposal import propose
+from cloudtune.jobs.report import simulate
 from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LOCAL = """\
@@ -181,3 +188,24 @@ def test_strategies_that_decide_as_they_go_need_no_price(tmp_path: Path, strateg
     job = job_of(planning.make_plan(problem(experiment), Limits(600.0)), 0.0, paced=False)
     assert job.plan.estimate.dollars == 0.0
     assert job.plan.estimate.seconds > 0.0
+
+
+def test_what_costs_nothing_is_told_without_dollars_and_without_a_market(tmp_path: Path) -> None:
+    planned = planning.make_plan(problem(load(tmp_path)), Limits(600.0))
+    text = shown(lambda out: show_plan(out, propose(planned, compare=True)))
+    text += shown(lambda out: show_report(out, simulate(job_of(planned, 0.0, paced=False))))
+    assert "$" not in text
+    assert "on-demand" not in text
+    assert "checkpoint:" not in text, "nothing was saved"
+    assert "nothing: this machine has no price, and no charges are named" in text
+    assert "Where the time went" in text
+    priced = planning.make_plan(
+        problem(load(tmp_path, with_cloud("price: $3.60/h"))), Limits(600.0, 1.0)
+    )
+    assert "at $3.60/h" in shown(lambda out: show_plan(out, propose(priced)))
+
+
+def shown(show: Callable[[Console], None]) -> str:
+    file = io.StringIO()
+    show(Console(file=file, width=100, highlight=False))
+    return file.getvalue()

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
+from cloudtune.cli.run import _refuse_made_up
+from cloudtune.display import plan_tables
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.jobs import measuring
-from cloudtune.plan import Charges, Limits
+from cloudtune.infra.provider import Cloud, Endpoint
+from cloudtune.jobs import measuring, planning
+from cloudtune.jobs.job import Job
+from cloudtune.jobs.plan_file import job_of
+from cloudtune.jobs.proposal import crowded, propose, to_json
+from cloudtune.jobs.runner import Runner, Swept
+from cloudtune.plan import Charges, Limits, Rentable
+from tests.builders import profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.policy.measure import MeasurePolicy
+    from cloudtune.scaling import ScalingProfile
+
+EMULATED = """\
+name: paced
+train: train.py:train
+metric: {name: score, mode: max}
+search: {x: {uniform: [0, 1]}}
+trials: 8
+epochs: {min: 2, max: 16}
+eta: 2
+cloud: {instances: [g7.12xlarge], max_instances: 4}
+"""
 
 
 class _MadeError(Exception):
@@ -38,3 +70,112 @@ def test_a_measurement_counts_the_charges_of_its_experiment(
             experiment, "g7.12xlarge", lambda *_: None, pace=False, limits=Limits(60.0, 1.0)
         )
     assert asked["charges"] == Charges(usd_per_launch=0.05, usd_per_second=0.001)
+
+
+# ---- on the emulated cloud ----------------------------------------------------------------------
+
+
+def emulated(folder: Path, **cloud: Any) -> Experiment:
+    """Return an experiment on the emulated cloud, whose script is there."""
+    (folder / "train.py").write_text("def train(config): ...\n")
+    path = folder / "experiment.yaml"
+    path.write_text(EMULATED)
+    return Experiment.load(path, cloud, known_instances=lambda _: ["g7.12xlarge", "p3.8xlarge"])
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, experiment: Experiment, seconds: float, *, pace: bool = True
+) -> ScalingProfile:
+    """Return the profile of a script whose epoch takes so long on a core, whoever shares it."""
+    paces: list[bool] = []
+
+    def opened(experiment: Experiment, *, pace: bool) -> Cloud:
+        paces.append(pace)
+        return Cloud(Endpoint("us-east-1"), {}, {})
+
+    def go(runner: Any, policy: MeasurePolicy, *_: object) -> Swept:
+        truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="g7.12xlarge")
+        world = SimWorld((Rentable(policy.offer, truth, 1),), "score", synthetic_metric("max", 0))
+        run(policy, world, MemoryLedger())
+        return Swept(0.0)
+
+    monkeypatch.setattr(measuring, "open_cloud", opened)
+    monkeypatch.setattr(Runner, "go", go)
+    found = measuring.measure(
+        experiment, "g7.12xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
+    )
+    assert paces == [False], "nothing is paced while the script is timed"
+    return found.profile
+
+
+def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    experiment = emulated(tmp_path)
+    cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 1.5))
+    assert cheap.epoch[1.0].mean == pytest.approx(0.5)
+    assert dear.epoch[1.0].mean == pytest.approx(15.0)
+    assert dear.epoch[2.0].mean == pytest.approx(15.0 / 1.854)
+    assert (dear.provenance.origin, dear.provenance.core_seconds) == ("emulated", 1.5)
+    plans = [
+        planning.make_plan(planning.problem_of(experiment, [each]), Limits(300.0)).plan.staged
+        for each in (cheap, dear)
+    ]
+    quick, slow = (plan for plan in plans if plan is not None)
+    assert (quick.peak_instances, slow.peak_instances) == (1, 2)
+    assert quick.estimate.dollars < slow.estimate.dollars
+
+
+def test_without_a_pace_the_seconds_are_this_machine_s_and_say_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    found = measured(monkeypatch, emulated(tmp_path), 0.5, pace=False)
+    assert found.epoch[1.0].mean == pytest.approx(0.5)
+    assert (found.provenance.origin, found.provenance.core_seconds) == ("emulated", None)
+    assert found.source == "measured on emulated cloud, unpaced"
+
+
+def test_emulated_seconds_are_no_profile_of_real_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    experiment = emulated(tmp_path)
+    found = measured(monkeypatch, experiment, 0.5)
+    path = measuring.keep_profile(found)
+    assert planning.stored_profiles(experiment) == [found]
+    real = emulated(tmp_path, **{"cloud.provider": "aws"})
+    assert planning.stored_profiles(real) == []
+    assert planning.stored_profiles(real, str(path)) == [found], "it was named"
+    with pytest.raises(UsageError, match="emulated, and say nothing of real GPUs"):
+        _refuse_made_up(real, [found], force=False)
+    _refuse_made_up(real, [found], force=True)
+    _refuse_made_up(experiment, [found], force=False)
+
+
+def test_a_plan_says_what_its_figures_rest_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    experiment = emulated(tmp_path)
+    found = measured(monkeypatch, experiment, 0.5)
+    made = planning.make_plan(planning.problem_of(experiment, [found]), Limits(600.0))
+    proposal = propose(made)
+    told = to_json(proposal)
+    assert told["provenance"] == {"text": "emulated", "kinds": ["emulated"]}
+    assert told["profiles"][0]["provenance"]["core_seconds"] == 0.5
+    assert plan_tables.stages_of(proposal).title == "Stages, emulated"
+    quality = {fact.label: fact.text for fact in plan_tables.certainty(proposal)}["quality"]
+    assert quality == "proven cheapest (gap 0) of 1 offer, by these figures: emulated"
+    job = Job.from_json(job_of(made, 0.0, paced=True).to_json())
+    assert job.profiles[0].provenance == found.provenance, "saved plans and ledgers have it"
+    assert not list(crowded(made.plan, made.rentables, cores=2))
+    [note] = crowded(made.plan, [_hurried(each) for each in made.rentables], cores=2)
+    assert "epochs will take longer than planned" in note
+
+
+def _hurried(rentable: Rentable) -> Rentable:
+    """Return it as one whose pace is faster than the core that it was timed on."""
+    told = replace(rentable.profile.provenance, core_seconds=12.5)
+    return replace(rentable, profile=replace(rentable.profile, provenance=told))

@@ -121,6 +121,49 @@ def test_a_resize_is_measured_even_where_there_is_one_width() -> None:
     assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
 
 
+def single(count: int = 8, gpus: int = 4) -> MeasurePolicy:
+    return MeasurePolicy(trials=trials(count), offer=offer(gpus), limits=NO_LIMITS, alone=True)
+
+
+def test_a_trial_by_itself_comes_first_where_that_is_wanted() -> None:
+    policy = single()
+    entries = measure(policy)
+    starts = [[c for c in e.commands if isinstance(c, StartTrial)] for e in entries]
+    crews = [(len(each), each[0].width) for each in starts if each]
+    assert crews == [(1, 1.0), (4, 1.0), (2, 2.0), (1, 4.0)]
+    assert policy.figures.alone == pytest.approx([8.0] * 4)
+    assert policy.figures.core_seconds == pytest.approx(8.0)
+    assert policy.figures.epoch[1.0] == pytest.approx([8.0] * 12), "none of them is of that one"
+    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
+
+
+def test_a_busy_machine_does_not_make_a_script_dearer() -> None:
+    """What counts is the epoch as it would be if the thread never waited for a core."""
+    policy = single()
+    ((session, start),) = begun(policy).items()
+    for number, (seconds, waited) in enumerate([(3.0, 1.5), (4.0, 3.0), (2.5, 1.3)], start=1):
+        done = EpochDone(40.0 + 5 * number, session, number, {}, None, seconds, waited=waited)
+        policy.handle(done)
+    policy.handle(EpochDone(60.0, session, 4, {}, None, 5.0))
+    assert policy.figures.core_seconds == pytest.approx(1.0)
+    assert start.width == 1.0
+
+
+def test_where_a_trial_by_itself_fails_others_are_tried_and_then_all_that_are_left() -> None:
+    policy = single()
+    now = begun(policy)
+    tried = []
+    for at in (40.0, 41.0, 42.0):
+        (session,) = now
+        tried.append(now[session].trial)
+        commands = policy.handle(TrialFailed(at, session, "diverged", ""))
+        now = {c.session: c for c in commands if isinstance(c, StartTrial)}
+    assert len(set(tried)) == 3
+    assert len(now) == 4, "the instance is full"
+    assert not {start.trial for start in now.values()} & set(tried)
+
+
 def test_fewer_trials_than_gpus_are_enough() -> None:
     policy = measuring(count=1)
     measure(policy)

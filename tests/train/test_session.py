@@ -24,6 +24,7 @@ from torch.utils import data
 
 import cloudtune
 from cloudtune.errors import UsageError
+from cloudtune.train import cpu
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
 from cloudtune.train.session import (
@@ -765,3 +766,22 @@ def test_a_script_is_told_that_its_machine_is_leaving() -> None:
         assert not cloudtune.is_leaving()
         session.leaving = True
         assert cloudtune.is_leaving()
+
+
+def test_an_epoch_tells_for_how_long_it_waited_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = itertools.count(10.0, 0.25)
+    monkeypatch.setattr(training, "waited_seconds", lambda: next(waits))
+    told = run_granted(steady, max_epoch=2)
+    assert [report.waited for report in told] == [0.25, 0.25]
+
+
+def test_where_a_system_does_not_count_it_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert cpu.waited_seconds() >= 0.0
+    for text in ("", "1", "1 x 2"):
+        (tmp_path / "schedstat").write_text(text)
+        monkeypatch.setattr(cpu, "_SCHEDSTAT", tmp_path / "schedstat")
+        assert cpu.waited_seconds() == 0.0
+    (tmp_path / "schedstat").write_text("7 1500000000 9\n")
+    assert cpu.waited_seconds() == 1.5

@@ -7,8 +7,13 @@ import time
 
 import pytest
 
+from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator import pacing
+from tests.builders import profile
+
+T4 = InstanceType("g4dn.12xlarge", 4, "t4", 16384, 48, 196608)
+V100 = InstanceType("p3.8xlarge", 4, "v100", 16384, 32, 249856)
 
 
 def test_one_machine_scales_as_published() -> None:
@@ -98,3 +103,59 @@ def test_a_pace_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CLOUDTUNE_PACE", text)
     with pytest.raises(UsageError, match="CLOUDTUNE_PACE holds no pace"):
         pacing.pacer_from_env()
+
+
+# ---- what a script takes here ------------------------------------------------------------------
+
+
+def test_gpus_compare_as_published_and_others_say_that_nobody_knows() -> None:
+    v100, h100, t4 = (pacing.core_factor(gpu) for gpu in ("v100", "h100", "t4"))
+    assert v100.value / h100.value == pytest.approx(4.688)
+    assert v100.value / t4.value == pytest.approx(2.505 / 3.065)
+    assert "Lambda GPU benchmarks" in h100.why
+    assert "2023-01-01" in h100.why
+    unknown = pacing.core_factor("rtx-pro-4500")
+    assert unknown.value == v100.value
+    assert "no published ratio for rtx-pro-4500" in unknown.why
+
+
+def test_an_epoch_begins_with_what_it_took_on_a_core() -> None:
+    cheap, dear = (pacing.pace_of("v100", core_seconds=seconds) for seconds in (0.02, 0.5))
+    assert (cheap.epoch_seconds, dear.epoch_seconds) == pytest.approx((0.2, 5.0))
+    settings = pacing.settings_for("v100", pacing.tag_of(3, 0.5), scale=0.1)
+    told = json.loads(settings["CLOUDTUNE_PACE"])
+    assert (told["epoch_seconds"], told["seed"]) == (pytest.approx(0.5), 3)
+
+
+@pytest.mark.parametrize("tag", ["3:x", "3:", "3:-1", "3:nan", "3:inf"])
+def test_seconds_that_are_none_are_not_taken(tag: str) -> None:
+    told = json.loads(pacing.settings_for("v100", tag)["CLOUDTUNE_PACE"])
+    assert (told["epoch_seconds"], told["seed"]) == (5.0, 3)
+
+
+def test_an_emulated_profile_is_the_pace_and_never_faster_than_this_machine() -> None:
+    found = profile({0.5: 0.6, 1.0: 0.3, 2.0: 0.2, 4.0: 2.0}, start=0.3, resize=0.4)
+    made = pacing.emulated(found, V100, 0.25)
+    assert made.epoch[1.0].mean == pytest.approx(2.5)
+    assert made.epoch[0.5].mean == pytest.approx(5.0)
+    assert made.epoch[2.0].mean == pytest.approx(2.5 / 1.854)
+    assert made.epoch[2.0].sd == pytest.approx(pacing.NOISE * 2.5 / 1.854)
+    assert made.epoch[4.0] == found.epoch[4.0], "0.73 s is more than two cores can do"
+    assert "at 4 GPUs this machine can't keep that pace" in made.source
+    assert (made.start.mean, made.resize.mean) == pytest.approx((1.0, 1.1))
+    assert (made.launch, made.boot, made.release) == (found.launch, found.boot, found.release)
+    told = made.provenance
+    assert (told.origin, told.core_seconds, told.factor) == ("emulated", 0.25, 10.0)
+
+
+def test_a_run_is_paced_so_that_its_profile_comes_true() -> None:
+    timed = pacing.emulated(profile({1.0: 0.3}), V100, 0.25, scale=0.1)
+    other = profile({1.0: 70.0}, name="g4dn.12xlarge")
+    assert pacing.core_seconds_of([(other, T4), (timed, V100)], 0.1) == 0.25
+    for known, machine in ((other, T4), (profile({2.0: 9.0, 4.0: 6.0}), V100)):
+        alone = pacing.core_seconds_of([(known, machine)], 0.1)
+        pace = pacing.pace_of(machine.gpu, scale=0.1, core_seconds=alone)
+        width = known.widths[0]
+        seconds = pace.epoch_seconds / pacing.speedup(pace, width, 1)
+        assert seconds == pytest.approx(known.epoch_seconds(width))
+    assert pacing.core_seconds_of([]) is None

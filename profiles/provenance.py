@@ -1,0 +1,76 @@
+"""What is said beside times and prices: whether they were measured, and where and when, or not.
+
+The figures of a plan, a run and a report all rest on profiles, so this is all that any screen says
+of them. `Provenance` in `scaling` is what is kept: in profiles, saved plans and ledgers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.profiles.store import age
+from cloudtune.scaling import EMULATED, MEASURED, PUBLISHED
+from cloudtune.text import ago_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.scaling import ScalingProfile
+
+_DERIVED = "derived"
+_SEVERAL = 3
+"""So many different origins, or more, are told by their kinds."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the seconds of several profiles rest on together, and with them all dollars.
+
+    `kinds` are those that occur, "derived" among them, in the order of how little they say of a
+    real run. `text` is what stands beside figures: "emulated", "measured 3 days ago on g5.xlarge".
+    `measured` is whether every figure was measured on the very machines that are rented.
+    """
+
+    text: str
+    kinds: tuple[str, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether everything was measured on the machines that it is of."""
+        return self.kinds == (MEASURED,)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether some of it was made up by the emulated cloud."""
+        return EMULATED in self.kinds
+
+
+def told(profile: ScalingProfile, today: str) -> str:
+    """Return where a profile comes from, as it stands beside a figure; `today` as 2026-11-21."""
+    origin, source = profile.provenance.origin, profile.derived_from
+    if origin == EMULATED:
+        return f"emulated, derived from {source}" if source else "emulated"
+    days = age(profile.measured_at, today)
+    when = "" if days is None else f" {ago_text(days)}"
+    if origin == PUBLISHED:
+        return f"published{when} for {source or profile.instance_type}"
+    if source:
+        return f"derived from {source}, measured{when}"
+    return f"measured{when} on {profile.instance_type}"
+
+
+def basis(profiles: Iterable[ScalingProfile], today: str, *, paced: bool = False) -> Basis:
+    """Return what is said of figures that rest on all these profiles.
+
+    Where training is `paced`, figures are emulated even if the pace follows what was measured.
+    """
+    found = list(profiles)
+    texts = list(dict.fromkeys(told(profile, today) for profile in found))
+    present: set[str] = {profile.provenance.origin for profile in found}
+    present |= {_DERIVED for profile in found if profile.derived_from}
+    kinds = tuple(k for k in (EMULATED, PUBLISHED, _DERIVED, MEASURED) if k in present)
+    text = "; ".join(texts if len(texts) < _SEVERAL else kinds)
+    if paced and EMULATED not in kinds:
+        return Basis(f"emulated by figures {text}", (EMULATED, *kinds))
+    return Basis(text or "unknown", kinds)

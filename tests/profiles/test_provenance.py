@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.catalog import InstanceType
+from cloudtune.profiles import bundled, ratios
+from cloudtune.profiles.provenance import basis, told
+from cloudtune.profiles.store import read, write
+from cloudtune.scaling import Provenance
+from cloudtune.serialization import decode, encode
+from tests.builders import LINEAR, profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.scaling import ScalingProfile
+
+TODAY = "2026-11-22"
+V100 = InstanceType("p3.2xlarge", 1, "v100", 16384, 8, 62464)
+A100 = InstanceType("p4d.24xlarge", 8, "a100", 40960, 96, 1179648)
+G5 = replace(profile(LINEAR, name="g5.xlarge"), measured_at="2026-11-19T10:00:00Z")
+EMULATED = replace(G5, provenance=Provenance("emulated", core_seconds=0.25, factor=10.0))
+P3 = replace(profile({1.0: 8.0}, name="p3.2xlarge"), measured_at=TODAY)
+
+
+def derived(one: ScalingProfile) -> ScalingProfile:
+    found = ratios.derive(one, V100, A100)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (G5, "measured 3 days ago on g5.xlarge"),
+        (P3, "measured today on p3.2xlarge"),
+        (derived(P3), "derived from p3.2xlarge, measured today"),
+        (EMULATED, "emulated"),
+        (
+            derived(replace(P3, provenance=Provenance("emulated"))),
+            "emulated, derived from p3.2xlarge",
+        ),
+        (
+            bundled.load("resnet50-cifar10@v100", V100),
+            "published 7 years ago for p3.16xlarge",
+        ),
+        (
+            bundled.load("resnet50-cifar10@v100", A100),
+            "published 7 years ago for p3.16xlarge",
+        ),
+    ],
+)
+def test_what_stands_beside_a_figure(one: ScalingProfile, text: str) -> None:
+    assert told(one, TODAY) == text
+
+
+def test_of_several_each_is_told_and_of_many_their_kinds() -> None:
+    assert basis([G5, G5], TODAY).text == "measured 3 days ago on g5.xlarge"
+    assert basis([G5, P3], TODAY).measured
+    two = basis([P3, derived(P3)], TODAY)
+    assert two.text == "measured today on p3.2xlarge; derived from p3.2xlarge, measured today"
+    assert not two.measured
+    many = basis([G5, P3, EMULATED], TODAY)
+    assert (many.text, many.emulated) == ("emulated; measured", True)
+    assert many.kinds == ("emulated", "measured")
+
+
+def test_what_follows_a_pace_is_emulated_whatever_the_pace_is_from() -> None:
+    found = basis([G5], TODAY, paced=True)
+    assert found.text == "emulated by figures measured 3 days ago on g5.xlarge"
+    assert (found.emulated, found.measured) == (True, False)
+    assert basis([EMULATED], TODAY, paced=True).text == "emulated"
+
+
+def test_it_is_kept_in_files_in_plans_and_in_ledgers(tmp_path: Path) -> None:
+    assert decode(type(EMULATED), json.loads(json.dumps(encode(EMULATED)))) == EMULATED
+    write(tmp_path / "p.json", [EMULATED])
+    assert read(tmp_path / "p.json") == [EMULATED]
+
+
+def test_files_of_earlier_versions_say_it_in_their_source(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    write(path, [replace(G5, source="measured on emulated cloud"), G5])
+    data = json.loads(path.read_text())
+    for one in data["profiles"]:
+        del one["provenance"]
+    path.write_text(json.dumps(data))
+    assert [one.provenance.origin for one in read(path)] == ["emulated", "measured"]
