@@ -86,7 +86,7 @@ trials: 4
 epochs: {{min: 8, max: 32}}
 eta: 2
 limits: {{deadline: {deadline:.0f}s, budget: ${budget:.4f}}}
-trial: {{stall: {{least: 30s}}}}
+trial: {{stall: {{least: 45s}}}}
 cloud: {{instances: [{kind}], max_instances: 2, avoid: 5s, market: {market}}}
 """
 
