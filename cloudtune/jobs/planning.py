@@ -16,6 +16,7 @@ from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, 
 from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.profiles import store
+from cloudtune.profiles.priors import believed
 from cloudtune.text import limits_text, width_text
 from cloudtune.units import format_dollars, format_seconds
 
@@ -106,7 +107,8 @@ def problem_of(
 ) -> Problem:
     """Return what there is to choose from; where a type wasn't measured, derived if possible.
 
-    Shares of a GPU at which the trials have no room in its memory are none of it.
+    Shares of a GPU at which the trials have no room in its memory are none of it. What few
+    measurements can't tell of a profile's spread is assumed.
     """
     catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
     by_type = {profile.instance_type: profile for profile in profiles}
@@ -129,6 +131,7 @@ def problem_of(
         if len(allowed) < len(profile.widths):
             profile = profile.only(allowed)
         if profile.widths:
+            profile = believed(profile, experiment.cloud.provider)
             found.append(Rentable(offer, profile, experiment.cloud.max_instances))
     return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)))
 

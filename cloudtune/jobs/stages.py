@@ -11,7 +11,7 @@ from cloudtune.jobs.forecasting import DRAWS
 from cloudtune.jobs.job import charges_of, context_of, trials
 from cloudtune.plan import BY_PLAN, Limits
 from cloudtune.planners.base import InfeasibleError, PlanRequest
-from cloudtune.planners.estimate.outlook import quantile_plan
+from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
 from cloudtune.planners.reserve import MARGIN, Reserve

@@ -15,7 +15,8 @@ from cloudtune.errors import UsageError
 from cloudtune.plan import Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.estimate.outlook import outlook, quantile_plan, sample
+from cloudtune.planners.estimate.outlook import outlook, sample
+from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.estimate.training import charge
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import SUBLINEAR, Setting, group, offer, profile
@@ -210,14 +211,14 @@ def test_the_epochs_of_a_trial_are_independent() -> None:
 def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
     asked, plan = alone(rented(epoch={4.0: 100.0}), trials=8, epochs=16)
     draws = sample(varied(asked, error=0.1), plan, samples=20_000, seed=0)
-    assert draws.seconds.std() == pytest.approx(160.0, rel=0.03)
-    assert draws.seconds.mean() == pytest.approx(plan.estimate.seconds, rel=1e-3)
+    assert np.log((draws.seconds - 27) / 1600).std() == pytest.approx(0.1, rel=0.03)
+    assert np.median(draws.seconds) == pytest.approx(plan.estimate.seconds, rel=2e-3)
 
 
 def test_a_wrong_profile_never_makes_epochs_vanish() -> None:
     asked, plan = alone(rented(epoch={4.0: 100.0}), epochs=1)
     draws = sample(varied(asked, error=5.0), plan, samples=1000, seed=0)
-    assert draws.seconds.min() == pytest.approx(plan.estimate.seconds - 90.0)
+    assert draws.seconds.min() > plan.estimate.seconds - 100.0
 
 
 def test_a_slow_boot_holds_up_only_the_trials_that_need_it() -> None:
