@@ -1,4 +1,4 @@
-"""What isn't known of a profile: spreads that few measurements can't tell, from a table with sources.
+"""What isn't known of a profile: spreads that few measurements can't tell, from a table.
 
 One measurement says nothing about its spread, and many in one run nothing about the next run. So a
 forecast takes the spreads of priors.csv: those from run to run as they stand (`Measurement.error`,
@@ -41,8 +41,8 @@ def prior(what: str, where: str) -> Prior:
     """Return what is assumed of a duration at a provider; of one that isn't named, the general."""
     found = {row["where"]: row for row in rows("priors.csv") if row["what"] == what}
     row = found.get(where, found[""])
-    figures = (float(row[name]) for name in ("between", "within", "floor"))
-    return Prior(*figures, row["date"], row["source"])
+    between, within, floor = (float(row[name]) for name in ("between", "within", "floor"))
+    return Prior(between, within, floor, row["date"], row["source"])
 
 
 def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
@@ -54,14 +54,17 @@ def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
     if profile.assumed:
         return profile
     epoch = {width: _within(m, prior("epoch", where)) for width, m in profile.epoch.items()}
-    delays = {name: _delay(getattr(profile, name), prior(name, where)) for name in _DELAYS}
     speed = _speed(profile, where)
     return replace(
         profile,
         epoch=epoch,
+        launch=_delay(profile.launch, prior("launch", where)),
+        boot=_delay(profile.boot, prior("boot", where)),
+        start=_delay(profile.start, prior("start", where)),
+        resize=_delay(profile.resize, prior("resize", where)),
+        release=_delay(profile.release, prior("release", where)),
         error=math.hypot(profile.error, speed),
         assumed=tuple(_told(profile, where, speed)),
-        **delays,
     )
 
 
@@ -97,7 +100,8 @@ def _within(measured: Measurement, known: Prior) -> Measurement:
 def _told(profile: ScalingProfile, where: str, speed: float) -> Iterable[str]:
     count = profile.configurations
     seen = "1 configuration was" if count == 1 else f"{count} configurations were"
-    yield f"speed ± {speed:.0%} in common for all trials: {seen} measured, on one machine"
+    error = f" and ± {profile.error:.0%} as derived" if profile.error else ""
+    yield f"speed ± {speed:.0%} for all trials alike ({seen} measured, on one machine){error}"
     offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in _DELAYS}
     told = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
-    yield f"{told} from run to run, and what differs within one"
+    yield f"{told} from run to run"

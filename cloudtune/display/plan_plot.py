@@ -75,11 +75,14 @@ def _svg(proposal: Proposal) -> str:
 def _figure(proposal: Proposal) -> Figure:
     from matplotlib.figure import Figure  # noqa: PLC0415  see the module's docstring
 
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _draw_front(left, proposal)
+    panels = 3 if proposal.by_trials else 2
+    figure = Figure(figsize=(6 * panels, 5), layout="constrained")
+    axes = figure.subplots(1, panels)
+    _draw_front(axes[0], proposal)
     if proposal.plan.staged is not None:
-        _draw_fleet(right, proposal.plan.staged)
+        _draw_fleet(axes[1], proposal.plan.staged)
+    if proposal.by_trials:
+        _draw_trials(axes[2], proposal)
     return figure
 
 
@@ -101,6 +104,24 @@ def _draw_front(axes: Axes, proposal: Proposal) -> None:
         axes.plot(*spot, marker, mfc="none", mec="black", label=_plain(other.name), zorder=4)
     axes.plot(*_columns([chosen]), "*", color=_CHOICE, ms=16, label="this plan", zorder=5)
     axes.set(title="Cost against time", xlabel="time", ylabel="cost")
+    axes.legend(fontsize="small")
+
+
+def _draw_trials(axes: Axes, proposal: Proposal) -> None:
+    """Draw how many trials the dollars buy, within the deadline."""
+    plans, budget = proposal.by_trials, proposal.limits.budget
+    dollars = [plan.estimate.dollars for plan in plans]
+    trials = [plan.stages[0].stage.trials for plan in plans]
+    axes.plot(dollars, trials, "o-", color=_FRONT, label="cheapest within the deadline")
+    axes.set(xscale="log", yscale="log", title="Trials by cost", xlabel="cost", ylabel="trials")
+    shown = axis(dollars, budget, DOLLAR_STEPS, 6)
+    axes.xaxis.set_ticks(shown.ticks, [_plain(format_dollars(tick)) for tick in shown.ticks])
+    axes.xaxis.set_ticks([], minor=True)
+    axes.yaxis.set_ticks(trials, [f"{count}" for count in trials])
+    axes.yaxis.set_ticks([], minor=True)
+    if budget is not None and shown.holds(budget):
+        name = f"budget {_plain(format_dollars(budget))}"
+        axes.axvline(budget, color=_LIMIT, ls=":", label=name)
     axes.legend(fontsize="small")
 
 
@@ -196,6 +217,8 @@ def _page(proposal: Proposal) -> str:
         _facts(plan_tables.certainty(proposal)),
         _svg(proposal),
         *([_table(plan_tables.alternatives(proposal))] if proposal.alternatives else []),
+        *([_table(plan_tables.front(proposal))] if proposal.front else []),
+        *([_table(plan_tables.by_trials(proposal))] if proposal.by_trials else []),
         "<h2>What a run creates</h2>",
         _facts(plan_tables.creation(proposal)),
     ]

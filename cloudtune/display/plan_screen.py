@@ -33,6 +33,9 @@ def show_plan(out: Console, proposal: Proposal) -> None:
         print_sheet(out, plan_tables.alternatives(proposal))
     if proposal.front:
         _print_chart(out, proposal)
+        print_sheet(out, plan_tables.front(proposal))
+    if proposal.by_trials:
+        print_sheet(out, plan_tables.by_trials(proposal))
     print_title(out, "What a run creates")
     print_facts(out, plan_tables.creation(proposal))
     if proposal.comparison:

@@ -270,6 +270,7 @@ def certainty(proposal: Proposal) -> list[Fact]:
     """Return how sure the limits are kept, how near the plan is to the best, what it wastes."""
     plan = proposal.plan
     facts = [*_chance(proposal), Fact("quality", _quality(proposal))]
+    facts += [Fact("" if n else "unsure", text) for n, text in enumerate(proposal.unsure)]
     if plan.followed is not None:
         overhead = format_seconds(sum(stage.overhead for stage in plan.followed.stages))
         facts.append(Fact("start-up", f"{overhead} of the time goes by before trials train"))
@@ -319,7 +320,7 @@ def gap_text(plan: Plan, objective: str) -> str:
 
 def alternatives(proposal: Proposal) -> Sheet:
     """Return what else could be done, and what each costs or saves against the choice."""
-    chosen = proposal.plan
+    chosen = proposal.as_planned or proposal.plan
     rows = [_alternative(proposal, "this plan", chosen, "")]
     rows += [
         _alternative(
@@ -328,7 +329,7 @@ def alternatives(proposal: Proposal) -> Sheet:
         for other in proposal.alternatives
     ]
     return Sheet(
-        title="Alternatives",
+        title="Alternatives, each followed as it is",
         columns=("plan", "machines", "time", "cost", "p95 cost", "against this plan", "limits"),
         rows=tuple(rows),
         left=frozenset({"plan", "machines", "against this plan", "limits"}),
@@ -337,16 +338,78 @@ def alternatives(proposal: Proposal) -> Sheet:
 
 
 def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> tuple[str, ...]:
-    broken = proposal.broken(plan)
-    unlimited = limits_text(proposal.limits) == "none"
     return (
         name,
         "" if plan.followed is None else fleet_text(plan.followed),
         *_price(plan.estimate),
         format_dollars(plan.forecast.dollars.p95),
         instead,
-        "-" if unlimited else f"over {' and '.join(broken)}" if broken else "kept",
+        _kept(proposal, plan),
     )
+
+
+def _kept(proposal: Proposal, plan: RunPlan) -> str:
+    """Return how likely a plan keeps the limits, or which it breaks: "kept in 81.7 %"."""
+    broken, within = proposal.broken(plan), plan.forecast.within
+    if within is None:
+        return "-"
+    return f"over {' and '.join(broken)}" if broken else f"kept in {percent(within)}"
+
+
+def front(proposal: Proposal) -> Sheet:
+    """Return the points of the front, from the fastest to the cheapest, by their numbers."""
+    chosen = proposal.plan.estimate
+    rows = tuple(
+        (
+            f"{number}",
+            fleet_text(plan),
+            *_price(plan.estimate),
+            difference(plan.estimate, chosen),
+            _over(proposal, plan),
+        )
+        for number, plan in enumerate(proposal.front, start=1)
+    )
+    return Sheet(
+        title="The front: the cheapest for its time (--point N takes one, --save FILE keeps it)",
+        columns=("point", "machines", "time", "cost", "against this plan", "limits"),
+        rows=rows,
+        left=frozenset({"machines", "against this plan", "limits"}),
+        wraps=frozenset({"machines"}),
+    )
+
+
+def by_trials(proposal: Proposal) -> Sheet:
+    """Return what fewer and more trials cost, and how many more each dollar more buys."""
+    plans = proposal.by_trials
+    rows = tuple(
+        (
+            f"{plan.stages[0].stage.trials}",
+            fleet_text(plan),
+            *_price(plan.estimate),
+            f"{plan.stages[0].stage.trials / plan.estimate.dollars:,.3g}",
+            "" if before is None else _more_trials(before, plan),
+            _over(proposal, plan),
+        )
+        for before, plan in zip((None, *plans), plans, strict=False)
+    )
+    return Sheet(
+        title="Trials: the cheapest for each number within the deadline",
+        columns=("trials", "machines", "time", "cost", "a dollar", "each $ more", "limits"),
+        rows=rows,
+        left=frozenset({"machines", "limits"}),
+        wraps=frozenset({"machines"}),
+    )
+
+
+def _more_trials(before: Plan, plan: Plan) -> str:
+    trials = plan.stages[0].stage.trials - before.stages[0].stage.trials
+    dollars = plan.estimate.dollars - before.estimate.dollars
+    return f"+{trials / dollars:,.3g}" if dollars > 0 else "free"
+
+
+def _over(proposal: Proposal, plan: Plan) -> str:
+    broken = proposal.exceeded(plan)
+    return f"over {' and '.join(broken)}" if broken else ""
 
 
 def difference(other: Estimate, chosen: Estimate) -> str:

@@ -15,6 +15,7 @@ from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
 from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.policy.planned import PLANNED
 from cloudtune.profiles import store
 from cloudtune.profiles.priors import believed
 from cloudtune.text import limits_text, width_text
@@ -230,12 +231,14 @@ def run_plan(
     staged: Plan | None = None,
     draws: int = DRAWS,
     runs: int = RUNS,
+    reacts: bool = True,
 ) -> RunPlan:
     """Return what is known beforehand of a run, by the names that its experiment gives.
 
     `staged` are the stages that it goes by, planned for `request`. The forecast draws their
-    durations `draws` times; where the run does anything else than follow them, the policy is played
-    up to `runs` times.
+    durations `draws` times, with what is planned anew if the strategy does that (not without
+    `reacts`); where the run does anything else than follow them, the policy is played up to `runs`
+    times.
 
     Raises:
         UsageError: a choice has no such name, or the run would never end.
@@ -245,7 +248,8 @@ def run_plan(
     estimator: Estimator
     if request is not None and staged is not None and follows(choice):
         offers = staged.offers
-        estimator = StageDraws(request, staged, experiment.seed, draws)
+        anew = reacts and PLANNED[choice.strategy].plans_anew
+        estimator = StageDraws(request, staged, experiment.seed, draws, anew)
     else:
         begin = elapsed + SETUP_SECONDS
         estimator = PlayedRuns(experiment, problem.rentables, limits, begin, staged, runs)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloudtune.plan import Forecast, Limits, Spread
+from cloudtune.planners.estimate.anew import reacting_draws
 from cloudtune.planners.estimate.playout import Draws, sample
 
 if TYPE_CHECKING:
@@ -17,13 +19,45 @@ if TYPE_CHECKING:
 __all__ = ["Draws", "chances", "outlook", "quantile", "sample", "told"]
 
 
-def outlook(request: PlanRequest, plan: Plan, *, samples: int = 1000, seed: int = 0) -> Forecast:
+def outlook(
+    request: PlanRequest,
+    plan: Plan,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    reacts: bool = False,
+) -> Forecast:
     """Return the percentiles of a plan's seconds and dollars, and how likely it keeps the limits.
 
-    The same seed and plan give the same outlook; a percentile is one of the samples.
+    With `reacts` those of a run that plans the rest anew when speeds aren't the profile's. The same
+    seed and plan give the same outlook; a percentile is one of the samples.
     """
-    draws = sample(request, plan, samples=samples, seed=seed)
-    return told(request.limits, plan, draws, seed)
+    if not reacts:
+        return told(request.limits, plan, sample(request, plan, samples=samples, seed=seed), seed)
+    draws = reacting_draws(request, plan, samples=samples, seed=seed)
+    found = told(request.limits, plan, draws, seed)
+    # A run that a deadline ends has still to give everything back.
+    release = max(each.profile.release.high for each in request.rentables)
+    deadline = request.limits.deadline
+    limits = replace(request.limits, deadline=None if deadline is None else deadline + release)
+    ended = _cut_off(limits, draws)
+    return replace(
+        found,
+        seconds=_spread(ended.seconds),
+        dollars=_spread(ended.dollars),
+        gpu_hours=_spread(ended.gpu_hours),
+    )
+
+
+def _cut_off(limits: Limits, draws: Draws) -> Draws:
+    """Return draws of runs that are ended by whichever limit comes first."""
+    share = np.ones(len(draws.seconds))
+    for limit, taken in ((limits.deadline, draws.seconds), (limits.budget, draws.dollars)):
+        if limit is not None:
+            share = np.minimum(share, limit / np.maximum(taken, 1e-9))
+    return Draws(
+        share * draws.seconds, share * draws.dollars, share * draws.gpu_hours, draws.slowness
+    )
 
 
 def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, float | None]:
