@@ -44,8 +44,8 @@ def _ways(request: PlanRequest, stage: Stage) -> Iterator[Way]:
 def neighbours(request: PlanRequest, choices: Choices, *, fixed: bool = False) -> list[Choices]:
     """Return what differs by one change in one stage, in the first, the last or all stages.
 
-    By more or fewer instances, by other widths, or by another offer. With `fixed` the fleet is the
-    same in all stages.
+    By more or fewer instances, by other widths, or by another offer; or by an instance more in one
+    stage and one fewer in another. With `fixed` the fleet is the same in all stages.
     """
     found: dict[Choices, None] = {}
     for (begin, end), change in itertools.product(_spans(len(choices)), _changes(request)):
@@ -56,7 +56,20 @@ def neighbours(request: PlanRequest, choices: Choices, *, fixed: bool = False) -
         )
         if made != choices and (whole or not fixed or _same_fleet(made)):
             found[made] = None
+    for more, fewer in itertools.permutations(range(0 if fixed else len(choices)), 2):
+        found.update(dict.fromkeys(_shifted(request, choices, more, fewer)))
     return list(found)
+
+
+def _shifted(request: PlanRequest, choices: Choices, more: int, fewer: int) -> Iterator[Choices]:
+    """Yield the choices with an instance more in one stage, and one fewer in another."""
+    made = list(choices)
+    for place, step in ((more, 1), (fewer, -1)):
+        way = _resized(request, step, request.work[place], choices[place])
+        if way is None:
+            return
+        made[place] = way
+    yield tuple(made)
 
 
 def _spans(stages: int) -> list[tuple[int, int]]:

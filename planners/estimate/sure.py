@@ -30,7 +30,7 @@ from cloudtune.planners.static import StaticPlanner
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from cloudtune.plan import Plan
     from cloudtune.planners.base import Planner, PlanRequest
@@ -168,29 +168,39 @@ class _Search:
             if excess > 1.0 + _DOUBT or self.sure(self._judge(plan)):
                 break
         for excess, _, plan in looked[:_STARTS]:
-            if self.best is not None or excess > _NEAR:
-                return
-            self._climb_from(plan, excess)
+            if self.best is None and excess <= _NEAR:
+                self._climb_from(plan, excess, self._glance)
+        near = sorted((excess, n, made) for n, (made, excess) in enumerate(self.glanced.items()))
+        for excess, _, choices in near[:_STARTS]:
+            if self.best is None and excess <= 1.0 + _DOUBT:
+                plan = self._priced(choices)
+                self._climb_from(plan, self._stare(plan), self._stare)
 
-    def _climb_from(self, plan: Plan, excess: float) -> None:
-        while self.left > 0:
-            step = self._surer(plan, excess)
+    def _climb_from(self, plan: Plan, excess: float, look: Callable[[Plan], float]) -> None:
+        while self.left > 0 and self.best is None:
+            step = self._surer(plan, excess, look)
             if step is None:
                 return
             excess, plan = step
-            if excess <= 1.0 + _CLOSE and self.sure(self._judge(plan)):
-                return
+            if excess <= 1.0 + _CLOSE:
+                self._judge(plan)
 
-    def _surer(self, plan: Plan, excess: float) -> tuple[float, Plan] | None:
+    def _surer(
+        self, plan: Plan, excess: float, look: Callable[[Plan], float]
+    ) -> tuple[float, Plan] | None:
         """Return the surest neighbour, if it is surer."""
         found: tuple[float, Plan] | None = None
-        for other in self._near(plan):
+        for other in self._near(plan, again=look == self._stare):
             if self.left <= 0:
                 break
-            looked = self._glance(other)
-            if looked < excess * (1 - _CLOSE / 5) and (found is None or looked < found[0]):
+            looked = look(other)
+            if looked < excess and (found is None or looked < found[0]):
                 found = looked, other
         return found
+
+    def _stare(self, plan: Plan) -> float:
+        """Return the quantile of a plan in limits, by all samples."""
+        return self._excess(self._judge(plan))
 
     def _better(self, starts: Iterable[Plan]) -> None:
         """Go from the best sure plan to better neighbours that are sure too."""
@@ -211,11 +221,16 @@ class _Search:
             return self.sure(self.judged[plan])
         return self._glance(plan) <= 1.0 + _DOUBT / 2 and self.sure(self._judge(plan))
 
-    def _near(self, plan: Plan) -> list[Plan]:
+    def _near(self, plan: Plan, *, again: bool = False) -> list[Plan]:
+        """Return the neighbours of a plan; with `again` also those that were glanced at."""
         fixed = isinstance(self.planner, StaticPlanner)
         made = neighbours(self.request, _choices(plan), fixed=fixed)
-        fresh = [choices for choices in made if choices not in self.glanced]
-        return [plan for plan in map(self._priced, fresh) if self._possible(plan)]
+        if again:
+            worth = [each for each in made if self.glanced.get(each, 1.0) <= 1.0 + _DOUBT]
+            found = [plan for plan in map(self._priced, worth) if plan not in self.judged]
+        else:
+            found = [self._priced(each) for each in made if each not in self.glanced]
+        return [plan for plan in found if self._possible(plan)]
 
     def _priced(self, choices: Choices) -> Plan:
         return price(self.request, choices, self.planner.name)

@@ -72,7 +72,12 @@ def test_a_page_has_the_figure_and_every_table(tmp_path: Path) -> None:
         assert label in text[text.index("<svg") : text.index("</svg>")]
     titles = re.findall("<h2>(.*?)</h2>", text)
     assert titles[0] == "Stages"
-    assert titles[2:] == ["Alternatives", "What a run creates", "Planners"]
+    assert titles[2:] == [
+        "Alternatives, each followed as it is",
+        "The front: the cheapest for its time (--point N takes one, --save FILE keeps it)",
+        "What a run creates",
+        "Planners",
+    ]
     assert "<td>$11.21</td>" in text
     assert "<dd>$6.50: every spot instance is taken back once</dd>" in text
 
