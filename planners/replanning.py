@@ -279,8 +279,11 @@ class Rest:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
         request = self.request(self.work(), self.training, self.view.avoided)
         wished = self._in_wished_time(request)
-        found = None if wished is None else plan_within(self.planner, wished)
-        return plan_within(self.planner, request) if found is None else found
+        if wished is not None:
+            found, going_on = plan_within(self.planner, wished), self.going_on()
+            if found is not None or (going_on is not None and going_on.within):
+                return found
+        return plan_within(self.planner, request)
 
     def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:
         """Return a request that also keeps the time for which the plan was chosen, if any was."""

@@ -63,23 +63,22 @@ def test_a_faster_run_is_cheaper_than_its_plan() -> None:
     assert faster.furthest == 16
 
 
-def test_r6_a_plan_that_was_chosen_for_its_time_is_not_given_up_for_a_cheaper_one() -> None:
+@pytest.mark.parametrize("times", [0.85, 1.12])
+def test_r6_a_plan_that_was_chosen_for_its_time_is_not_given_up_for_a_cheaper_one(
+    times: float,
+) -> None:
     """Once it is looked at again, there is a plan that is cheaper within the limits."""
-    job = slower(1.12, job=SHA.but(limits=Limits(600.0, 60.0)))
-    faster = ExactPlanner().front(job.request(), 15)[0]
-    seconds = faster.estimate.seconds
+    limits = Limits(1200.0, 60.0)
+    job = slower(times, job=SHA.but(max_epochs=32, offer=offer(1, 9.0), limits=limits))
+    fastest = ExactPlanner().front(job.request(), 15)[0]
+    seconds = fastest.estimate.seconds
     ends = {}
     for wished in (None, seconds):
-        made = by_plan(
-            replace(faster, wished=wished),
-            job.strategy,
-            job.rentables,
-            limits=job.limits,
-            planner=ExactPlanner(),
-        )
+        plan, planner = replace(fastest, wished=wished), ExactPlanner()
+        made = by_plan(plan, job.strategy, job.rentables, limits=limits, planner=planner)
         ends[wished] = play(job, made).policy.over_at
-    assert ends[seconds] < 1.15 * seconds
-    assert ends[None] > 1.15 * seconds
+    assert ends[seconds] < 1.2 * seconds
+    assert ends[None] > 1.3 * seconds, "else the run pays as little as the limits let it"
 
 
 def test_where_no_plan_keeps_the_limits_fewer_trials_go_on_and_that_is_told() -> None:
