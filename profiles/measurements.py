@@ -83,6 +83,7 @@ class Session:
         seconds = self.seconds or [self.first_seconds]
         self.counted = True
         figures.add_epochs(self.width, seconds, self.memory)
+        figures.trials.setdefault(self.width, set()).add(self.trial.id)
         if self.width < 1:
             return
         assert self.first_at is not None
@@ -164,6 +165,7 @@ class Figures:
     release: list[float] = field(default_factory=list)
     epoch: dict[Width, list[float]] = field(default_factory=dict)
     memory: dict[Width, float] = field(default_factory=dict)
+    trials: dict[Width, set[str]] = field(default_factory=dict)
 
     def add_epochs(self, width: Width, seconds: Sequence[float], memory: float | None) -> None:
         """Take in what one trial's epochs took, and the most memory that its worker had."""
@@ -196,4 +198,5 @@ class Figures:
             measured_at=measured_at,
             source=source,
             memory=dict(self.memory),
+            configurations=min(map(len, self.trials.values()), default=1),
         )

@@ -329,7 +329,7 @@ def alternatives(proposal: Proposal) -> Sheet:
         for other in proposal.alternatives
     ]
     return Sheet(
-        title="Alternatives, each followed as it is",
+        title="Alternatives (each followed as it is)",
         columns=(
             "plan",
             "machines",

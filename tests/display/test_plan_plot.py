@@ -73,7 +73,7 @@ def test_a_page_has_the_figure_and_every_table(tmp_path: Path) -> None:
     titles = re.findall("<h2>(.*?)</h2>", text)
     assert titles[0] == "Stages"
     assert titles[2:] == [
-        "Alternatives, each followed as it is",
+        "Alternatives (each followed as it is)",
         "The front: the cheapest for its time (--point N takes one, --save FILE keeps it)",
         "What a run creates",
         "Planners",
