@@ -61,10 +61,11 @@ class Proposal:
     `trials` is how many are started, at most where that is decided as results come in.
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
-    are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of its
-    alternatives; `by_trials` are plans for fewer and more trials, where that was asked for. `considered` counts the offers that could be chosen from.
-    `storage` is where checkpoints go. `worst_dollars` is the bill if everything goes wrong, as
-    `worst_why` says. `usable` is what stages may take of the limits.
+    are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
+    its alternatives; `by_trials` are plans for fewer and more trials, where that was asked for.
+    `considered` counts the offers that could be chosen from. `storage` is where checkpoints go.
+    `worst_dollars` is the bill if everything goes wrong, as `worst_why` says. `usable` is what
+    stages may take of the limits.
     """
 
     name: str

@@ -14,7 +14,14 @@ from cloudtune.scaling import Measurement
 from tests.builders import SUBLINEAR, profile
 
 DELAYS = ("launch", "boot", "start", "resize", "release")
-ONCE = replace(profile(SUBLINEAR), **{name: Measurement(10.0 + n) for n, name in enumerate(DELAYS)})
+ONCE = replace(
+    profile(SUBLINEAR),
+    launch=Measurement(10.0),
+    boot=Measurement(90.0),
+    start=Measurement(11.0),
+    resize=Measurement(12.0),
+    release=Measurement(4.0),
+)
 
 
 @pytest.mark.parametrize("where", ["", "aws", "emulated", "local"])
