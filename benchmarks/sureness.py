@@ -57,14 +57,18 @@ def job(number: int) -> PlanRequest:
         epoch, beta = draw.choice([20.0, 60.0, 180.0]), draw.uniform(0.5, 1.0)
         noise = draw.choice([0.02, 0.1])
         widths = [width for width in (1.0, 2.0, 4.0) if width <= gpus]
-        delays = [
+        launch, boot, start, resize, release = (
             Measurement(mean, mean * draw.uniform(0.05, 0.6), 5)
             for mean in (10.0, draw.uniform(30, 180), 8.0, 12.0, 4.0)
-        ]
+        )
         profile = ScalingProfile(
             name,
             {w: Measurement(epoch / w**beta, noise * epoch / w**beta, 5) for w in widths},
-            *delays,
+            launch,
+            boot,
+            start,
+            resize,
+            release,
             "abc",
             "2026-01-01",
             "made up",
