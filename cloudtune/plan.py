@@ -120,7 +120,8 @@ class Plan:
     as a share of the best: 0 where proven optimal, None where nothing is known. `status` says what
     the planner achieved: "optimal", "feasible" (a search that was cut short), or "heuristic".
     What is alive never exceeds `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`), at a
-    hand-over neither.
+    hand-over neither. `wished` is set where somebody chose the plan for its time: a rest that is
+    planned anew takes no longer in all, as far as the limits let it.
     """
 
     planner: str
@@ -132,6 +133,7 @@ class Plan:
     charges: Charges = Charges()
     vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
     objective: Objective = "cost"
+    wished: float | None = None
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
         """Whether so many instances may be alive at once."""

@@ -17,11 +17,16 @@ _EPSILON = 1e-6  # three workers of 1/3 fit on one GPU
 
 @dataclass(frozen=True)
 class Measurement:
-    """Mean and standard deviation of `n` measured durations, in seconds."""
+    """Mean and standard deviation of `n` measured durations, in seconds.
+
+    `error` is how far the mean itself may be off in another run, as a standard deviation: what no
+    number of measurements in one run can tell.
+    """
 
     mean: float
     sd: float = 0.0
     n: int = 1
+    error: float = 0.0
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Measurement:
@@ -38,7 +43,7 @@ class Measurement:
     @property
     def high(self) -> float:
         """What to reckon with when being late costs money: the mean and two deviations."""
-        return self.mean + 2 * self.sd
+        return self.mean + 2 * math.hypot(self.sd, self.error)
 
 
 Origin: TypeAlias = Literal["measured", "emulated", "published"]
@@ -77,7 +82,8 @@ class ScalingProfile:
     `error`: how wrong all the epochs may be together, as a relative standard deviation; not 0 where
     they weren't measured on this type but derived from another. An empty `script_hash` stands for
     published figures: of no script of the user's. `memory` is the most MiB of a GPU that a worker
-    has had, by width; empty where nobody measured it.
+    has had, by width; empty where nobody measured it. `configurations` were measured. `assumed`
+    says in words which of the spreads were not measured but assumed.
     """
 
     instance_type: str
@@ -93,6 +99,8 @@ class ScalingProfile:
     error: float = 0.0
     memory: Mapping[Width, float] = field(default_factory=dict)
     provenance: Provenance = Provenance()
+    configurations: int = 1
+    assumed: tuple[str, ...] = ()
 
     @property
     def derived_from(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.plan import Limits
 from cloudtune.planners.cost_model import price
+from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.options import complete
 from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.selection import refuse, with_gap
@@ -72,21 +73,12 @@ class ExactPlanner:
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
 
-        At most `points` plans, at deadlines evenly spread between the two ends; limits are
+        At most `points` plans: the two ends, and those that add most area to the front; limits are
         ignored. Empty where no plan can do the work.
         """
-        search = search_of(request)
-        fastest, cheapest = ends(search)
-        if fastest is None or cheapest is None:
-            return []
-        span = cheapest.seconds - fastest.seconds
-        deadlines = [fastest.seconds + span * n / (points - 1) for n in range(1, points - 1)]
-        found, last = {fastest.choices: fastest, cheapest.choices: cheapest}, fastest
-        for deadline in deadlines:  # what keeps a deadline keeps the next one too
-            last = search.best(Limits(deadline), "cost", last) or last
-            found[last.choices] = last
-        ordered = sorted(found.values(), key=lambda each: (each.seconds, each.dollars))
-        return _falling([self._priced(request, each) for each in ordered])
+        found = whole_front(replace(request, limits=Limits()))
+        chosen = knees([(each.seconds, each.dollars) for each in found], points)
+        return _falling([self._priced(request, found[place]) for place in chosen])
 
     def _priced(self, request: PlanRequest, found: Found) -> Plan:
         plan = price(request, found.choices, self.name, gap=0.0, status="optimal")

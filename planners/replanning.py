@@ -278,7 +278,23 @@ class Rest:
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
         request = self.request(self.work(), self.training, self.view.avoided)
+        wished = self._in_wished_time(request)
+        if wished is not None:
+            found, going_on = plan_within(self.planner, wished), self.going_on()
+            if found is not None or (going_on is not None and going_on.within):
+                return found
         return plan_within(self.planner, request)
+
+    def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:
+        """Return a request that also keeps the time for which the plan was chosen, if any was."""
+        wished = self.it.first_plan.wished
+        if wished is None:
+            return None
+        began = self.it.stage_began[0] if self.it.stage_began else self.view.now
+        seconds = max(0.0, began + wished * (1 + NOISE) - self.view.now)
+        limits = request.limits
+        soon = seconds if limits.deadline is None else min(seconds, limits.deadline)
+        return replace(request, limits=replace(limits, deadline=soon))
 
     def reached(self, going_on: GoingOn) -> float:
         """Return the epoch to which going on trains the last trial before a limit ends the run."""

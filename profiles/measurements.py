@@ -89,6 +89,7 @@ class Session:
             figures.alone += self.undisturbed
         else:
             figures.add_epochs(self.width, seconds, self.memory)
+            figures.trials.setdefault(self.width, set()).add(self.trial.id)
         if self.width < 1:
             return
         assert self.first_at is not None
@@ -174,6 +175,7 @@ class Figures:
     release: list[float] = field(default_factory=list)
     epoch: dict[Width, list[float]] = field(default_factory=dict)
     memory: dict[Width, float] = field(default_factory=dict)
+    trials: dict[Width, set[str]] = field(default_factory=dict)
     alone: list[float] = field(default_factory=list)
 
     @property
@@ -225,4 +227,5 @@ class Figures:
             measured_at=measured_at,
             source=source,
             memory=dict(self.memory),
+            configurations=min(map(len, self.trials.values()), default=1),
         )

@@ -40,6 +40,16 @@ if TYPE_CHECKING:
 @click.option(
     "--compare", is_flag=True, help="Show what every planner, or every other choice, comes to."
 )
+@click.option(
+    "--point", type=int, metavar="N", help="Take this point of the front, as `plan` numbers them."
+)
+@click.option(
+    "--axis",
+    "axes",
+    type=click.Choice(["trials"]),
+    multiple=True,
+    help="Show also what fewer and more trials cost within the deadline.",
+)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw it: FILE.png or FILE.html.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the plan down for `run`.")
 @OUTPUT_YAML
@@ -48,6 +58,8 @@ def plan(
     experiment: Path,
     profile: str | None,
     compare: bool,
+    point: int | None,
+    axes: tuple[str, ...],
     plot: Path | None,
     save: Path | None,
     output: str,
@@ -65,11 +77,15 @@ def plan(
             f"--plot: {planned.plan.strategy} decides as results come in, so there are no stages "
             "to draw; leave it out (or take strategy: sha)"
         )
+    if point is not None:
+        from cloudtune.jobs.alternatives import at_point  # noqa: PLC0415
+
+        planned = at_point(planned, point)
     if save is not None:
         from cloudtune.jobs.plan_file import save_plan  # noqa: PLC0415
 
         save_plan(save, planned)
-    show_planned(planned, output, compare=compare, plot=plot)
+    show_planned(planned, output, compare=compare, plot=plot, trials_axis="trials" in axes)
     return 0
 
 
@@ -104,12 +120,17 @@ def load_problem(wanted: Experiment, profile: str | None) -> Problem:
 
 
 def show_planned(
-    planned: Planned, output: str = "table", *, compare: bool = False, plot: Path | None = None
+    planned: Planned,
+    output: str = "table",
+    *,
+    compare: bool = False,
+    plot: Path | None = None,
+    trials_axis: bool = False,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; draw it if asked to."""
     from cloudtune.jobs.proposal import propose, to_json  # noqa: PLC0415
 
-    proposal = propose(planned, compare=compare)
+    proposal = propose(planned, compare=compare, trials_axis=trials_axis)
     if plot is not None:
         from cloudtune.display.plan_plot import save  # noqa: PLC0415  matplotlib takes a second
 

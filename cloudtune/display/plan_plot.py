@@ -10,7 +10,7 @@ import io
 from html import escape
 from typing import TYPE_CHECKING
 
-from cloudtune.display import plan_tables
+from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
 from cloudtune.display.terminal import beside
 from cloudtune.errors import UsageError
@@ -76,11 +76,14 @@ def _svg(proposal: Proposal) -> str:
 def _figure(proposal: Proposal) -> Figure:
     from matplotlib.figure import Figure  # noqa: PLC0415  see the module's docstring
 
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _draw_front(left, proposal)
+    panels = 3 if proposal.by_trials else 2
+    figure = Figure(figsize=(6 * panels, 5), layout="constrained")
+    axes = figure.subplots(1, panels)
+    _draw_front(axes[0], proposal)
     if proposal.plan.staged is not None:
-        _draw_fleet(right, proposal.plan.staged, proposal.basis.text)
+        _draw_fleet(axes[1], proposal.plan.staged, proposal.basis.text)
+    if proposal.by_trials:
+        _draw_trials(axes[2], proposal)
     return figure
 
 
@@ -102,6 +105,24 @@ def _draw_front(axes: Axes, proposal: Proposal) -> None:
         axes.plot(*spot, marker, mfc="none", mec="black", label=_plain(other.name), zorder=4)
     axes.plot(*_columns([chosen]), "*", color=_CHOICE, ms=16, label="this plan", zorder=5)
     axes.set(title=beside("Cost against time", proposal.basis.text), xlabel="time", ylabel="cost")
+    axes.legend(fontsize="small")
+
+
+def _draw_trials(axes: Axes, proposal: Proposal) -> None:
+    """Draw how many trials the dollars buy, within the deadline."""
+    plans, budget = proposal.by_trials, proposal.limits.budget
+    dollars = [plan.estimate.dollars for plan in plans]
+    trials = [plan.stages[0].stage.trials for plan in plans]
+    axes.plot(dollars, trials, "o-", color=_FRONT, label="cheapest within the deadline")
+    axes.set(xscale="log", yscale="log", title="Trials by cost", xlabel="cost", ylabel="trials")
+    shown = axis(dollars, budget, DOLLAR_STEPS, 6)
+    axes.xaxis.set_ticks(shown.ticks, [_plain(format_dollars(tick)) for tick in shown.ticks])
+    axes.xaxis.set_ticks([], minor=True)
+    axes.yaxis.set_ticks(trials, [f"{count}" for count in trials])
+    axes.yaxis.set_ticks([], minor=True)
+    if budget is not None and shown.holds(budget):
+        name = f"budget {_plain(format_dollars(budget))}"
+        axes.axvline(budget, color=_LIMIT, ls=":", label=name)
     axes.legend(fontsize="small")
 
 
@@ -196,12 +217,14 @@ def _page(proposal: Proposal) -> str:
         _table(plan_tables.forecast(proposal)),
         _facts(plan_tables.certainty(proposal)),
         _svg(proposal),
-        *([_table(plan_tables.alternatives(proposal))] if proposal.alternatives else []),
+        *([_table(alternatives_tables.alternatives(proposal))] if proposal.alternatives else []),
+        *([_table(alternatives_tables.front(proposal))] if proposal.front else []),
+        *([_table(alternatives_tables.by_trials(proposal))] if proposal.by_trials else []),
         "<h2>What a run creates</h2>",
         _facts(plan_tables.creation(proposal)),
     ]
     if proposal.comparison:
-        parts.append(_table(plan_tables.comparison(proposal)))
+        parts.append(_table(alternatives_tables.comparison(proposal)))
     body = "\n".join(parts)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from cloudtune.display import plan_tables
+from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.chart import chart
 from cloudtune.display.terminal import beside, print_facts, print_sheet, print_title
 
@@ -30,13 +30,16 @@ def show_plan(out: Console, proposal: Proposal) -> None:
     out.print()
     print_facts(out, plan_tables.certainty(proposal))
     if proposal.alternatives:
-        print_sheet(out, plan_tables.alternatives(proposal))
+        print_sheet(out, alternatives_tables.alternatives(proposal))
     if proposal.front and not proposal.plan.free:
         _print_chart(out, proposal)
+        print_sheet(out, alternatives_tables.front(proposal))
+    if proposal.by_trials:
+        print_sheet(out, alternatives_tables.by_trials(proposal))
     print_title(out, "What a run creates")
     print_facts(out, plan_tables.creation(proposal))
     if proposal.comparison:
-        print_sheet(out, plan_tables.comparison(proposal))
+        print_sheet(out, alternatives_tables.comparison(proposal))
 
 
 def show_saved(out: Console, plan: RunPlan, basis: str = "") -> None:
@@ -59,7 +62,7 @@ def show_nearest(
     """Print the plans that come nearest to limits that none meets; `basis` as above."""
     plans = {"fastest": fastest, "cheapest": cheapest, "nearest to both": nearest}
     if any(plans.values()):
-        print_sheet(out, plan_tables.nearest(plans, basis))
+        print_sheet(out, alternatives_tables.nearest(plans, basis))
 
 
 def _print_chart(out: Console, proposal: Proposal) -> None:

@@ -9,7 +9,6 @@ from cloudtune.plan import BY_PLAN
 from cloudtune.text import (
     age_text,
     counted,
-    fleet_text,
     group_text,
     limits_text,
     offer_text,
@@ -21,19 +20,19 @@ from cloudtune.text import (
 from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from cloudtune.jobs.alternatives import Comparison
     from cloudtune.jobs.figures import Figures, RungReport
     from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
-    from cloudtune.plan import Estimate, Forecast, Group, Plan, RunPlan, Spread, StagePlan
+    from cloudtune.plan import Forecast, Group, Plan, RunPlan, Spread, StagePlan
 
 
 STALE_DAYS = 30
 """Prices older than that are told with a warning."""
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
+    """Return a number of things, to four digits."""
     return f"{value:,.4g}"
 
 
@@ -44,7 +43,7 @@ _ASKED = {
 }
 _LIKELY = 0.5
 """A plan that keeps its limits more rarely than this comes with a warning."""
-_SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
+SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
 
 
 def header(proposal: Proposal) -> list[Fact]:
@@ -206,10 +205,10 @@ def _taken(stage: StagePlan) -> tuple[str, ...]:
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("time", "seconds", format_seconds),
     ("cost", "dollars", format_dollars),
-    ("trials started", "trials", _figure),
-    ("epochs of the best", "epochs", _figure),
-    ("GPU-hours paid", "gpu_hours", _figure),
-    ("instances at most", "instances", _figure),
+    ("trials started", "trials", figure),
+    ("epochs of the best", "epochs", figure),
+    ("GPU-hours paid", "gpu_hours", figure),
+    ("instances at most", "instances", figure),
 )
 _SOURCES = {
     "stages": "Forecast of {samples:,} simulated runs (seed {seed})",
@@ -284,6 +283,7 @@ def certainty(proposal: Proposal) -> list[Fact]:
     """Return how sure the limits are kept, how near the plan is to the best, what it wastes."""
     plan = proposal.plan
     facts = [*_chance(proposal), Fact("quality", _quality(proposal))]
+    facts += [Fact("" if n else "unsure", text) for n, text in enumerate(proposal.unsure)]
     if plan.followed is not None:
         overhead = format_seconds(sum(stage.overhead for stage in plan.followed.stages))
         facts.append(Fact("start-up", f"{overhead} of the time goes by before trials train"))
@@ -326,57 +326,13 @@ def _quality(proposal: Proposal) -> str:
 
 def gap_text(plan: Plan, objective: str) -> str:
     """Return how near a plan is to the best one: proven, bounded, or nobody knows."""
-    word = _SUPERLATIVES.get(objective, "best")
+    word = SUPERLATIVES.get(objective, "best")
     if plan.gap is None:
         return f"heuristic: not proven to be the {word}"
     if plan.gap <= 0:
         return f"proven {word} (gap 0)"
     cut = "search cut short: " if plan.status == "feasible" else ""
     return f"{cut}at most {percent(plan.gap)} above the best possible"
-
-
-def alternatives(proposal: Proposal) -> Sheet:
-    """Return what else could be done, and what each costs or saves against the choice."""
-    chosen = proposal.plan
-    rows = [_alternative(proposal, "this plan", chosen, "")]
-    rows += [
-        _alternative(
-            proposal, other.name, other.plan, difference(other.plan.estimate, chosen.estimate)
-        )
-        for other in proposal.alternatives
-    ]
-    sheet = Sheet(
-        title=beside("Alternatives", proposal.basis.text),
-        columns=("plan", "machines", "time", "cost", "p95 cost", "against this plan", "limits"),
-        rows=tuple(rows),
-        left=frozenset({"plan", "machines", "against this plan", "limits"}),
-        wraps=frozenset({"plan", "machines"}),
-    )
-    return sheet.without("cost", "p95 cost") if chosen.free else sheet
-
-
-def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> tuple[str, ...]:
-    broken = proposal.broken(plan)
-    unlimited = limits_text(proposal.limits) == "none"
-    return (
-        name,
-        "" if plan.followed is None else fleet_text(plan.followed),
-        *_price(plan.estimate),
-        format_dollars(plan.forecast.dollars.p95),
-        instead,
-        "-" if unlimited else f"over {' and '.join(broken)}" if broken else "kept",
-    )
-
-
-def difference(other: Estimate, chosen: Estimate) -> str:
-    """Return what another plan costs more and how much sooner it ends: "+$1.20, 12m sooner"."""
-    dollars, seconds = other.dollars - chosen.dollars, other.seconds - chosen.seconds
-    parts = []
-    if abs(dollars) >= 0.0005:
-        parts.append(f"{'+' if dollars > 0 else ''}{format_dollars(dollars)}")
-    if abs(seconds) >= 0.5:
-        parts.append(f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'sooner'}")
-    return ", ".join(parts) or "the same"
 
 
 def creation(proposal: Proposal) -> list[Fact]:
@@ -431,51 +387,3 @@ def _charges(plan: RunPlan) -> Iterator[Fact]:
     ]
     if parts:
         yield Fact("cost includes", f"instances, and {' and '.join(parts)} for data and storage")
-
-
-def comparison(proposal: Proposal) -> Sheet:
-    """Return what each planner, or each choice, comes to, beside the best by the objective."""
-    rows, objective = proposal.comparison, proposal.objective
-    values = [_value(row.plan, objective) for row in rows if row.plan is not None]
-    best = min(values, default=0.0)
-    word = _SUPERLATIVES.get(objective or "", "cheapest")
-    columns = ("", "time", "cost", f"x {word}", "trials", "epochs", "proof", "planned in")
-    body = tuple(
-        (row.name, *_compared(row, best, objective), f"{1000 * row.seconds:,.0f} ms")
-        for row in rows
-    )
-    title = "Planners" if proposal.plan.followed else "Other choices, by their forecasts"
-    left = frozenset({"", "proof"})
-    sheet = Sheet(beside(title, proposal.basis.text), columns, body, left, left)
-    return sheet.without("cost", f"x {word}") if proposal.plan.free else sheet
-
-
-def _value(plan: RunPlan, objective: str | None) -> float:
-    return plan.estimate.seconds if objective == "time" else plan.estimate.dollars
-
-
-def _compared(row: Comparison, best: float, objective: str | None) -> tuple[str, ...]:
-    if row.plan is None:
-        return ("-", "-", "-", "-", "-", row.message or "no plan")
-    found = row.plan.forecast
-    return (
-        *_price(row.plan.estimate),
-        f"{_value(row.plan, objective) / best if best > 0 else 1.0:.2f}",
-        _figure(found.trials.p50),
-        _figure(found.epochs.p50),
-        ", ".join(part for part in (proof(row.plan), row.message) if part),
-    )
-
-
-def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
-    """Return the plans that come nearest to limits that none keeps; without those there aren't."""
-    rows = tuple(
-        (name, fleet_text(plan), *_price(plan.estimate)) for name, plan in plans.items() if plan
-    )
-    columns = ("plan", "machines", "time", "cost")
-    left, wraps = frozenset({"plan", "machines"}), frozenset({"machines"})
-    return Sheet(beside("The nearest there is", basis), columns, rows, left, wraps)
-
-
-def _price(estimate: Estimate) -> tuple[str, str]:
-    return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))

@@ -6,15 +6,17 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.errors import CloudtuneError
+from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.jobs import planning, stages
 from cloudtune.jobs.job import choice_of
 from cloudtune.plan import BY_PLAN, Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.naive import NaivePlanner
+from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.policy.registry import Choice
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
+from cloudtune.text import limits_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from cloudtune.plan import Objective, Plan, RunPlan
     from cloudtune.planners.base import Planner, PlanRequest
 
-_POINTS = 10
+_POINTS = 15
+_DOUBLINGS = range(-3, 5)
+"""How often the number of trials is doubled, for what other numbers cost."""
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _RUNS = 5
@@ -57,10 +61,80 @@ class Comparison:
 
 
 def front(planned: Planned) -> tuple[Plan, ...]:
-    """Return the best stages for their time, from the fastest to the cheapest."""
+    """Return the best stages for their time, from the fastest to the cheapest.
+
+    Of the whole front the points that add most area: its knees.
+    """
     if planned.asked is None or planned.plan.followed is None:
         return ()
     return tuple(stages.EXACT.front(_free(planned.asked.request), _POINTS))
+
+
+def at_point(planned: Planned, number: int) -> Planned:
+    """Return the same run by another point of the front, as they are numbered from 1.
+
+    Raises:
+        UsageError: there is no such point, or it breaks a limit.
+    """
+    asked, points = planned.asked, front(planned)
+    if asked is None or not points:
+        raise UsageError(
+            f"--point: {planned.plan.strategy} decides as it goes, so there is no front of stages"
+        )
+    if not 1 <= number <= len(points):
+        raise UsageError(f"--point {number}: the front has points 1 to {len(points)}")
+    found, kept = points[number - 1], asked.request.limits
+    if not kept.admit(found.estimate):
+        raise UsageError(
+            f"--point {number} takes {described(found)}, and a plan may take {limits_text(kept)} "
+            f"of {limits_text(planned.limits)}; raise --deadline or --budget"
+        )
+    best, objective = planned.plan.followed, asked.request.objective
+    assert best is not None
+    gap = _gap(found, best, objective)
+    chosen = replace(
+        found,
+        objective=objective,
+        gap=gap,
+        status=best.status if gap == 0 else "heuristic",
+        wished=found.estimate.seconds,
+    )
+    plan = planning.run_plan(
+        planned.problem, planned.limits, planned.elapsed, request=asked.request, staged=chosen
+    )
+    return replace(planned, plan=plan)
+
+
+def _gap(plan: Plan, best: Plan, objective: Objective) -> float | None:
+    mine, least = measures(plan, objective)[0], measures(best, objective)[0]
+    if best.gap is None or least <= 0:
+        return None
+    return max(0.0, mine * (1 + best.gap) / least - 1)
+
+
+def by_trials(planned: Planned) -> tuple[Plan, ...]:
+    """Return for fewer and more trials the cheapest stages within the deadline, ascending.
+
+    Each has twice the trials of the one before; budgets are ignored.
+
+    Raises:
+        UsageError: nothing goes by stages that are planned beforehand.
+    """
+    problem, asked, chosen = planned.problem, planned.asked, planned.plan.followed
+    if asked is None or chosen is None:
+        raise UsageError(
+            f"--axis trials: {planned.plan.strategy} decides as it goes how many there are"
+        )
+    limits = Limits(asked.limits.deadline, None)
+    now, epochs = chosen.stages[0].stage.trials, problem.experiment.epochs.max
+    found = []
+    for count in dict.fromkeys(max(1, round(now * 2.0**power)) for power in _DOUBLINGS):
+        work = stages.work(problem.experiment, count, epochs)
+        request = replace(asked.request, work=work, limits=limits, objective="cost", mix=1)
+        plan = stages.EXACT.within(request)
+        if plan is not None:
+            found.append(plan)
+    return tuple(found)
 
 
 def _free(request: PlanRequest) -> PlanRequest:
@@ -76,7 +150,18 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
         request=request,
         staged=plan,
         draws=_DRAWS,
+        reacts=False,
     )
+
+
+def as_planned(planned: Planned) -> RunPlan:
+    """Return the plan with a forecast that other plans can be held against: nothing planned anew.
+
+    To plan anew for each of them would take too long.
+    """
+    if planned.plan.followed is None or planned.asked is None:
+        return planned.plan
+    return _as_run(planned, planned.asked.request, planned.plan.followed)
 
 
 def alternatives(planned: Planned) -> Iterator[Alternative]:
@@ -107,7 +192,7 @@ def alternatives(planned: Planned) -> Iterator[Alternative]:
             continue
         same = [each.groups for each in plan.stages] == [each.groups for each in chosen.stages]
         judged = replace(request, limits=asked.request.limits)
-        yield Alternative(name, planned.plan if same else _as_run(planned, judged, plan))
+        yield Alternative(name, _as_run(planned, judged, chosen if same else plan))
 
 
 def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:

@@ -5,7 +5,9 @@ The two estimators fill the same `Forecast`, and rent nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.engine.loop import run
@@ -47,21 +49,26 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True)
 class StageDraws:
-    """Draws the durations of a plan's stages; `request.limits` are those that it is to keep."""
+    """Draws the durations of a plan's stages; `request.limits` are those that it is to keep.
+
+    With `reacts` the run plans the rest anew when its speed isn't the profile's.
+    """
 
     request: PlanRequest
     plan: Plan
     seed: int
     samples: int = DRAWS
+    reacts: bool = False
 
     def forecast(self) -> Forecast:
         """Return the spreads of what the stages take, and how likely they keep the limits."""
-        return outlook(self.request, self.plan, samples=self.samples, seed=self.seed)
+        given = {"samples": self.samples, "seed": self.seed}
+        return outlook(self.request, self.plan, reacts=self.reacts, **given)
 
 
 @dataclass(frozen=True)
 class PlayedRuns:
-    """Plays the very policy at the profiles' speeds, with made-up metrics.
+    """Plays the very policy, with made-up metrics, at speeds that may be those of the profiles.
 
     The runs ask for their first instance at `begin` (run seconds). Large jobs are played less
     often: `samples` times at most, `MIN_RUNS` times at least.
@@ -98,7 +105,8 @@ class PlayedRuns:
         )
         curves = synthetic_metric(metric.mode, seed)
         most = MAX_EVENTS if self.limits == Limits() else None
-        world = SimWorld(self.rentables, metric.name, curves, seed, begin=self.begin)
+        real = tuple(_as_it_may_be(each, seed) for each in self.rentables)
+        world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
         counting = _Counting(world, most)
         run(policy, counting, _Nothing())
         if not policy.ended:
@@ -107,6 +115,39 @@ class PlayedRuns:
                 "run are over, and it goes on. Set --deadline or --budget, or fewer --trials"
             )
         return policy, counting.events
+
+
+def _as_it_may_be(rentable: Rentable, run: int) -> Rentable:
+    """Return a rentable as it may be in a run, by the errors of its profile.
+
+    Runs are spread evenly over what may be (a Halton sequence), and all offers are slow together.
+    """
+    profile = rentable.profile
+    slowness = math.exp(profile.error * _deviation(run, 2))
+    delays = (profile.launch, profile.boot, profile.start, profile.resize, profile.release)
+    launch, boot, start, resize, release = (
+        replace(each, mean=max(0.0, each.mean + each.error * _deviation(run, base)))
+        for each, base in zip(delays, (3, 5, 7, 11, 13), strict=True)
+    )
+    off = replace(
+        profile.slowed(slowness),
+        launch=launch,
+        boot=boot,
+        start=start,
+        resize=resize,
+        release=release,
+    )
+    return replace(rentable, profile=off)
+
+
+def _deviation(run: int, base: int) -> float:
+    """Return the standard normal of a run; the first is the median."""
+    share, digit, left = 0.0, 1.0 / base, run + 1
+    while left:
+        left, rest = divmod(left, base)
+        share += rest * digit
+        digit /= base
+    return NormalDist().inv_cdf(share)
 
 
 class _Counting:

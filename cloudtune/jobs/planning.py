@@ -16,7 +16,9 @@ from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
 from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.policy.planned import PLANNED
 from cloudtune.profiles import store
+from cloudtune.profiles.priors import believed
 from cloudtune.profiles.provenance import basis
 from cloudtune.scaling import EMULATED
 from cloudtune.text import limits_text, width_text
@@ -116,7 +118,8 @@ def problem_of(
 ) -> Problem:
     """Return what there is to choose from; where a type wasn't measured, derived if possible.
 
-    Shares of a GPU at which the trials have no room in its memory are none of it.
+    Shares of a GPU at which the trials have no room in its memory are none of it. What few
+    measurements can't tell of a profile's spread is assumed.
     """
     catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
     by_type = {profile.instance_type: profile for profile in profiles}
@@ -139,6 +142,7 @@ def problem_of(
         if len(allowed) < len(profile.widths):
             profile = profile.only(allowed)
         if profile.widths:
+            profile = believed(profile, experiment.cloud.provider)
             found.append(Rentable(offer, profile, experiment.cloud.max_instances))
     return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)))
 
@@ -246,12 +250,14 @@ def run_plan(
     staged: Plan | None = None,
     draws: int = DRAWS,
     runs: int = RUNS,
+    reacts: bool = True,
 ) -> RunPlan:
     """Return what is known beforehand of a run, by the names that its experiment gives.
 
     `staged` are the stages that it goes by, planned for `request`. The forecast draws their
-    durations `draws` times; where the run does anything else than follow them, the policy is played
-    up to `runs` times.
+    durations `draws` times, with what is planned anew if the strategy does that (not without
+    `reacts`); where the run does anything else than follow them, the policy is played up to `runs`
+    times.
 
     Raises:
         UsageError: a choice has no such name, or the run would never end.
@@ -261,7 +267,8 @@ def run_plan(
     estimator: Estimator
     if request is not None and staged is not None and follows(choice):
         offers = staged.offers
-        estimator = StageDraws(request, staged, experiment.seed, draws)
+        anew = reacts and PLANNED[choice.strategy].plans_anew
+        estimator = StageDraws(request, staged, experiment.seed, draws, anew)
     else:
         begin = elapsed + SETUP_SECONDS
         estimator = PlayedRuns(experiment, problem.rentables, limits, begin, staged, runs)

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.jobs import home
-from cloudtune.jobs.alternatives import alternatives, compared, front
+from cloudtune.jobs.alternatives import alternatives, as_planned, by_trials, compared, front
 from cloudtune.jobs.job import sampler_name
 from cloudtune.jobs.planning import basis_of, worst_bill
 from cloudtune.planners.reserve import MARGIN
+from cloudtune.policy.planned import PLANNED
 from cloudtune.profiles.provenance import Basis, told
 from cloudtune.profiles.store import age
 from cloudtune.scaling import Provenance
 from cloudtune.serialization import encode
-from cloudtune.text import proof
+from cloudtune.text import fleet_text, proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,10 +67,11 @@ class Proposal:
     `trials` is how many are started, at most where that is decided as results come in.
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
-    are none. `front` ascends in seconds. `considered` counts the offers that could be chosen from.
-    `storage` is where checkpoints go. `basis` is what all its seconds and dollars rest on.
-    `worst_dollars` is the bill if everything goes wrong, as `worst_why` says. `usable` is
-    what stages may take of the limits.
+    are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
+    its alternatives; `by_trials` are plans for fewer and more trials, where that was asked for.
+    `considered` counts the offers that could be chosen from. `storage` is where checkpoints go.
+    `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if everything
+    goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
     """
 
     name: str
@@ -96,6 +98,9 @@ class Proposal:
     assumptions: tuple[str, ...] = ()
     comparison: tuple[Comparison, ...] = ()
     usable: Limits | None = None
+    as_planned: RunPlan | None = None
+    by_trials: tuple[Plan, ...] = ()
+    unsure: tuple[str, ...] = ()
 
     @property
     def kept(self) -> Limits:
@@ -110,7 +115,7 @@ class Proposal:
         """
         sure = self.confidence
         if sure is None and plan.followed is not None:
-            return _exceeded(self.kept, plan)
+            return self.exceeded(plan.followed)
         sure, forecast = _LIKELY if sure is None else sure, plan.forecast
         chances = {"deadline": forecast.in_time, "budget": forecast.in_money}
         limited = {name: chance for name, chance in chances.items() if chance is not None}
@@ -119,19 +124,24 @@ class Proposal:
             return tuple(limited)
         return rare
 
+    def exceeded(self, plan: Plan) -> tuple[str, ...]:
+        """Return which limits ("deadline", "budget") the estimate of stages is above."""
+        limits = self.kept
+        pairs = {
+            "deadline": (plan.estimate.seconds, limits.deadline),
+            "budget": (plan.estimate.dollars, limits.budget),
+        }
+        return tuple(
+            name for name, (taken, limit) in pairs.items() if limit is not None and taken > limit
+        )
 
-def _exceeded(limits: Limits, plan: RunPlan) -> tuple[str, ...]:
-    pairs = {
-        "deadline": (plan.estimate.seconds, limits.deadline),
-        "budget": (plan.estimate.dollars, limits.budget),
-    }
-    return tuple(
-        name for name, (taken, limit) in pairs.items() if limit is not None and taken > limit
-    )
 
+def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = False) -> Proposal:
+    """Return what there is to tell of a run before it begins.
 
-def propose(planned: Planned, *, compare: bool = False) -> Proposal:
-    """Return what there is to tell of a run before it begins."""
+    Raises:
+        UsageError: other numbers of trials are asked for, where nothing is planned by stages.
+    """
     experiment, plan, asked = planned.problem.experiment, planned.plan, planned.asked
     catalog, staged = planned.problem.catalog, planned.plan.staged
     today = time.strftime("%Y-%m-%d")
@@ -162,6 +172,9 @@ def propose(planned: Planned, *, compare: bool = False) -> Proposal:
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),
+        as_planned=as_planned(planned),
+        by_trials=by_trials(planned) if trials_axis else (),
+        unsure=tuple(_unsure(planned)),
     )
 
 
@@ -176,6 +189,18 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
         told(profile, today),
         profile.provenance,
     )
+
+
+def _unsure(planned: Planned) -> Iterator[str]:
+    """Yield what the forecast reckons with that nobody has measured, and what it leaves out."""
+    several = len(planned.rentables) > 1
+    for each in {each.profile.instance_type: each for each in planned.rentables}.values():
+        before = f"{each.profile.instance_type}: " if several else ""
+        yield from (f"{before}{text}" for text in each.profile.assumed)
+    left_out = ["trials that differ in speed among themselves", "offers that can't be had"]
+    if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].plans_anew:
+        left_out.append("what is planned anew")
+    yield f"not in it: {', '.join(left_out)}"
 
 
 def _assumptions(planned: Planned) -> Iterator[str]:
@@ -258,8 +283,15 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "peak_instances": plan.peak_instances,
         "breaks": proposal.broken(plan),
         "alternatives": [_alternative(proposal, other) for other in proposal.alternatives],
+        "unsure": proposal.unsure,
+        "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
         "front": [
-            {**encode(p.estimate), "peak_instances": p.peak_instances} for p in proposal.front
+            {"point": number, **_stages_told(proposal, each)}
+            for number, each in enumerate(proposal.front, start=1)
+        ],
+        "by_trials": [
+            {"trials": each.stages[0].stage.trials, **_stages_told(proposal, each)}
+            for each in proposal.by_trials
         ],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
@@ -271,6 +303,15 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "comparison": [_comparison(row) for row in proposal.comparison],
     }
     return _strict(data)
+
+
+def _stages_told(proposal: Proposal, plan: Plan) -> dict[str, Any]:
+    return {
+        **encode(plan.estimate),
+        "machines": fleet_text(plan),
+        "peak_instances": plan.peak_instances,
+        "breaks": proposal.exceeded(plan),
+    }
 
 
 def plan_json(plan: RunPlan) -> dict[str, Any]:

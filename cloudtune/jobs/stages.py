@@ -11,7 +11,7 @@ from cloudtune.jobs.forecasting import DRAWS
 from cloudtune.jobs.job import charges_of, context_of, trials
 from cloudtune.plan import BY_PLAN, Limits
 from cloudtune.planners.base import InfeasibleError, PlanRequest
-from cloudtune.planners.estimate.outlook import quantile_plan
+from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
 from cloudtune.planners.reserve import MARGIN, Reserve
@@ -36,6 +36,8 @@ SETUP_SECONDS = 12.0
 """What a run takes before its first request: the check of the script, and Ray's head."""
 MAX_TRIALS = 4096
 """As many trials are looked for, at most, where the limits are to be explored."""
+_POINTS = 60
+"""Plans of the front that are looked at for the one nearest to limits."""
 _MIXED_WAYS = 200_000
 """Up to so many ways to split a stage over two offers, mixed stages are planned."""
 
@@ -335,5 +337,5 @@ def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
         in_time = estimate.seconds / deadline if deadline else math.inf
         return max(in_time, estimate.dollars / budget if budget else math.inf)
 
-    front = EXACT.front(replace(request, limits=Limits()), 9)
+    front = EXACT.front(replace(request, limits=Limits()), _POINTS)
     return min(front, key=excess, default=None)

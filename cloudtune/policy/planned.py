@@ -49,6 +49,11 @@ class Planning:
     in_time: bool = False
     explores: bool = False
 
+    @property
+    def plans_anew(self) -> bool:
+        """Whether the rest is planned anew when speeds aren't the profile's."""
+        return not (self.in_time or self.explores)
+
 
 PLANNED: Mapping[str, Planning] = {
     "sha": Planning("exact"),

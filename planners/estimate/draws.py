@@ -17,8 +17,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
 Places: TypeAlias = npt.NDArray[np.intp]
 
-_MIN_FACTOR = 0.1
-
 
 class Dice:
     """Draws for `samples` samples; a duration is normal and never below zero, as in SimWorld.
@@ -30,6 +28,7 @@ class Dice:
     def __init__(self, samples: int, seed: int) -> None:
         self.samples = samples
         self._generator = np.random.default_rng(seed)
+        self._means: dict[Measurement, Floats] = {}
 
     def normal(self, count: int) -> Floats:
         """Return standard normals, (samples, count)."""
@@ -37,8 +36,19 @@ class Dice:
         return np.concatenate([half, -half])[: self.samples]
 
     def seconds(self, measured: Measurement, count: int, *, times: int = 1) -> Floats:
-        """Return `count` durations in each sample, each the sum of `times` of that measurement."""
-        return _stretched(self.normal(count), measured, times)
+        """Return `count` durations in each sample, each the sum of `times` of that measurement.
+
+        By how much the mean is off is drawn once for each sample.
+        """
+        drawn = _stretched(self.normal(count), measured, times)
+        if measured.error == 0:
+            return drawn
+        return np.maximum(drawn + times * self._off(measured)[:, None], 0.0)
+
+    def _off(self, measured: Measurement) -> Floats:
+        if measured not in self._means:
+            self._means[measured] = measured.error * self.normal(1)[:, 0]
+        return self._means[measured]
 
     def few(self, measured: Measurement, *shape: int) -> Floats:
         """Return durations that belong to some samples only, of any shape."""
@@ -59,8 +69,11 @@ class Dice:
         )
 
     def factor(self, error: float) -> Floats:
-        """Return by how much all the epochs of a profile are longer than it says, by sample."""
-        return np.maximum(_MIN_FACTOR, 1.0 + error * self.normal(1)[:, 0])
+        """Return by how much all the epochs of a profile are longer than it says, by sample.
+
+        Twice as long is as likely as half as long.
+        """
+        return np.exp(error * self.normal(1)[:, 0])
 
 
 def _stretched(noise: Floats, measured: Measurement, times: int) -> Floats:

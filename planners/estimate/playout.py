@@ -40,11 +40,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Draws:
-    """What a plan took, sample by sample: seconds from now, dollars, GPU-hours paid for."""
+    """What a plan took, sample by sample: seconds from now, dollars, GPU-hours paid for.
+
+    `slowness` is by how much the epochs of the first stage's offer are longer than its profile's.
+    """
 
     seconds: Floats
     dollars: Floats
     gpu_hours: Floats
+    slowness: Floats
 
 
 def sample(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
@@ -99,7 +103,9 @@ class _Play:
         gone = self._give_back({})
         seconds = self.now if gone is None else gone
         dollars = self.dollars + seconds * self.request.charges.usd_per_second
-        return Draws(seconds, dollars, self.gpu_seconds / 3600.0)
+        return Draws(
+            seconds, dollars, self.gpu_seconds / 3600.0, next(iter(self.slowness.values()))
+        )
 
     def _held(self, offer: Offer) -> int:
         return self.fleets[offer].count if offer in self.fleets else 0

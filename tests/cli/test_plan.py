@@ -434,3 +434,65 @@ def test_a_saved_plan_of_another_strategy_than_its_experiment_is_damaged(
     assert "its strategy, allocator and fleet aren't those of its experiment" in refused.err
     path.write_text(json.dumps({**data, "limits": {"deadline": math.nan, "budget": 5.0}}))
     assert "no number" in command("run", "plan.json").err
+
+
+def test_r6_a_point_of_the_front_is_a_plan_that_can_be_saved(
+    command: Command, tmp_path: Path
+) -> None:
+    asked = ("plan", "experiment.yaml", "--deadline", "2h", "--budget", "$9", "-o", "json")
+    told = command(*asked).json
+    points = told["front"]
+    assert [each["point"] for each in points] == [*range(1, len(points) + 1)]
+    assert len(points) <= 15
+    faster = next(each for each in points if not each["breaks"])
+    saved = tmp_path / "faster.json"
+    said = command(*asked, "--point", faster["point"], "--save", saved)
+    assert said.json["plan"]["estimate"]["seconds"] == pytest.approx(faster["seconds"])
+    assert said.json["plan"]["staged"]["gap"] > 0, "not the cheapest"
+    job = load_plan(saved)
+    assert job is not None
+    assert job.plan.estimate.dollars == pytest.approx(faster["dollars"])
+    assert job.plan.staged is not None
+    assert job.plan.staged.wished == pytest.approx(faster["seconds"])
+
+
+def test_points_that_there_are_not_or_that_break_a_limit(command: Command) -> None:
+    points = command("plan", "experiment.yaml", "-o", "json").json["front"]
+    for number in (0, len(points) + 1):
+        said = command("plan", "experiment.yaml", "--point", number)
+        assert (said.code, said.out) == (2, "")
+        assert f"the front has points 1 to {len(points)}" in said.err
+    soon = 1.15 * points[0]["seconds"] + 40
+    assert points[-1]["seconds"] > soon
+    said = command("plan", "experiment.yaml", "--point", len(points), "--deadline", f"{soon:.0f}s")
+    assert said.code == 2
+    assert "raise --deadline or --budget" in said.err
+    said = command("plan", "experiment.yaml", "--strategy", "asha", "--point", 1)
+    assert said.code == 2
+    assert "there is no front" in said.err
+
+
+def test_how_many_trials_the_dollars_buy(command: Command, tmp_path: Path) -> None:
+    asked = ("plan", "experiment.yaml", "--budget", "$5", "--axis", "trials")
+    drawn = tmp_path / "plan.html"
+    told = command(*asked, "-o", "json", "--plot", drawn).json["by_trials"]
+    trials, dollars = [each["trials"] for each in told], [each["dollars"] for each in told]
+    assert 16 in trials
+    assert trials == sorted(trials)
+    assert dollars == sorted(dollars)
+    assert [each["breaks"] for each in told][:1] == [[]]
+    assert "Trials by cost" in drawn.read_text()
+    text = " ".join(command(*asked).out.split())
+    assert "Trials: the cheapest for each number within the deadline" in text
+    said = command(*asked, "--strategy", "asha")
+    assert said.code == 2
+    assert "--axis trials" in said.err
+
+
+def test_a_forecast_says_what_nobody_has_measured(command: Command) -> None:
+    asked = ("plan", "experiment.yaml", "--budget", "$5")
+    told = command(*asked, "-o", "json").json
+    assert any("1 configuration was measured, on one machine" in each for each in told["unsure"])
+    seconds = told["plan"]["forecast"]["seconds"]
+    assert seconds["p95"] > 1.05 * seconds["p5"], "one measurement is no certainty"
+    assert "not in it:" in command(*asked).out

@@ -73,8 +73,13 @@ def test_a_page_has_the_figure_and_every_table(tmp_path: Path) -> None:
     titles = re.findall("<h2>(.*?)</h2>", text)
     basis = proposal().basis.text
     assert titles[0] == f"Stages, {basis}"
-    others = [f"Alternatives, {basis}", "What a run creates", f"Planners, {basis}"]
-    assert titles[2:] == others
+    taken = "(--point N takes one, --save FILE keeps it)"
+    assert titles[2:] == [
+        f"Alternatives, {basis} (each followed as it is)",
+        f"The front, {basis}: the cheapest for its time {taken}",
+        "What a run creates",
+        f"Planners, {basis}",
+    ]
     assert "<td>$11.21</td>" in text
     assert "<dd>$6.50: every spot instance is taken back once</dd>" in text
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_screen import show_nearest, show_plan, show_saved
-from cloudtune.display.plan_tables import difference, gap_text
+from cloudtune.display.plan_tables import gap_text
 from cloudtune.plan import Limits
 from tests.builders.proposals import (
     CHEAP,
@@ -127,7 +128,15 @@ def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
         "best static 2 x p9.big 11m 13s $11.21 $14.58 +$8.40, 4m 40s sooner over budget"
     )
     assert line(lines, "fewest GPUs").endswith("over deadline")
-    assert line(lines, "all spot").endswith(" -$0.64, 4m 40s sooner kept")
+    assert line(lines, "all spot").endswith(" -$0.64, 4m 40s sooner 97.3 %")
+
+
+def test_r5_a_plan_that_often_breaks_a_limit_is_not_told_to_keep_it() -> None:
+    seldom = run_of(MIXED, in_time=0.817, in_money=1.0, within=0.817)
+    lines = told(proposal(plan=seldom, confidence=None))
+    row = next(each for each in lines if each.split()[:2] == ["this", "plan"])
+    assert row.rstrip().endswith("81.7 %")
+    assert "kept" not in row
     assert difference(MIXED.estimate, MIXED.estimate) == "the same"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,9 @@ from cloudtune.engine.replay import ReplayWorld
 from cloudtune.events import LaunchFailed
 from cloudtune.jobs.report import build, to_json
 from cloudtune.plan import Limits, Rentable
+from cloudtune.planners.exact import ExactPlanner
 from cloudtune.trial import EndReason
-from tests.builders import LINEAR, SUBLINEAR, Setting, itinerary_of, offer, play, profile
+from tests.builders import LINEAR, SUBLINEAR, Setting, by_plan, itinerary_of, offer, play, profile
 
 if TYPE_CHECKING:
     from tests.builders import Played
@@ -59,6 +61,24 @@ def test_a_faster_run_is_cheaper_than_its_plan() -> None:
     expected, faster = play(SHA), play(slower(0.6))
     assert faster.dollars < 0.9 * expected.dollars
     assert faster.furthest == 16
+
+
+@pytest.mark.parametrize("times", [0.85, 1.12])
+def test_r6_a_plan_that_was_chosen_for_its_time_is_not_given_up_for_a_cheaper_one(
+    times: float,
+) -> None:
+    """Once it is looked at again, there is a plan that is cheaper within the limits."""
+    limits = Limits(1200.0, 60.0)
+    job = slower(times, job=SHA.but(max_epochs=32, offer=offer(1, 9.0), limits=limits))
+    fastest = ExactPlanner().front(job.request(), 15)[0]
+    seconds = fastest.estimate.seconds
+    ends = {}
+    for wished in (None, seconds):
+        plan, planner = replace(fastest, wished=wished), ExactPlanner()
+        made = by_plan(plan, job.strategy, job.rentables, limits=limits, planner=planner)
+        ends[wished] = play(job, made).policy.over_at
+    assert ends[seconds] < 1.2 * seconds
+    assert ends[None] > 1.3 * seconds, "else the run pays as little as the limits let it"
 
 
 def test_where_no_plan_keeps_the_limits_fewer_trials_go_on_and_that_is_told() -> None:

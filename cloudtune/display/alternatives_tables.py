@@ -1,0 +1,181 @@
+"""What else could be done, as tables: alternatives, the front, fewer trials, other planners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.display.plan_tables import SUPERLATIVES, figure
+from cloudtune.display.terminal import Sheet, beside
+from cloudtune.text import fleet_text, percent, proof
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.jobs.alternatives import Comparison
+    from cloudtune.jobs.proposal import Proposal
+    from cloudtune.plan import Estimate, Plan, RunPlan
+
+
+def alternatives(proposal: Proposal) -> Sheet:
+    """Return what else could be done, and what each costs or saves against the choice."""
+    chosen = proposal.as_planned or proposal.plan
+    rows = [_alternative(proposal, "this plan", chosen, "")]
+    rows += [
+        _alternative(
+            proposal, other.name, other.plan, difference(other.plan.estimate, chosen.estimate)
+        )
+        for other in proposal.alternatives
+    ]
+    sheet = Sheet(
+        title=beside("Alternatives", proposal.basis.text) + " (each followed as it is)",
+        columns=(
+            "plan",
+            "machines",
+            "time",
+            "cost",
+            "p95 cost",
+            "against this plan",
+            "kept in",
+        ),
+        rows=tuple(rows),
+        left=frozenset({"plan", "machines", "against this plan", "kept in"}),
+        wraps=frozenset({"plan", "machines"}),
+    )
+    return sheet.without("cost", "p95 cost") if chosen.free else sheet
+
+
+def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> tuple[str, ...]:
+    return (
+        name,
+        "" if plan.followed is None else fleet_text(plan.followed),
+        *_price(plan.estimate),
+        format_dollars(plan.forecast.dollars.p95),
+        instead,
+        _kept(proposal, plan),
+    )
+
+
+def _kept(proposal: Proposal, plan: RunPlan) -> str:
+    """Return how likely a plan keeps the limits, or which it breaks: "over deadline"."""
+    broken, within = proposal.broken(plan), plan.forecast.within
+    if within is None:
+        return "-"
+    return f"over {' and '.join(broken)}" if broken else percent(within)
+
+
+def front(proposal: Proposal) -> Sheet:
+    """Return the points of the front, from the fastest to the cheapest, by their numbers."""
+    chosen = proposal.plan.estimate
+    rows = tuple(
+        (
+            f"{number}",
+            fleet_text(plan),
+            *_price(plan.estimate),
+            difference(plan.estimate, chosen),
+            _over(proposal, plan),
+        )
+        for number, plan in enumerate(proposal.front, start=1)
+    )
+    return Sheet(
+        title=beside("The front", proposal.basis.text)
+        + ": the cheapest for its time (--point N takes one, --save FILE keeps it)",
+        columns=("point", "machines", "time", "cost", "against this plan", "limits"),
+        rows=rows,
+        left=frozenset({"machines", "against this plan", "limits"}),
+        wraps=frozenset({"machines"}),
+    )
+
+
+def by_trials(proposal: Proposal) -> Sheet:
+    """Return what fewer and more trials cost, and how many more each dollar more buys."""
+    plans = proposal.by_trials
+    rows = tuple(
+        (
+            f"{plan.stages[0].stage.trials}",
+            fleet_text(plan),
+            *_price(plan.estimate),
+            f"{plan.stages[0].stage.trials / plan.estimate.dollars:,.3g}",
+            "" if before is None else _more_trials(before, plan),
+            _over(proposal, plan),
+        )
+        for before, plan in zip((None, *plans), plans, strict=False)
+    )
+    return Sheet(
+        title=beside("Trials", proposal.basis.text)
+        + ": the cheapest for each number within the deadline",
+        columns=("trials", "machines", "time", "cost", "a dollar", "each $ more", "limits"),
+        rows=rows,
+        left=frozenset({"machines", "limits"}),
+        wraps=frozenset({"machines"}),
+    )
+
+
+def _more_trials(before: Plan, plan: Plan) -> str:
+    trials = plan.stages[0].stage.trials - before.stages[0].stage.trials
+    dollars = plan.estimate.dollars - before.estimate.dollars
+    return f"+{trials / dollars:,.3g}" if dollars > 0 else "free"
+
+
+def _over(proposal: Proposal, plan: Plan) -> str:
+    broken = proposal.exceeded(plan)
+    return f"over {' and '.join(broken)}" if broken else ""
+
+
+def difference(other: Estimate, chosen: Estimate) -> str:
+    """Return what another plan costs more and how much sooner it ends: "+$1.20, 12m sooner"."""
+    dollars, seconds = other.dollars - chosen.dollars, other.seconds - chosen.seconds
+    parts = []
+    if abs(dollars) >= 0.0005:
+        parts.append(f"{'+' if dollars > 0 else ''}{format_dollars(dollars)}")
+    if abs(seconds) >= 0.5:
+        parts.append(f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'sooner'}")
+    return ", ".join(parts) or "the same"
+
+
+def comparison(proposal: Proposal) -> Sheet:
+    """Return what each planner, or each choice, comes to, beside the best by the objective."""
+    rows, objective = proposal.comparison, proposal.objective
+    values = [_value(row.plan, objective) for row in rows if row.plan is not None]
+    best = min(values, default=0.0)
+    word = SUPERLATIVES.get(objective or "", "cheapest")
+    columns = ("", "time", "cost", f"x {word}", "trials", "epochs", "proof", "planned in")
+    body = tuple(
+        (row.name, *_compared(row, best, objective), f"{1000 * row.seconds:,.0f} ms")
+        for row in rows
+    )
+    title = "Planners" if proposal.plan.followed else "Other choices, by their forecasts"
+    left = frozenset({"", "proof"})
+    sheet = Sheet(beside(title, proposal.basis.text), columns, body, left, left)
+    return sheet.without("cost", f"x {word}") if proposal.plan.free else sheet
+
+
+def _value(plan: RunPlan, objective: str | None) -> float:
+    return plan.estimate.seconds if objective == "time" else plan.estimate.dollars
+
+
+def _compared(row: Comparison, best: float, objective: str | None) -> tuple[str, ...]:
+    if row.plan is None:
+        return ("-", "-", "-", "-", "-", row.message or "no plan")
+    found = row.plan.forecast
+    return (
+        *_price(row.plan.estimate),
+        f"{_value(row.plan, objective) / best if best > 0 else 1.0:.2f}",
+        figure(found.trials.p50),
+        figure(found.epochs.p50),
+        ", ".join(part for part in (proof(row.plan), row.message) if part),
+    )
+
+
+def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
+    """Return the plans that come nearest to limits that none keeps; without those there aren't."""
+    rows = tuple(
+        (name, fleet_text(plan), *_price(plan.estimate)) for name, plan in plans.items() if plan
+    )
+    columns = ("plan", "machines", "time", "cost")
+    left, wraps = frozenset({"plan", "machines"}), frozenset({"machines"})
+    return Sheet(beside("The nearest there is", basis), columns, rows, left, wraps)
+
+
+def _price(estimate: Estimate) -> tuple[str, str]:
+    return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))

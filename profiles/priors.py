@@ -1,0 +1,107 @@
+"""What isn't known of a profile: spreads that few measurements can't tell, from a table.
+
+One measurement says nothing about its spread, and many in one run nothing about the next run. So a
+forecast takes the spreads of priors.csv: those from run to run as they stand (`Measurement.error`,
+`ScalingProfile.error`), those within a run together with what was measured, as if the prior were
+four measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.profiles.csv_table import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtune.scaling import Measurement, ScalingProfile
+
+_WEIGHT = 4
+"""So many measurements the spread within a run counts that the table says."""
+_SHARE = 0.25
+"""What is left of the variance between configurations: about four trials say how long a run is."""
+_DELAYS = ("launch", "boot", "start", "resize", "release")
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A row of the table; relative standard deviations, and the least one in seconds."""
+
+    between: float
+    within: float
+    floor: float
+    date: str
+    source: str
+
+
+def prior(what: str, where: str) -> Prior:
+    """Return what is assumed of a duration at a provider; of one that isn't named, the general."""
+    found = {row["where"]: row for row in rows("priors.csv") if row["what"] == what}
+    row = found.get(where, found[""])
+    between, within, floor = (float(row[name]) for name in ("between", "within", "floor"))
+    return Prior(between, within, floor, row["date"], row["source"])
+
+
+def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
+    """Return a profile with the spread that its figures must be believed to have at a provider.
+
+    Its means are what they were. `assumed` says in words what is of the table; a profile that has
+    been here before is returned as it is.
+    """
+    if profile.assumed:
+        return profile
+    epoch = {width: _within(m, prior("epoch", where)) for width, m in profile.epoch.items()}
+    speed = _speed(profile, where)
+    return replace(
+        profile,
+        epoch=epoch,
+        launch=_delay(profile.launch, prior("launch", where)),
+        boot=_delay(profile.boot, prior("boot", where)),
+        start=_delay(profile.start, prior("start", where)),
+        resize=_delay(profile.resize, prior("resize", where)),
+        release=_delay(profile.release, prior("release", where)),
+        error=math.hypot(profile.error, speed),
+        assumed=tuple(_told(profile, where, speed)),
+    )
+
+
+def _speed(profile: ScalingProfile, where: str) -> float:
+    """Return how far the speeds of a run's trials may be off, all of them together; relative."""
+    configurations = prior("speed of other configurations", where).between
+    machines = prior("speed of other machines", where).between
+    many = math.sqrt(1 / max(1, profile.configurations) + _SHARE)
+    return math.hypot(configurations * many, machines)
+
+
+def _delay(measured: Measurement, known: Prior) -> Measurement:
+    """Return a delay with its spread within a run, and how far its mean may be off in another."""
+    within = _within(measured, known)
+    between = max(known.between * measured.mean, known.floor) if measured.mean > 0 else 0.0
+    error = math.hypot(between, within.sd / math.sqrt(max(1, measured.n)))
+    return replace(within, error=error)
+
+
+def _within(measured: Measurement, known: Prior) -> Measurement:
+    """Return a duration with its spread within a run: as measured and as assumed, by their counts.
+
+    More than was measured it is only where few were measured.
+    """
+    own = max(0, measured.n - 1)
+    if own == 0 and measured.sd > 0:  # of published figures nobody says how many they are
+        return measured
+    assumed = known.within * measured.mean
+    variance = (_WEIGHT * assumed**2 + own * measured.sd**2) / (_WEIGHT + own)
+    return replace(measured, sd=math.sqrt(variance))
+
+
+def _told(profile: ScalingProfile, where: str, speed: float) -> Iterable[str]:
+    count = profile.configurations
+    seen = "1 configuration was" if count == 1 else f"{count} configurations were"
+    error = f" and ± {profile.error:.0%} as derived" if profile.error else ""
+    yield f"speed ± {speed:.0%} for all trials alike ({seen} measured, on one machine){error}"
+    offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in _DELAYS}
+    told = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
+    yield f"{told} from run to run"

@@ -1,0 +1,69 @@
+"""The front of cost against time, and the points of it that say most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.planners.dp import front
+from cloudtune.planners.dp.front import knees, whole_front
+from cloudtune.planners.dp.search import Search
+from cloudtune.planners.exact import ExactPlanner
+from tests.builders import SUBLINEAR, Setting, offer, profile
+
+if TYPE_CHECKING:
+    import pytest
+
+R6 = [(25.5, 21.34), (28.2, 18.11), (32.7, 16.28), (46.2, 15.25), (52.8, 14.97), (390.0, 14.5)]
+
+
+def test_r6_the_knee_is_shown_before_what_lies_evenly_in_time() -> None:
+    assert [R6[place] for place in knees(R6, 5)] == [*R6[:3], R6[4], R6[5]]
+    assert knees(R6, 15) == [0, 1, 2, 3, 4, 5]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), min_size=1, max_size=40),
+    st.integers(2, 15),
+)
+@settings(max_examples=50, deadline=None)
+def test_ends_are_kept_and_no_point_beyond_the_most(
+    steps: list[tuple[int, int]], most: int
+) -> None:
+    points, at = [], (0.0, 40_000.0)
+    for seconds, dollars in steps:
+        at = (at[0] + seconds, at[1] - dollars)
+        points.append(at)
+    chosen = knees(points, most)
+    assert chosen == sorted(set(chosen))
+    assert {0, len(points) - 1} <= set(chosen)
+    assert len(chosen) == min(most, len(points))
+
+
+def test_nothing_to_choose_from() -> None:
+    assert knees([], 15) == []
+
+
+def test_where_options_are_too_many_the_front_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Setting(offer=offer(4, 36.0), profile=profile(SUBLINEAR), max_instances=8).request()
+    whole = {(found.seconds, found.dollars) for found in whole_front(job)}
+    assert whole == {(found.seconds, found.dollars) for found in Search(job).front()}
+    monkeypatch.setattr(front, "_PAIRS", 0)
+    some = [(found.seconds, found.dollars) for found in whole_front(job)]
+    assert len(some) >= min(len(whole), 4)
+    assert all(any(a <= s + 1e-9 and b <= d + 1e-9 for a, b in whole) for s, d in some), (
+        "no better than the front"
+    )
+    assert {some[0], some[-1]} <= whole, "the ends are the ends"
+
+
+def test_points_of_the_front_are_plans() -> None:
+    job = Setting(offer=offer(4, 36.0), profile=profile(SUBLINEAR), max_instances=8).request()
+    plans = ExactPlanner().front(job, 15)
+    assert 2 <= len(plans) <= 15
+    seconds = [plan.estimate.seconds for plan in plans]
+    dollars = [plan.estimate.dollars for plan in plans]
+    assert seconds == sorted(seconds)
+    assert dollars == sorted(dollars, reverse=True)

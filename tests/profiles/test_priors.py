@@ -1,0 +1,72 @@
+"""What is assumed of a profile's spread where few measurements can't tell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from cloudtune.profiles.csv_table import rows
+from cloudtune.profiles.priors import believed, prior
+from cloudtune.scaling import Measurement
+from tests.builders import SUBLINEAR, profile
+
+DELAYS = ("launch", "boot", "start", "resize", "release")
+ONCE = replace(
+    profile(SUBLINEAR),
+    launch=Measurement(10.0),
+    boot=Measurement(90.0),
+    start=Measurement(11.0),
+    resize=Measurement(12.0),
+    release=Measurement(4.0),
+)
+
+
+@pytest.mark.parametrize("where", ["", "aws", "emulated", "local"])
+@pytest.mark.parametrize("name", DELAYS)
+def test_one_measurement_has_a_spread_from_run_to_run_and_within_one(name: str, where: str) -> None:
+    measured, found = getattr(ONCE, name), getattr(believed(ONCE, where), name)
+    known = prior(name, where)
+    assert (measured.n, measured.sd) == (1, 0.0)
+    assert (found.mean, found.n) == (measured.mean, 1)
+    assert found.sd == pytest.approx(known.within * measured.mean)
+    assert found.error >= max(known.between * measured.mean, known.floor) > 0
+
+
+def test_measurements_in_one_run_tell_of_that_run_alone() -> None:
+    many = replace(ONCE, boot=Measurement(90.0, 1.0, 1000))
+    found = believed(many, "aws").boot
+    assert found.sd == pytest.approx(1.0, rel=0.15)
+    assert found.error >= prior("boot", "aws").between * 90.0
+
+
+def test_speed_is_surer_the_more_configurations_were_measured() -> None:
+    errors = [believed(replace(ONCE, configurations=k), "aws").error for k in (1, 4, 100)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] == pytest.approx(math.hypot(0.19 * math.sqrt(1.25), 0.03))
+    assert believed(ONCE, "emulated").error == 0.02, "there it is a table's"
+
+
+def test_a_derived_profile_has_both_errors() -> None:
+    found = believed(replace(ONCE, error=0.3), "aws")
+    assert found.error == pytest.approx(math.hypot(0.3, believed(ONCE, "aws").error))
+
+
+def test_means_stay_and_nothing_is_assumed_twice() -> None:
+    found = believed(ONCE, "aws")
+    assert [found.epoch_seconds(w) for w in found.widths] == [*SUBLINEAR.values()]
+    assert found.assumed
+    assert believed(found, "emulated") is found
+
+
+def test_published_spreads_stay() -> None:
+    told = replace(ONCE, boot=Measurement(90.0, 30.0))
+    assert believed(told, "aws").boot.sd == 30.0
+
+
+def test_each_assumption_has_its_source_and_date() -> None:
+    for row in rows("priors.csv"):
+        assert row["source"]
+        assert date.fromisoformat(row["date"])
