@@ -10,7 +10,7 @@ import io
 from html import escape
 from typing import TYPE_CHECKING
 
-from cloudtune.display import plan_tables
+from cloudtune.display import front_tables, plan_tables
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
 from cloudtune.errors import UsageError
 from cloudtune.private_files import for_others
@@ -217,8 +217,8 @@ def _page(proposal: Proposal) -> str:
         _facts(plan_tables.certainty(proposal)),
         _svg(proposal),
         *([_table(plan_tables.alternatives(proposal))] if proposal.alternatives else []),
-        *([_table(plan_tables.front(proposal))] if proposal.front else []),
-        *([_table(plan_tables.by_trials(proposal))] if proposal.by_trials else []),
+        *([_table(front_tables.front(proposal))] if proposal.front else []),
+        *([_table(front_tables.by_trials(proposal))] if proposal.by_trials else []),
         "<h2>What a run creates</h2>",
         _facts(plan_tables.creation(proposal)),
     ]

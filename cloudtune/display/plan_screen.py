@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from cloudtune.display import plan_tables
+from cloudtune.display import front_tables, plan_tables
 from cloudtune.display.chart import chart
 from cloudtune.display.terminal import print_facts, print_sheet, print_title
 
@@ -33,9 +33,9 @@ def show_plan(out: Console, proposal: Proposal) -> None:
         print_sheet(out, plan_tables.alternatives(proposal))
     if proposal.front:
         _print_chart(out, proposal)
-        print_sheet(out, plan_tables.front(proposal))
+        print_sheet(out, front_tables.front(proposal))
     if proposal.by_trials:
-        print_sheet(out, plan_tables.by_trials(proposal))
+        print_sheet(out, front_tables.by_trials(proposal))
     print_title(out, "What a run creates")
     print_facts(out, plan_tables.creation(proposal))
     if proposal.comparison:

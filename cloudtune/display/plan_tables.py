@@ -364,62 +364,6 @@ def _kept(proposal: Proposal, plan: RunPlan) -> str:
     return f"over {' and '.join(broken)}" if broken else percent(within)
 
 
-def front(proposal: Proposal) -> Sheet:
-    """Return the points of the front, from the fastest to the cheapest, by their numbers."""
-    chosen = proposal.plan.estimate
-    rows = tuple(
-        (
-            f"{number}",
-            fleet_text(plan),
-            *_price(plan.estimate),
-            difference(plan.estimate, chosen),
-            _over(proposal, plan),
-        )
-        for number, plan in enumerate(proposal.front, start=1)
-    )
-    return Sheet(
-        title="The front: the cheapest for its time (--point N takes one, --save FILE keeps it)",
-        columns=("point", "machines", "time", "cost", "against this plan", "limits"),
-        rows=rows,
-        left=frozenset({"machines", "against this plan", "limits"}),
-        wraps=frozenset({"machines"}),
-    )
-
-
-def by_trials(proposal: Proposal) -> Sheet:
-    """Return what fewer and more trials cost, and how many more each dollar more buys."""
-    plans = proposal.by_trials
-    rows = tuple(
-        (
-            f"{plan.stages[0].stage.trials}",
-            fleet_text(plan),
-            *_price(plan.estimate),
-            f"{plan.stages[0].stage.trials / plan.estimate.dollars:,.3g}",
-            "" if before is None else _more_trials(before, plan),
-            _over(proposal, plan),
-        )
-        for before, plan in zip((None, *plans), plans, strict=False)
-    )
-    return Sheet(
-        title="Trials: the cheapest for each number within the deadline",
-        columns=("trials", "machines", "time", "cost", "a dollar", "each $ more", "limits"),
-        rows=rows,
-        left=frozenset({"machines", "limits"}),
-        wraps=frozenset({"machines"}),
-    )
-
-
-def _more_trials(before: Plan, plan: Plan) -> str:
-    trials = plan.stages[0].stage.trials - before.stages[0].stage.trials
-    dollars = plan.estimate.dollars - before.estimate.dollars
-    return f"+{trials / dollars:,.3g}" if dollars > 0 else "free"
-
-
-def _over(proposal: Proposal, plan: Plan) -> str:
-    broken = proposal.exceeded(plan)
-    return f"over {' and '.join(broken)}" if broken else ""
-
-
 def difference(other: Estimate, chosen: Estimate) -> str:
     """Return what another plan costs more and how much sooner it ends: "+$1.20, 12m sooner"."""
     dollars, seconds = other.dollars - chosen.dollars, other.seconds - chosen.seconds
