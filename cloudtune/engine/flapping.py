@@ -99,36 +99,30 @@ class _Reader:
             yield from self._follow(command, at)
 
     def _hear(self, event: Event) -> None:
-        match event:
-            case EpochDone():
-                if diverged(self._metric.mode, event.metrics.get(self._metric.name, math.nan)):
-                    self._diverged.add(event.session)
-            case NodeJoined():
-                self._asked.pop(event.intent, None)
-            case NodeLost() | InterruptionNotice() | InstanceGone() | LaunchFailed():
-                self._lost.add(event.intent)
-                self._causes += event.intent not in self._released
-            case TrialLost():
-                self._causes += 1
-            case TrialFailed():
-                self._failures += 1
-            case TrialStopped():
-                self._failures += event.session in self._diverged
-            case _:
-                pass
+        if isinstance(event, EpochDone):
+            if diverged(self._metric.mode, event.metrics.get(self._metric.name, math.nan)):
+                self._diverged.add(event.session)
+        elif isinstance(event, NodeJoined):
+            self._asked.pop(event.intent, None)
+        elif isinstance(event, NodeLost | InterruptionNotice | InstanceGone | LaunchFailed):
+            self._lost.add(event.intent)
+            self._causes += event.intent not in self._released
+        elif isinstance(event, TrialLost):
+            self._causes += 1
+        elif isinstance(event, TrialFailed):
+            self._failures += 1
+        elif isinstance(event, TrialStopped):
+            self._failures += event.session in self._diverged
 
     def _follow(self, command: Command, at: float) -> Iterator[str]:
-        match command:
-            case PlanAnew():
-                self._causes += 1
-            case Launch():
-                self._asked[command.intent] = self._causes + self._failures, at
-                yield from self._launch(command.intent, at)
-            case Release() if command.intent not in self._released:
-                self._released.add(command.intent)
-                yield from self._release(command.intent, at)
-            case _:
-                pass
+        if isinstance(command, PlanAnew):
+            self._causes += 1
+        elif isinstance(command, Launch):
+            self._asked[command.intent] = self._causes + self._failures, at
+            yield from self._launch(command.intent, at)
+        elif isinstance(command, Release) and command.intent not in self._released:
+            self._released.add(command.intent)
+            yield from self._release(command.intent, at)
 
     def _launch(self, intent: str, at: float) -> Iterator[str]:
         offer = self._offers[intent]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cloudtune.policy.base import Policy
 
 
-_AT_ONCE, _EACH = 10_000, 10
-"""So many events may come at one instant, and more for each instance and session by then."""
+_AT_ONCE, _EACH = 3_000, 10
+"""So many events may come at one instant, and more for each trial, and each earlier instance."""
 
 
 class World(Protocol):
@@ -54,7 +54,7 @@ def run(
         ledger.append(event, commands)
         for command in commands:
             world.apply(command)
-        instant.begun += sum(isinstance(command, StartTrial | Launch) for command in commands)
+        instant.follow(commands)
         watch(event, commands)
 
 
@@ -62,9 +62,16 @@ class _Instant:
     """Counts the events of one instant: a run that decides for ever while no time passes, ends."""
 
     def __init__(self) -> None:
-        self.begun = 0  # instances and sessions that were asked for
+        self._trials: set[str] = set()
         self._at = -math.inf
-        self._events = self._most = 0
+        self._events = self._instances = self._before = 0
+
+    def follow(self, commands: tuple[Command, ...]) -> None:
+        """Take note of what is begun."""
+        for command in commands:
+            if isinstance(command, StartTrial):
+                self._trials.add(command.trial)
+            self._instances += isinstance(command, Launch)
 
     def take(self, event: Event) -> None:
         """Count an event.
@@ -73,9 +80,9 @@ class _Instant:
             CloudtuneError: there are too many at its time.
         """
         if event.at != self._at:
-            self._at, self._events, self._most = event.at, 0, _AT_ONCE + _EACH * self.begun
+            self._at, self._events, self._before = event.at, 0, self._instances
         self._events += 1
-        if self._events > self._most:
+        if self._events > _AT_ONCE + _EACH * (self._before + len(self._trials)):
             raise CloudtuneError(
                 f"the run decides for ever at one instant: {self._events:,} events at second "
                 f"{event.at:g}, the last of them {type(event).__name__}. That is a bug in "

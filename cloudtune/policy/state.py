@@ -282,11 +282,9 @@ class RunState:
 
     def _is_mishap(self, event: Event) -> bool:
         """Whether something was lost or refused that was to stay."""
-        match event:
-            case NodeLost() | InterruptionNotice() | InstanceGone() | LaunchFailed():
-                return not self.fleet[event.intent].released
-            case _:
-                return isinstance(event, TrialLost)
+        if isinstance(event, NodeLost | InterruptionNotice | InstanceGone | LaunchFailed):
+            return not self.fleet[event.intent].released
+        return isinstance(event, TrialLost)
 
     def follow_fleet(self) -> None:
         """Count the GPUs of the instances that take trials now."""
