@@ -17,7 +17,8 @@ class Rented:
     """One launch intent, from the request until the cloud says that the instance is going.
 
     `zone` is where the instance was asked for: the offer's zone, or one that was picked for an
-    offer without a zone; "" left it to the cloud.
+    offer without a zone; "" left it to the cloud. `surplus` is one that is to go, `lost` one that
+    goes because the cloud takes it or because it was never of use.
     """
 
     intent: str
@@ -28,6 +29,7 @@ class Rented:
     launched_at: float | None = None
     joined: bool = False
     surplus: bool = False
+    lost: bool = False
     released: bool = False
     released_at: float = 0.0
     gone_at: float | None = None

@@ -320,7 +320,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _refuse_violations(cells: Sequence[Cell]) -> None:
-    """Pass if every run kept its limits, by its ledger.
+    """Pass if every run kept its limits and rented nothing in vain, by its ledger.
 
     Raises:
         CloudtuneError: some didn't; the message says which, and how.
@@ -329,9 +329,11 @@ def _refuse_violations(cells: Sequence[Cell]) -> None:
         f"{cell.name}, {comparison_tables.limits_text(cell.limits)}, seed {seed}: {violation}"
         for cell in cells
         for seed, result in cell.seeds
-        for violation in result.violations
+        for violation in (*result.violations, *result.flaps)
     ]
     if found:
         more = f"\n… and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         first = "\n".join(found[:_SHOWN])
-        raise CloudtuneError(f"runs passed their limits (a bug in cloudtune):\n{first}{more}")
+        raise CloudtuneError(
+            f"runs passed their limits or flapped (a bug in cloudtune):\n{first}{more}"
+        )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
+
+from cloudtune.commands import Launch, StartTrial
+from cloudtune.errors import CloudtuneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,6 +15,10 @@ if TYPE_CHECKING:
     from cloudtune.engine.ledger import Ledger
     from cloudtune.events import Event
     from cloudtune.policy.base import Policy
+
+
+_AT_ONCE, _EACH = 3_000, 10
+"""So many events may come at one instant, and more for each trial, and each earlier instance."""
 
 
 class World(Protocol):
@@ -35,10 +43,49 @@ def run(
 
     Every decision is on record before any of it is carried out, so that whatever happens to this
     process, the ledger names all that may exist.
+
+    Raises:
+        CloudtuneError: events lead to commands and those to events for ever, and no time passes.
     """
+    instant = _Instant()
     while (event := world.next_event()) is not None:
+        instant.take(event)
         commands = policy.handle(event)
         ledger.append(event, commands)
         for command in commands:
             world.apply(command)
+        instant.follow(commands)
         watch(event, commands)
+
+
+class _Instant:
+    """Counts the events of one instant: a run that decides for ever while no time passes, ends."""
+
+    def __init__(self) -> None:
+        self._trials: set[str] = set()
+        self._at = -math.inf
+        self._events = self._instances = self._before = 0
+
+    def follow(self, commands: tuple[Command, ...]) -> None:
+        """Take note of what is begun."""
+        for command in commands:
+            if isinstance(command, StartTrial):
+                self._trials.add(command.trial)
+            self._instances += isinstance(command, Launch)
+
+    def take(self, event: Event) -> None:
+        """Count an event.
+
+        Raises:
+            CloudtuneError: there are too many at its time.
+        """
+        if event.at != self._at:
+            self._at, self._events, self._before = event.at, 0, self._instances
+        self._events += 1
+        if self._events > _AT_ONCE + _EACH * (self._before + len(self._trials)):
+            raise CloudtuneError(
+                f"the run decides for ever at one instant: {self._events:,} events at second "
+                f"{event.at:g}, the last of them {type(event).__name__}. That is a bug in "
+                "cloudtune, or in a strategy, an allocator or a fleet of your own: please report "
+                "the command, and meanwhile take another --fleet or --allocator"
+            )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.commands import PlanAnew
 from cloudtune.engine.accounting import accounted
+from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from cloudtune.fleet import Rented
     from cloudtune.jobs.figures import Figures
     from cloudtune.jobs.job import Job
-    from cloudtune.plan import Forecast, Group, StagePlan
+    from cloudtune.plan import Forecast, Group, Rentable, StagePlan
     from cloudtune.planners.following import Itinerary
     from cloudtune.policy.run import RunPolicy
     from cloudtune.profiles.provenance import Basis
@@ -205,12 +206,35 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
 
 
 def simulate(job: Job) -> Report:
-    """Return the report of a job played in virtual time, with made-up learning curves."""
+    """Return the report of a job played in virtual time, with made-up learning curves.
+
+    Raises:
+        CloudtuneError: the fleet flapped, by the ledger, or the run decides for ever.
+    """
     metric, seed = job.experiment.metric, job.experiment.seed
     world = SimWorld(job.rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
     ledger = MemoryLedger()
-    run(job.policy(), world, ledger)
+    policy = job.policy()
+    run(policy, world, ledger)
+    _refuse_flaps(policy, job.rentables, ledger.entries)
     return build(job, tuple(ledger.entries))
+
+
+def _refuse_flaps(
+    policy: RunPolicy, rentables: Sequence[Rentable], entries: Sequence[Entry]
+) -> None:
+    """Pass if a run took nothing back and rented nothing again without a cause.
+
+    Raises:
+        CloudtuneError: it did; the message says what.
+    """
+    state, known = policy.state, read(entries)
+    stages = policy.itinerary.stage_began if policy.itinerary else ()
+    found = flaps(
+        entries, known, rentables, brakes=state.brakes, metric=state.metric, stages=stages
+    )
+    if found:
+        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(found))
 
 
 def _stages(policy: RunPolicy, itinerary: Itinerary, end: float) -> Sequence[StageReport]:

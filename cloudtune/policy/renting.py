@@ -19,6 +19,56 @@ if TYPE_CHECKING:
     from cloudtune.strategies.base import FleetRule
 
 
+class Hysteresis:
+    """Keeps a fleet from flapping, whatever its rule wants.
+
+    An instance that was asked for isn't taken back before it has joined; and where one was given
+    back, none of its offer is asked for until the time of a boot and of a minimum charge is over.
+    Unless something happens that explains it: an instance, a request or a trial's workers are lost
+    or refused, or another stage of a plan begins, or another plan. A trial that failed explains
+    that an instance is taken back, and not that one is asked for.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._plans = 0
+        self._asked: dict[str, tuple[int, int]] = {}
+        self._returned: dict[Offer, tuple[int, float]] = {}
+
+    @property
+    def _causes(self) -> int:
+        return self._state.mishaps + self._plans
+
+    def note_plan(self) -> None:
+        """Take note of another plan, or of another stage of it."""
+        self._plans += 1
+
+    def note_asked(self, rented: Rented) -> None:
+        """Take note of a request."""
+        self._asked[rented.intent] = self._causes, self._state.failures
+
+    def note_returned(self, rented: Rented) -> None:
+        """Take note of an instance that is given back; one that was lost may be replaced."""
+        if not rented.lost:
+            until = self._state.now + self._pause(rented.offer)
+            self._returned[rented.offer] = self._causes, until
+
+    def _pause(self, offer: Offer) -> float:
+        """Return the seconds of a boot and a minimum charge; a tick at least."""
+        boot = self._state.profiled(offer).profile.boot.mean
+        return max(boot + offer.minimum_seconds, self._state.brakes.tick)
+
+    def may_go(self, rented: Rented) -> bool:
+        """Whether an instance that isn't needed may be given back now."""
+        now = self._causes, self._state.failures
+        return rented.joined or rented.lost or self._asked.get(rented.intent) != now
+
+    def asks_at(self, offer: Offer) -> float:
+        """Return the run second from which on an offer may be asked for; 0 for at once."""
+        causes, until = self._returned.get(offer, (self._causes, 0.0))
+        return until if causes == self._causes and until > self._state.now else 0.0
+
+
 class FleetKeeper:
     """Fits the fleet to what its rule wants, as far as the limits and the cloud allow."""
 
@@ -29,6 +79,8 @@ class FleetKeeper:
         self._stage = rule.stage
         self._target: Counter[Offer] = Counter()
         self._beyond_limits = False  # what is wanted could be asked for, but not paid or used
+        self._hysteresis = Hysteresis(state)
+        self._asks_at = math.inf  # when what is missing may be asked for
 
     def begin_round(self) -> None:
         """Have instances that are to go take nothing more, before anything is started.
@@ -39,13 +91,19 @@ class FleetKeeper:
         if self.rule.stage != self._stage:
             self._stage = self.rule.stage
             state.forget_refusals()
+            self.note_plan()
         self._vacate(math.inf)
+
+    def note_plan(self) -> None:
+        """Take note of another plan, or of another stage of it: it may ask for another fleet."""
+        self._hysteresis.note_plan()
 
     def _vacate(self, needed: float) -> None:
         """Have nothing more start on the instances that the rule wants to go, busy or not."""
         state = self._state
         for instance in self.rule.leaving(state, needed):
-            state.fleet.of(instance).surplus = True
+            rented = state.fleet.of(instance)
+            rented.surplus = rented.surplus or self._hysteresis.may_go(rented)
         state.follow_fleet()
 
     def fit(self, needed: float) -> list[Command]:
@@ -55,7 +113,7 @@ class FleetKeeper:
         """
         state = self._state
         self._target = target = +Counter(dict(self.rule.target(state, needed)))
-        self._beyond_limits = False
+        self._beyond_limits, self._asks_at = False, math.inf
         if target == state.held and not state.fleet.returning():
             return []
         commands: list[Command] = list(self._shrink(state.held - target))
@@ -64,11 +122,16 @@ class FleetKeeper:
         missing = target - state.held
         if self._given_up():
             return commands
-        askable = Counter({offer: n for offer, n in missing.items() if self._may_ask(offer)})
+        asked_at = {offer: self._hysteresis.asks_at(offer) for offer in missing}
+        self._asks_at = min(filter(None, asked_at.values()), default=math.inf)
+        askable = Counter(
+            {o: n for o, n in missing.items() if not asked_at[o] and self._may_ask(o)}
+        )
         alive = Counter(rented.offer for rented in state.fleet.alive())
         affordable = self._limits.affordable(askable.elements())
         if not self.rule.can_train(state, state.held + Counter(affordable)):
-            self._beyond_limits = bool(missing) and not any(map(state.avoided, missing))
+            waits = any(asked_at[o] or state.avoided(o) for o in missing)
+            self._beyond_limits = bool(missing) and not waits
             return commands  # what would be rented could only idle
         # Instances that are going still count here: quotas and the cap are on what is alive.
         for offer in affordable:
@@ -133,7 +196,13 @@ class FleetKeeper:
         """Whether no instance comes or goes, nor will: what is pointless to ask for won't."""
         state = self._state
         paused = [o for o, backoff in state.backoffs.items() if state.now < backoff.relaunch_at]
+        if self._asks_at < math.inf:
+            return False
         return not state.fleet.unsettled() and all(map(self._pointless, paused))
+
+    def asks_at(self) -> float:
+        """Return the run second at which to ask for what is missing and can't be asked for yet."""
+        return self._asks_at
 
     def restless(self) -> bool:
         """Whether something is due that no event would tell: a node, a return, another request."""
@@ -165,12 +234,14 @@ class FleetKeeper:
         for rented in sorted(empty, key=lambda r: r.joined):
             if not rented.surplus and extra[rented.offer] > 0:
                 extra[rented.offer] -= 1
-                rented.surplus = True
+                rented.surplus = self._hysteresis.may_go(rented)
             if rented.surplus:
                 yield self._release(rented)
         state.follow_fleet()
 
     def _release(self, rented: Rented) -> Command:
+        if not rented.released:
+            self._hysteresis.note_returned(rented)
         rented.released, rented.released_at = True, self._state.now
         return Release(rented.intent)
 
@@ -198,6 +269,9 @@ class FleetKeeper:
     def _launch(self, offer: Offer) -> Command:
         state = self._state
         zone = state.backoff(offer).zone(state.zones_of(offer))
-        intent = state.fleet.request(offer, state.now, zone).intent
+        rented = state.fleet.request(offer, state.now, zone)
+        self._hysteresis.note_asked(rented)
         self._limits.note_launch()
-        return Launch(intent, offer.instance_type.name, offer.market, zone, offer.usd_per_hour)
+        return Launch(
+            rented.intent, offer.instance_type.name, offer.market, zone, offer.usd_per_hour
+        )

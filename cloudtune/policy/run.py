@@ -239,7 +239,7 @@ class RunPolicy:
             self._changed = False
             # Who stops comes before who starts: a stage that closes here makes room for the next.
             preempted = self.strategy.preempt(self.state)
-            commands += [] if self.itinerary is None else self.itinerary.tell()
+            commands += self._tell()
             commands += self._sessions.preempt(preempted)
             if self.strategy.done(self.state):
                 self._end(self.strategy.reason or self._success())
@@ -248,6 +248,13 @@ class RunPolicy:
         if self.ending is not None:
             return [*commands, *self._wind_down()]
         return [*commands, *self._set_timers()]
+
+    def _tell(self) -> list[Command]:
+        """Return what a plan that has changed is told by; another plan is another fleet."""
+        told = [] if self.itinerary is None else self.itinerary.tell()
+        if told:
+            self._fleet.note_plan()
+        return [*told]
 
     def _judge(self, trial: TrialProgress) -> list[Command]:
         """Return what becomes of a trial that has finished an epoch."""
@@ -370,8 +377,9 @@ class RunPolicy:
         """Be woken when a limit comes near, when the strategy asks for it, or for housekeeping."""
         timers = self._timer("brake", self._limits.look_again_at())
         wake = self.strategy.wake_at(self.state)
-        if wake is not None and wake > self.now:
-            timers += self._timer("wake", wake)
+        asks = self._fleet.asks_at()
+        wake = asks if wake is None or wake <= self.now else min(wake, asks)
+        timers += self._timer("wake", wake)
         if "tick" not in self._timers and (self._heartbeat or self._fleet.restless()):
             timers += self._timer("tick", self.now + self.state.brakes.tick)
         return timers

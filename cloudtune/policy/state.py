@@ -92,6 +92,7 @@ class RunState:
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
         self.disturbances = self.shocks = 0
+        self.mishaps = self.failures = 0
         self._by_offer = {each.offer: each for each in reversed(self.rentables)}
         self.free = FreeGpus({o: each.profile.epoch for o, each in self._by_offer.items()})
         self._followed: list[Rented] = []
@@ -235,6 +236,7 @@ class RunState:
     def note(self, event: Event) -> Noted:  # noqa: C901, PLR0912  one flat match
         """Take an event down; returns the part of it that the policy has to act upon."""
         self.now, noted = event.at, Noted()
+        self.mishaps += self._is_mishap(event)
         match event:
             case RunStarted():
                 self.began = event.at
@@ -277,6 +279,12 @@ class RunState:
                 assert_never(event)
         self.follow_fleet()
         return noted
+
+    def _is_mishap(self, event: Event) -> bool:
+        """Whether something was lost or refused that was to stay."""
+        if isinstance(event, NodeLost | InterruptionNotice | InstanceGone | LaunchFailed):
+            return not self.fleet[event.intent].released
+        return isinstance(event, TrialLost)
 
     def follow_fleet(self) -> None:
         """Count the GPUs of the instances that take trials now."""
@@ -337,7 +345,7 @@ class RunState:
 
         Trials there train on, and move with their next saved epoch if there is room elsewhere.
         """
-        self.fleet[event.intent].surplus = True
+        self.fleet[event.intent].surplus = self.fleet[event.intent].lost = True
         self.disturbances += 1
         self.shocks += 1
 
@@ -361,9 +369,10 @@ class RunState:
 
     def _give_up(self, rented: Rented, why: str) -> None:
         """Have an instance be given back that is of no use, or never was: it may bill on."""
-        rented.surplus = True
+        rented.surplus = rented.lost = True
         if not rented.joined:
             self.disturbances += 1
+            self.mishaps += 1
             self.backoff(rented.offer).no_shows += 1
             self.trouble = why
 
@@ -469,6 +478,7 @@ class RunState:
             return
         self.drop_move(trial)
         if trial.status == "failed":
+            self.failures += 1
             noted.failed.append(trial)
 
     def drop_move(self, trial: TrialProgress) -> None:

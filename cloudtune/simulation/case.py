@@ -6,12 +6,14 @@ Pure: a `Benchmark` (what there is) and a `Case` (what to do with it, and a seed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.engine.audit import audit
+from cloudtune.engine.audit import audited
+from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
+from cloudtune.engine.timeline import read
 from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.context import BuildContext
@@ -20,7 +22,7 @@ from cloudtune.policy.registry import chosen, components, run_policy, sampler_fo
 from cloudtune.strategies.samplers.sampler import TableSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from cloudtune.engine.audit import Audit, Point
@@ -57,7 +59,8 @@ class Result:
     the table is better. `path` are the bests on the way there. `epochs` is how far the winner was
     trained in the end. `fleet` is the GPUs that bill, after each change; GPU-seconds were `held` by
     trials, of which epochs `trained`, or `idle`. `ended` says why it ended. `violations` says how
-    it passed its limits: empty, as it must be.
+    it passed its limits, `flaps` what it took back or rented again for no cause: both empty, as
+    they must be.
     """
 
     metric: float | None
@@ -77,6 +80,7 @@ class Result:
     path: tuple[Point, ...]
     fleet: tuple[tuple[float, int], ...]
     violations: tuple[str, ...]
+    flaps: tuple[str, ...] = ()
 
     def reached(self, limits: Limits) -> Point | None:
         """Return the best by then, had the run been ended at these limits; None if there was none.
@@ -195,6 +199,7 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
         UsageError: no strategy, allocator, fleet or sampler of such a name.
     """
     ledger, ended = MemoryLedger(), "infeasible"
+    stages: Sequence[float] = ()
     try:
         policy = make(benchmark, case)
     except InfeasibleError:
@@ -202,9 +207,14 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
     else:
         run(policy, benchmark.world(case.seed), ledger)
         ended = policy.ending.value if policy.ended and policy.ending else "stands still"
-    offers = [each.offer for each in benchmark.rentables]
-    found = audit(ledger.entries, offers, benchmark.curves.metric, benchmark.curves.mode)
-    result = _result(benchmark, case, found, ended, len(ledger.entries))
+        stages = policy.itinerary.stage_began if policy.itinerary else stages
+    entries, timeline, rentables = ledger.entries, read(ledger.entries), benchmark.rentables
+    metric, offers = benchmark.metric, [each.offer for each in rentables]
+    found = audited(timeline, offers, metric.name, metric.mode)
+    result = _result(benchmark, case, found, ended, len(entries))
+    brakes = benchmark.brakes
+    flapped = flaps(entries, timeline, rentables, brakes=brakes, metric=metric, stages=stages)
+    result = replace(result, flaps=flapped)
     return Played(result, found, tuple(ledger.entries))
 
 

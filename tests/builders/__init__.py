@@ -26,7 +26,17 @@ from tests.builders.plans import (
     widths,
 )
 from tests.builders.policies import Rungs, by_plan, itinerary_of, plan_of, policy_with, scripted
-from tests.builders.runs import Build, Mishap, Played, Setting, by_name, gone, play, refused
+from tests.builders.runs import (
+    Build,
+    Mishap,
+    Played,
+    Setting,
+    by_name,
+    flapped,
+    gone,
+    play,
+    refused,
+)
 from tests.builders.trials import Given, Watched, final, level, table, trials
 
 __all__ = [
@@ -50,6 +60,7 @@ __all__ = [
     "choices",
     "epoch",
     "final",
+    "flapped",
     "followed",
     "gone",
     "group",

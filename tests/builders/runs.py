@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cloudtune.commands import Launch, StartTrial, StopTrial
+from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
+from cloudtune.engine.timeline import read
 from cloudtune.events import (
     EpochDone,
     InstanceGone,
@@ -407,7 +409,17 @@ def play(setting: Setting, by: Decider | RunPolicy | None = None) -> Played:
     world = setting.world()
     run(by, _Troubled(setting, world), ledger)
     assert by.ended, f"the run stands still at {by.now:.0f} s: {_still(by)}"
+    assert flapped(by, setting.rentables, ledger.entries) == ()
     return Played(setting, by, world, sampler, tuple(ledger.entries))
+
+
+def flapped(
+    policy: RunPolicy, rentables: Sequence[Rentable], entries: Sequence[Entry]
+) -> tuple[str, ...]:
+    """Return what a run took back or rented again for no cause: nothing, as it must be."""
+    state, known = policy.state, read(entries)
+    stages = policy.itinerary.stage_began if policy.itinerary else ()
+    return flaps(entries, known, rentables, brakes=state.brakes, metric=state.metric, stages=stages)
 
 
 class _Troubled:

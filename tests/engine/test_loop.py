@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cloudtune.commands import Command, EndRun, SetTimer
+from cloudtune.commands import Command, EndRun, Launch, SetTimer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.events import Event, RunStarted, TimerFired
+from cloudtune.errors import CloudtuneError
+from cloudtune.events import Event, InstanceLaunched, RunStarted, TimerFired
 from cloudtune.trial import EndReason
 
 EVENTS: list[Event] = [RunStarted(0.0), TimerFired(1.0, "tick")]
@@ -62,3 +63,40 @@ def test_what_could_not_be_carried_out_is_on_record() -> None:
     with pytest.raises(OSError, match="the world broke"):
         run(story, story, ledger)
     assert [entry.commands for entry in ledger.entries] == [ANSWERS[EVENTS[0]]]
+
+
+class Busy:
+    """A world and a policy that rent for ever, `at_once` at each instant."""
+
+    def __init__(self, at_once: int, until: int = 10**6) -> None:
+        self._at_once, self._until, self._events = at_once, until, 0
+
+    def next_event(self) -> Event | None:
+        self._events += 1
+        if self._events > self._until:
+            return None
+        return InstanceLaunched(float(self._events // self._at_once), "i", "i-0", 0.0)
+
+    def handle(self, event: Event) -> tuple[Command, ...]:
+        return (Launch("i", "g.4x", "on-demand", "", 1.0),)
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        pass
+
+    def apply(self, command: Command) -> None:
+        pass
+
+
+def test_a_run_that_decides_for_ever_at_one_instant_ends_with_an_error() -> None:
+    busy = Busy(10**7)
+    with pytest.raises(CloudtuneError, match=r"for ever at one instant: 3,001 events at second 0"):
+        run(busy, busy, busy)
+
+
+def test_a_large_run_has_many_events_at_one_instant() -> None:
+    """Each instance that it had by then may have some."""
+    busy = Busy(2_900, 29_000)
+    run(busy, busy, busy)
+    grown = Busy(30_000, 57_000)
+    grown._events = 27_100  # the first instant has 2,899 of them, the next one 27,000
+    run(grown, grown, grown)

@@ -40,7 +40,7 @@ from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict
 from cloudtune.trial import EndReason
-from tests.builders import Given, level, offer, policy_with, profile, trials
+from tests.builders import Given, flapped, level, offer, policy_with, profile, trials
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -187,6 +187,17 @@ class Mixed(Unplanned):
     def leaving(self, view: View, needed: float) -> Collection[str]:
         wanted = self.target(view, min(needed, self.max_gpus(view)))
         return tuple(emptied(view, wanted)) if self.consolidates else ()
+
+
+class Whimsical(Mixed):
+    """A fleet that changes its mind every time that it is asked."""
+
+    name = "whimsical"
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        size = drawn(self.seed, view.now, len(list(view.fleet)), sum(view.held.values()))
+        first = self.offers[int(len(self.offers) * drawn(self.seed, size))]
+        return {first: int((self.instances + 1) * size)}
 
 
 # ---- what happens --------------------------------------------------------------------------------
@@ -348,17 +359,19 @@ def troubles() -> st.SearchStrategy[Event]:
 
 
 @st.composite
-def machines(draw: st.DrawFn, name: str, rates: tuple[float, ...]) -> Rentable:
-    """Give an offer, and how the script scales on it: not at every width."""
-    delays, seconds = st.floats(0.0, 40.0), st.floats(1.0, 30.0)
+def machines(
+    draw: st.DrawFn, name: str, rates: tuple[float, ...], *, prompt: bool = False
+) -> Rentable:
+    """Give an offer, and how the script scales on it: not at every width; prompt: no delays."""
+    delays, seconds = st.just(0.0) if prompt else st.floats(0.0, 40.0), st.floats(1.0, 30.0)
     widths = draw(st.sets(st.sampled_from(WIDTHS), min_size=1, max_size=4))
     made = profile(
         {width: draw(seconds) for width in sorted(widths)},
-        launch=draw(delays),
+        launch=draw(st.sampled_from([0.0, 20.0])) if prompt else draw(delays),
         boot=draw(delays),
         start=draw(delays),
         resize=draw(delays),
-        release=draw(st.floats(0.0, 5.0)),
+        release=0.0 if prompt else draw(st.floats(0.0, 5.0)),
         spread=draw(st.sampled_from([0.0, 0.2])),
         name=name,
     )
@@ -375,22 +388,26 @@ def machines(draw: st.DrawFn, name: str, rates: tuple[float, ...]) -> Rentable:
 
 @st.composite
 def fleets(draw: st.DrawFn, offers: tuple[Offer, ...]) -> FleetRule:
-    """Give fleets that stay, shrink, change or repack."""
-    count, kind = draw(st.integers(1, 4)), draw(st.sampled_from(["constant", "naive", "mixed"]))
+    """Give fleets that stay, shrink, change, repack or waver."""
+    kinds = ["constant", "naive", "mixed", "whimsical"]
+    count, kind = draw(st.integers(1, 4)), draw(st.sampled_from(kinds))
     if kind == "constant":
         return ConstantFleet(offers[0], count)
     if kind == "naive":
         return NaiveFleet(offers[0], count, consolidates=draw(st.booleans()))
-    return Mixed(offers, count, draw(st.integers(0, 99)), draw(st.booleans()))
+    made = Mixed if kind == "mixed" else Whimsical
+    return made(offers, count, draw(st.integers(0, 99)), draw(st.booleans()))
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, limited: bool = True, deaf: bool = False) -> Case:
+def cases(
+    draw: st.DrawFn, *, limited: bool = True, deaf: bool = False, prompt: bool = False
+) -> Case:
     # Without limits, what is never saved and is always taken back trains for ever.
     rates = (0.0, 0.0, 20.0) if limited else (0.0,)
-    rentables: tuple[Rentable, ...] = (draw(machines("g.4x", rates)),)
+    rentables: tuple[Rentable, ...] = (draw(machines("g.4x", rates, prompt=prompt)),)
     if draw(st.booleans()):
-        rentables = (*rentables, draw(machines("p.2x", rates)))
+        rentables = (*rentables, draw(machines("p.2x", rates, prompt=prompt)))
     options = draw(st.sets(st.sampled_from(WIDTHS), min_size=1, max_size=3))
     limits = Limits(draw(st.none() | st.floats(1.0, 900.0)), draw(st.none() | st.floats(0.1, 12.0)))
     mess = Mess(
@@ -560,6 +577,7 @@ def holds(case: Case) -> tuple[RunPolicy, tuple[Entry, ...]]:
         watch.take(entry)
     releases_are_confirmed_or_repeated(entries)
     no_storm(entries)
+    assert flapped(policy, case.rentables, entries) == ()
     return policy, entries
 
 
@@ -577,6 +595,12 @@ def test_a_run_ends_within_its_limits_and_leaves_nothing(case: Case) -> None:
 def test_a_run_without_limits_ends_when_its_strategy_does(case: Case) -> None:
     policy, _ = holds(case)
     assert policy.ending not in {EndReason.BUDGET, EndReason.DEADLINE}
+
+
+@settings(parent=thorough, max_examples=50)
+@given(case=cases(prompt=True))
+def test_a_run_ends_where_the_cloud_takes_no_time_at_all(case: Case) -> None:
+    holds(case)
 
 
 @settings(parent=thorough, max_examples=20)
