@@ -157,8 +157,10 @@ class FleetKeeper:
         return None
 
     def refused(self) -> bool:
-        """Whether nothing trains because the cloud has refused what was asked for."""
-        return self._idle() and any(map(self._state.refused, self._target))
+        """Whether the cloud has refused all that it was asked for, so that nothing ever trained."""
+        state = self._state
+        tried = any(backoff.refusals or backoff.round for backoff in state.backoffs.values())
+        return tried and not any(rented.launched_at is not None for rented in state.fleet)
 
     def _failed(self, offer: Offer) -> bool:
         """Whether instances of an offer came, but never to take a trial."""

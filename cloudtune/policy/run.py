@@ -228,9 +228,7 @@ class RunPolicy:
     def _decide(self, noted: Noted) -> list[Command]:
         """Return what the strategy, the allocator and the fleet rule want done now."""
         # The limits before the strategy: what it would begin now might not be paid for any more.
-        limit = self._limits.reached()
-        refused = limit is EndReason.DEADLINE and self.best is None and self._fleet.refused()
-        self._end(EndReason.NO_CAPACITY if refused else limit)
+        self._end(self._limits.reached())
         commands: list[Command] = []
         if self.ending is None and noted.reported is not None:
             commands += self._judge(noted.reported)
@@ -336,6 +334,8 @@ class RunPolicy:
         """Note why the run ends; for a strategy that uses all it is given a limit is its aim."""
         if reason is None or self.ending is not None:
             return  # the first reason counts: a limit that is passed while winding down is none
+        if reason is EndReason.DEADLINE and self._fleet.refused():
+            reason = EndReason.NO_CAPACITY  # there was time, and nothing to be had in it
         reached = reason in _LIMITS and self.strategy.anytime and self.best is not None
         self.ending = EndReason.DONE if reached else reason
 

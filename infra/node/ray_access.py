@@ -66,9 +66,11 @@ def join_as_driver(address: str, token: str) -> None:
 
 def start() -> None:
     """Be `ray start`."""
-    from ray._private import ray_constants, services  # noqa: PLC0415  in this process only
+    from ray._private import node, ray_constants, services  # noqa: PLC0415  in this process only
     from ray.scripts import scripts  # noqa: PLC0415
 
+    # Of no use here, as nobody looks at it: seconds of each run's start.
+    node.Node.start_api_server = lambda *_, **__: None
     # What can't import gRPC starts no client server.
     scripts.get_ray_client_dependency_error = lambda: ImportError("nobody is to use it")
     if not ray_constants.ENABLE_RAY_CLUSTER:

@@ -483,7 +483,7 @@ def test_how_many_trials_the_dollars_buy(command: Command, tmp_path: Path) -> No
     assert [each["breaks"] for each in told][:1] == [[]]
     assert "Trials by cost" in drawn.read_text()
     text = " ".join(command(*asked).out.split())
-    assert "Trials: the cheapest for each number within the deadline" in text
+    assert ": the cheapest for each number within the deadline" in text
     said = command(*asked, "--strategy", "asha")
     assert said.code == 2
     assert "--axis trials" in said.err

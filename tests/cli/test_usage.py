@@ -121,8 +121,9 @@ def test_simulate_plays_the_same_policy(bench: Bench) -> None:
     done = bench.here("simulate", path, "-o", "json")
     told = json.loads(done.out)
     assert done.code == 0, done.err
-    assert told["seconds"]["actual"] == pytest.approx(told["seconds"]["planned"], rel=0.01)
-    assert told["dollars"]["actual"] == pytest.approx(told["dollars"]["planned"], rel=0.01)
+    # But for what is drawn of the spread that no measurement has told.
+    assert told["seconds"]["actual"] == pytest.approx(told["seconds"]["planned"], rel=0.1)
+    assert told["dollars"]["actual"] == pytest.approx(told["dollars"]["planned"], rel=0.1)
     assert bench.nothing_launched()
 
 

@@ -55,11 +55,12 @@ def winner(folder: Path) -> str:
     return min(better_half, key=lambda trial: loss(trial, 16))
 
 
-def test_only_a_run_that_died_can_be_resumed(bench: Bench) -> None:
+def test_a_saved_plan_ends_by_ctrl_c_and_only_a_run_that_died_can_be_resumed(bench: Bench) -> None:
     check_refused(bench.here("resume"), "no run yet")
     path = bench.experiment(trials=2, first=200, last=400)
     bench.profile()
-    process = bench.start("run", path, "--no-pace", "--force")
+    assert bench.here("plan", path, "--save", "plan.json").code == 0
+    process = bench.start("run", "plan.json")
     wait_for(lambda: bool(bench.alive()))
     (folder,) = bench.home.glob("runs/*")
     check_refused(bench.here("resume", folder.name), f"is driven by process {process.pid}")
@@ -67,6 +68,8 @@ def test_only_a_run_that_died_can_be_resumed(bench: Bench) -> None:
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
+    assert "0 instances left (checked " in out
+    assert "Traceback" not in err
     check_refused(bench.here("resume"), f"run {folder.name} has ended", "cloudtune report")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-DEADLINE, BUDGET = 75.0, 0.9
+DEADLINE, BUDGET = 120.0, 1.2
 
 
 def test_a_run_that_decides_as_it_goes(bench: Bench, tmp_path: Path) -> None:

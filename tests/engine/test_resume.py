@@ -107,7 +107,7 @@ SETTING = Setting(trials=8, max_epochs=8, eta=2)
 
 
 @pytest.mark.parametrize("workers", [False, True])
-@pytest.mark.parametrize("boundary", range(1, 400, 7))
+@pytest.mark.parametrize("boundary", range(1, 400, 13))
 def test_wherever_the_controller_dies_rungs_and_winner_are_the_same(
     boundary: int,
     workers: bool,
