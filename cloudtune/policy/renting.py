@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.fleet import Rented
     from cloudtune.policy.limits import LimitKeeper
+    from cloudtune.policy.speed_estimates import Delay
     from cloudtune.policy.state import RunState
     from cloudtune.strategies.base import FleetRule
 
@@ -259,14 +260,19 @@ class FleetKeeper:
         backoff = state.backoff(offer)
         if state.avoided(offer) or backoff.no_shows >= state.brakes.refusals:
             return False
-        boot = offer.charge(state.profiled(offer).profile.boot.mean)
+        boot = offer.charge(self._delay(offer, "boot"))
         paid = boot + state.charges.usd_per_launch <= state.dollars_left
         return paid and self._would_join(offer)
 
     def _would_join(self, offer: Offer) -> bool:
         """Whether an instance asked for now would join before the run must begin to give back."""
-        profile = self._state.profiled(offer).profile
-        return profile.launch.mean + profile.boot.mean < self._state.seconds_left
+        delay = self._delay(offer, "launch") + self._delay(offer, "boot")
+        return delay < self._state.seconds_left
+
+    def _delay(self, offer: Offer, delay: Delay) -> float:
+        """Return the seconds of a delay: as measured or as this run has seen, if that is longer."""
+        profiles = self._state.profiled(offer).profile, self._state.delayed(offer)
+        return max(float(getattr(profile, delay).mean) for profile in profiles)
 
     def _launch(self, offer: Offer) -> Command:
         state = self._state

@@ -234,3 +234,14 @@ def test_what_was_released_before_the_end_is_cleaned_up_too() -> None:
     lost = policy.handle(NodeLost(12.0, "i000", "heartbeat"))
     assert lost == (StopTrial("t00.1"), Release("i000"), SetTimer("cleanup", 42.0))
     assert Release("i000") in policy.handle(TimerFired(42.0, "cleanup"))
+
+
+def test_nothing_is_rented_that_would_join_too_late_by_what_boots_have_taken() -> None:
+    """The first took 40 s to join, where none were expected: the next may well take 20 s."""
+    for lost_at, again in ((70.0, True), (76.0, False)):
+        policy = scripted(ONE_TRIAL, Limits(deadline=100.0), Brakes(tick=1.0, drain=6.0))
+        policy.handle(RunStarted(0.0))
+        policy.handle(InstanceLaunched(1.0, "i000", "i-000", 1.0))
+        policy.handle(NodeJoined(41.0, "i000"))
+        said = policy.handle(InstanceGone(lost_at, "i000", lost_at, "reclaimed"))
+        assert bool(launches_of(said)) == again, f"lost at {lost_at:g} s"
