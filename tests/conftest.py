@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,11 @@ settings.load_profile("steady")
 
 
 def pytest_configure() -> None:
-    """Keep Hypothesis from drawing constants of modules that happen to be loaded by then."""
+    """Make a run of tests the same however it was started, and whatever is loaded by then."""
+    # A shell has what it starts in the background ignore Ctrl-C, which tests send to commands.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Hypothesis draws constants of modules that are loaded.
     if settings.get_current_profile_name() == "steady":
         assert "is_local_module_file" in vars(providers)
         vars(providers)["is_local_module_file"] = lambda _path: False
