@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def attacked(request: PlanRequest, plan: Plan, dice: np.random.Generator, tries: int) -> list[str]:
     """Change an exact plan at random, again and again; return where that makes it better."""
     exact, faults = measure(request, plan), list[str]()
-    asked, chosen = billed_by(request, 0.0), [stage.groups for stage in plan.stages]
+    asked, chosen = billed_by(request, 0.0), plan.choices
     changes = (_anew, _as_one, _resized)
     for number in range(tries):
         choices = changes[number % len(changes)](request, chosen, dice)

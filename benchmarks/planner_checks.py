@@ -82,7 +82,7 @@ def promises(request: PlanRequest, name: str, plan: Plan) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         if sum(group.trials for group in stage.groups) != stage.stage.trials:
             yield f"{name} runs other than {stage.stage.trials} trials in stage {number}"
-    again = price(request, [stage.groups for stage in plan.stages], name).estimate
+    again = price(request, plan.choices, name).estimate
     if again != plan.estimate:
         yield f"{name} says {plan.estimate}, its choices are priced at {again}"
 

@@ -140,6 +140,11 @@ class Plan:
         return admits(self.max_instances, self.vcpu_quotas, alive)
 
     @property
+    def choices(self) -> tuple[tuple[Group, ...], ...]:
+        """The groups of each stage: what was chosen, from which a request gives all the rest."""
+        return tuple(stage.groups for stage in self.stages)
+
+    @property
     def peak_instances(self) -> int:
         """The largest fleet that the plan ever holds."""
         return max(stage.instances for stage in self.stages)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from cloudtune.trial import Width
 
+DELAYS: Final = ("launch", "boot", "start", "resize", "release")
+"""The delays around training, by the names that a profile has for them."""
 _EPSILON = 1e-6  # three workers of 1/3 fit on one GPU
 
 
@@ -149,6 +151,11 @@ class ScalingProfile:
             epoch={width: found for width, found in self.epoch.items() if width in widths},
             memory={width: mib for width, mib in self.memory.items() if width in widths},
         )
+
+    def with_delays(self, change: Callable[[str, Measurement], Measurement]) -> ScalingProfile:
+        """Return this profile with what `change` makes of each of its `DELAYS`, by their names."""
+        changed: dict[str, Any] = {name: change(name, getattr(self, name)) for name in DELAYS}
+        return replace(self, **changed)
 
     def slowed(self, factor: float) -> ScalingProfile:
         """Return this profile with every epoch taking `factor` times as long."""

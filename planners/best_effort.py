@@ -111,7 +111,7 @@ class Effort:
             return None
         found = self._improved(quick, ask, most)
         work = stages(found.trials, last - first)
-        choices = [stage.groups for stage in found.plan.stages]
+        choices = list(found.plan.choices)
         choices += [choices[-1]] * (len(work) - len(choices))
         whole = self._rest.request(work, members(found.trials), self._rest.view.avoided, tight)
         plan = price(whole, choices, self._rest.planner.name)

@@ -48,7 +48,7 @@ class GreedyPlanner:
         return with_gap(request, best)
 
     def _descend(self, request: PlanRequest, plan: Plan) -> Plan:
-        plan = price(request, _choices(plan), self.name)
+        plan = price(request, plan.choices, self.name)
         while True:
             steps = [step for step in self._lower(request, plan) if _better(request, plan, step)]
             if not steps:
@@ -60,13 +60,9 @@ class GreedyPlanner:
         for number, stage in enumerate(plan.stages):
             lower = _next_lower(request, stage.stage, stage.groups[0])
             if lower is not None:
-                choices = list(_choices(plan))
+                choices = list(plan.choices)
                 choices[number] = (lower,)
                 yield price(request, choices, self.name)
-
-
-def _choices(plan: Plan) -> tuple[tuple[Group, ...], ...]:
-    return tuple(stage.groups for stage in plan.stages)
 
 
 def _better(request: PlanRequest, plan: Plan, step: Plan) -> bool:

@@ -40,7 +40,7 @@ class NaivePlanner:
         lean = price(request, choices, self.name)
         if request.limits.admit(lean.estimate):
             return lean
-        return price(request, tuple(stage.groups for stage in static.stages), self.name)
+        return price(request, static.choices, self.name)
 
 
 def _fewest(group: Group) -> Group:

@@ -16,13 +16,13 @@ from cloudtune.commands import PlanAnew
 from cloudtune.planners.best_effort import Effort
 from cloudtune.planners.replanning import (
     LATE,
-    NOISE,
     Rest,
     follow_from_now,
     joins_in,
     realised,
     speeds,
 )
+from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
 from cloudtune.strategies.base import Verdict
 from cloudtune.text import counted, gpus_text, offer_text, stage_text

@@ -16,6 +16,7 @@ from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore, plan_within
+from cloudtune.planners.reserve import NOISE, in_wished_time
 from cloudtune.progress import OVER
 from cloudtune.trial import EndReason
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from cloudtune.trial import TrialId, Width
 
 Place: TypeAlias = "tuple[Offer, Width]"
-NOISE = 0.05
-"""The share by which figures must differ from what was expected to say anything."""
 LATE = 1.25
 """An instance that takes so many times as long as expected to join is looked at again."""
 _EXACT = ExactPlanner()
@@ -140,8 +139,7 @@ class Rest:
         self.it = itinerary
         self.planner = planner
         self.reserve = reserve
-        self.tight = replace(reserve, share=reserve.share / 2)
-        """What going on must leave of the limits, and a plan in need."""
+        self.tight = reserve.tight
         self.training = tuple(itinerary.under_way(view))
         missing = itinerary.missing(view)
         self.refused = any(map(view.avoided, missing))
@@ -291,10 +289,8 @@ class Rest:
         if wished is None:
             return None
         began = self.it.stage_began[0] if self.it.stage_began else self.view.now
-        seconds = max(0.0, began + wished * (1 + NOISE) - self.view.now)
-        limits = request.limits
-        soon = seconds if limits.deadline is None else min(seconds, limits.deadline)
-        return replace(request, limits=replace(limits, deadline=soon))
+        seconds = began + wished * (1 + NOISE) - self.view.now
+        return replace(request, limits=in_wished_time(request.limits, seconds))
 
     def reached(self, going_on: GoingOn) -> float:
         """Return the epoch to which going on trains the last trial before a limit ends the run."""

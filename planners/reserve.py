@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 MARGIN = 0.05
 """The share of what is left of deadline and budget that a plan leaves for what it can't foresee."""
 
+NOISE = 0.05
+"""The share by which figures must differ from what was expected to say anything."""
+
 
 @dataclass(frozen=True)
 class Reserve:
@@ -26,6 +29,11 @@ class Reserve:
 
     seconds: float
     share: float = MARGIN
+
+    @property
+    def tight(self) -> Reserve:
+        """What going on with a plan must leave of the limits, and a plan in need."""
+        return replace(self, share=self.share / 2)
 
     def limits(self, limits: Limits) -> Limits:
         """Return the limits of a plan."""
@@ -47,3 +55,9 @@ class Reserve:
         profile = rentable.profile
         release = replace(profile.release, mean=max(profile.release.mean, self.seconds))
         return replace(rentable, profile=replace(profile, release=release))
+
+
+def in_wished_time(limits: Limits, seconds: float) -> Limits:
+    """Return limits that also keep the `seconds` left of the time for which a plan was chosen."""
+    soon = max(0.0, seconds)
+    return replace(limits, deadline=soon if limits.deadline is None else min(soon, limits.deadline))

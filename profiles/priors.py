@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.profiles.csv_table import rows
+from cloudtune.scaling import DELAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +24,6 @@ _WEIGHT = 4
 """So many measurements the spread within a run counts that the table says."""
 _SHARE = 0.25
 """What is left of the variance between configurations: about four trials say how long a run is."""
-_DELAYS = ("launch", "boot", "start", "resize", "release")
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,8 @@ def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
     epoch = {width: _within(m, prior("epoch", where)) for width, m in profile.epoch.items()}
     speed = _speed(profile, where)
     return replace(
-        profile,
+        profile.with_delays(lambda name, measured: _delay(measured, prior(name, where))),
         epoch=epoch,
-        launch=_delay(profile.launch, prior("launch", where)),
-        boot=_delay(profile.boot, prior("boot", where)),
-        start=_delay(profile.start, prior("start", where)),
-        resize=_delay(profile.resize, prior("resize", where)),
-        release=_delay(profile.release, prior("release", where)),
         error=math.hypot(profile.error, speed),
         assumed=tuple(_told(profile, where, speed)),
     )
@@ -102,6 +97,6 @@ def _told(profile: ScalingProfile, where: str, speed: float) -> Iterable[str]:
     seen = "1 configuration was" if count == 1 else f"{count} configurations were"
     error = f" and ± {profile.error:.0%} as derived" if profile.error else ""
     yield f"speed ± {speed:.0%} for all trials alike ({seen} measured, on one machine){error}"
-    offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in _DELAYS}
+    offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in DELAYS}
     told = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
     yield f"{told} from run to run"

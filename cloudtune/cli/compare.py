@@ -25,6 +25,7 @@ from cloudtune.errors import CloudtuneError, UsageError, shown
 from cloudtune.plan import Limits
 from cloudtune.policy.registry import chosen, sampler_for
 from cloudtune.private_files import for_others
+from cloudtune.scaling import DELAYS
 from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
 from cloudtune.simulation.case import Case, check
 from cloudtune.simulation.curves import Columns, read_curves
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _WIDE = 160
-_DELAYS = frozenset({"launch", "boot", "start", "resize", "release"})
 
 
 @click.command(name="simulate")
@@ -161,7 +161,7 @@ def _optional(given: Mapping[str, Any], name: str) -> float | None:
 
 def _seconds(name: str, text: str) -> float:
     option = name.replace("_", "-")
-    if text.strip() in {"0", "0s"} and name in _DELAYS:
+    if text.strip() in {"0", "0s"} and name in DELAYS:
         return 0.0
     try:
         return parse_seconds(text)

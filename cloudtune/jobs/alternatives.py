@@ -190,7 +190,7 @@ def alternatives(planned: Planned) -> Iterator[Alternative]:
         plan = _plan_or_nearest(planner, request)
         if plan is None:
             continue
-        same = [each.groups for each in plan.stages] == [each.groups for each in chosen.stages]
+        same = plan.choices == chosen.choices
         judged = replace(request, limits=asked.request.limits)
         yield Alternative(name, _as_run(planned, judged, chosen if same else plan))
 

@@ -17,6 +17,7 @@ from cloudtune.jobs.figures import figures
 from cloudtune.jobs.job import policy_of
 from cloudtune.plan import Forecast, Limits, Spread
 from cloudtune.planners.estimate.outlook import outlook
+from cloudtune.scaling import DELAYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Plan, Rentable
     from cloudtune.planners.base import PlanRequest
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.scaling import Measurement
 
 DRAWS = 1000
 """So often the durations of stages are drawn."""
@@ -124,20 +126,14 @@ def _as_it_may_be(rentable: Rentable, run: int) -> Rentable:
     """
     profile = rentable.profile
     slowness = math.exp(profile.error * _deviation(run, 2))
-    delays = (profile.launch, profile.boot, profile.start, profile.resize, profile.release)
-    launch, boot, start, resize, release = (
-        replace(each, mean=max(0.0, each.mean + each.error * _deviation(run, base)))
-        for each, base in zip(delays, (3, 5, 7, 11, 13), strict=True)
-    )
-    off = replace(
-        profile.slowed(slowness),
-        launch=launch,
-        boot=boot,
-        start=start,
-        resize=resize,
-        release=release,
-    )
-    return replace(rentable, profile=off)
+    bases = dict(zip(DELAYS, (3, 5, 7, 11, 13), strict=True))
+
+    def off(name: str, delay: Measurement) -> Measurement:
+        return replace(
+            delay, mean=max(0.0, delay.mean + delay.error * _deviation(run, bases[name]))
+        )
+
+    return replace(rentable, profile=profile.slowed(slowness).with_delays(off))
 
 
 def _deviation(run: int, base: int) -> float:

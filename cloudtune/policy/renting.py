@@ -271,8 +271,9 @@ class FleetKeeper:
 
     def _delay(self, offer: Offer, delay: Delay) -> float:
         """Return the seconds of a delay: as measured or as this run has seen, if that is longer."""
-        profiles = self._state.profiled(offer).profile, self._state.delayed(offer)
-        return max(float(getattr(profile, delay).mean) for profile in profiles)
+        known = self._state.profiled(offer)
+        both = known, self._state.delays.corrected(known)
+        return max(float(getattr(each.profile, delay).mean) for each in both)
 
     def _launch(self, offer: Offer) -> Command:
         state = self._state

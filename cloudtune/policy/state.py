@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from cloudtune.plan import Limits, Rentable
     from cloudtune.policy.base import Metric
     from cloudtune.progress import Status
-    from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import Mode, Slice, TrialId, Width
 
 
@@ -185,10 +184,6 @@ class RunState:
     def profiled(self, offer: Offer) -> Rentable:
         """Return what is known beforehand of an offer of this run."""
         return self._by_offer[offer]
-
-    def delayed(self, offer: Offer) -> ScalingProfile:
-        """Return the profile of an offer of this run, with the delays that the run has seen."""
-        return self.delays.corrected(self.profiled(offer)).profile
 
     # ---- money -------------------------------------------------------------------------------
 

@@ -19,21 +19,18 @@ from cloudtune.planners.base import Live
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.playout import Draws, sample
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.reserve import MARGIN, Reserve
+from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.planners.selection import measures
 
 if TYPE_CHECKING:
     from cloudtune.plan import Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.estimate.draws import Floats
-    from cloudtune.planners.estimate.neighbours import Choices
 
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
 """The speeds that are told apart, in standard deviations of the profile's error."""
 _SLOWER = 0.15
 """Of those that are told apart as one, the slower ones are planned for, by so many deviations."""
-_NOISE = 0.05
-"""Errors, and savings, that a run takes no notice of."""
 _EXACT = ExactPlanner()
 
 
@@ -41,7 +38,7 @@ def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int)
     """Return what a run of a plan may take that plans the rest anew; not cut off at the limits."""
     drawn = sample(request, plan, samples=samples, seed=seed)
     error = request.rentable(plan.stages[0].groups[0].offer).profile.error
-    if error <= _NOISE or len(plan.stages) < 2 or request.limits == Limits():
+    if error <= NOISE or len(plan.stages) < 2 or request.limits == Limits():
         return drawn
     deviations = np.log(drawn.slowness) / error
     nearest = np.abs(deviations[:, None] - np.array(_SPEEDS)).argmin(axis=1)
@@ -77,8 +74,7 @@ def _planned_anew(request: PlanRequest, plan: Plan, factor: float) -> Plan | Non
     """
     slowed = tuple(replace(r, profile=r.profile.slowed(factor)) for r in request.rentables)
     real = replace(request, rentables=slowed, mix=1)
-    choices: Choices = tuple(stage.groups for stage in plan.stages)
-    first = price(real, choices, plan.planner).stages[0]
+    first = price(real, plan.choices, plan.planner).stages[0]
     left = Limits(
         _less(request.limits.deadline, first.seconds), _less(request.limits.budget, first.dollars)
     )
@@ -91,28 +87,26 @@ def _planned_anew(request: PlanRequest, plan: Plan, factor: float) -> Plan | Non
         )
         for group in first.groups
     )
-    going_on_limits = left
+    reserve, wished = Reserve(0.0), left
     if plan.wished is not None:
-        soon = max(0.0, plan.wished * (1 + _NOISE) - first.seconds)
-        left = replace(left, deadline=soon if left.deadline is None else min(soon, left.deadline))
-    rest = replace(real, work=request.work[1:], fleet=held, limits=Reserve(0.0).limits(left))
-    tight = Reserve(0.0, MARGIN / 2).limits(going_on_limits)
-    going_on = price(rest, choices[1:], plan.planner)
+        wished = in_wished_time(left, plan.wished * (1 + NOISE) - first.seconds)
+    rest = replace(real, work=request.work[1:], fleet=held, limits=reserve.limits(wished))
+    going_on = price(rest, plan.choices[1:], plan.planner)
     found = _EXACT.within(rest)
-    if tight.admit(going_on.estimate):
+    if reserve.tight.limits(left).admit(going_on.estimate):
         aim = request.objective
         saved = found is not None and (
-            measures(found, aim)[0] < (1 - _NOISE) * measures(going_on, aim)[0]
+            measures(found, aim)[0] < (1 - NOISE) * measures(going_on, aim)[0]
         )
         if not saved:
             return None
     elif found is None:
-        margin = Reserve(0.0).limits(going_on_limits)
-        found = _EXACT.within(replace(rest, limits=margin)) if plan.wished is not None else None
-        found = found or _EXACT.within(replace(rest, limits=tight))
+        again = (reserve, reserve.tight) if plan.wished is not None else (reserve.tight,)
+        tried = (_EXACT.within(replace(rest, limits=each.limits(left))) for each in again)
+        found = next(filter(None, tried), None)
     if found is None:
         return None
-    return price(request, (choices[0], *(stage.groups for stage in found.stages)), plan.planner)
+    return price(request, (plan.choices[0], *found.choices), plan.planner)
 
 
 def _less(limit: float | None, taken: float) -> float | None:

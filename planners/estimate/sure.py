@@ -150,7 +150,7 @@ class _Search:
     def _looks_sure(self, plan: Plan) -> bool:
         """Whether a plan is sure; it is looked at closely only if a glance doesn't rule it out."""
         draws = sample(self.request, plan, samples=_COARSE, seed=self.seed)
-        self.glanced[_choices(plan)] = self._excess(draws)
+        self.glanced[plan.choices] = self._excess(draws)
         return self.share(draws) >= self.confidence - _DOUBT and self.sure(self._judge(plan))
 
     def _starts(self) -> list[Plan]:
@@ -224,7 +224,7 @@ class _Search:
     def _near(self, plan: Plan, *, again: bool = False) -> list[Plan]:
         """Return the neighbours of a plan; with `again` also those that were glanced at."""
         fixed = isinstance(self.planner, StaticPlanner)
-        made = neighbours(self.request, _choices(plan), fixed=fixed)
+        made = neighbours(self.request, plan.choices, fixed=fixed)
         if again:
             worth = [each for each in made if self.glanced.get(each, 1.0) <= 1.0 + _DOUBT]
             found = [plan for plan in map(self._priced, worth) if plan not in self.judged]
@@ -244,7 +244,7 @@ class _Search:
 
     def _glance(self, plan: Plan) -> float:
         """Return the quantile of a plan in limits, by few samples."""
-        choices = _choices(plan)
+        choices = plan.choices
         if choices not in self.glanced:
             self.left -= _EACH + _TRIAL * sum(stage.trials for stage in self.request.work)
             draws = sample(self.request, plan, samples=_COARSE, seed=self.seed)
@@ -307,15 +307,12 @@ class _Search:
 
         If each limit is kept often enough, but not both at once, both count as exceeded.
         """
-        if self.share(draws) >= self.confidence:
+        if self.sure(draws):
             return None
         goal = self.request.limits
         late, dear = draws.seconds / (goal.deadline or inf), draws.dollars / (goal.budget or inf)
         over = quantile(late, self.confidence), quantile(dear, self.confidence)
-        if max(over) > 1:
-            return over
-        both = quantile(np.maximum(late, dear), self.confidence)
-        return both, both
+        return over if max(over) > 1 else (self._excess(draws),) * 2
 
     def _at_worst(self, plan: Plan) -> str:
         draws = self._judge(plan)
@@ -358,10 +355,6 @@ def _wanted(limits: Limits) -> str:
     within = None if limits.deadline is None else f"within {format_seconds(limits.deadline)}"
     price = None if limits.budget is None else f"for {format_dollars(limits.budget)}"
     return " ".join(each for each in (within, price) if each)
-
-
-def _choices(plan: Plan) -> Choices:
-    return tuple(stage.groups for stage in plan.stages)
 
 
 def _slack(request: PlanRequest) -> float:

@@ -266,7 +266,7 @@ def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) 
     wanted = Experiment.load(tmp_path / "experiment.yaml")
     problem = planning.problem_of(wanted, planning.stored_profiles(wanted))
     request = stages.request_for(problem, Limits())
-    again = price(request, [stage.groups for stage in plan.stages], "exact")
+    again = price(request, plan.choices, "exact")
     assert again.estimate == plan.estimate
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +96,7 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
     bench.profile()
     check_refused(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
     done = bench.here("plan", path, "--deadline", "30s", "-o", "json")
-    told = json.loads(done.out)
+    told = done.json
     assert done.code == 3
     assert told["fastest"]["estimate"]["seconds"] < told["cheapest"]["estimate"]["seconds"]
     assert told["fastest"]["estimate"]["dollars"] > told["cheapest"]["estimate"]["dollars"]
@@ -108,7 +107,7 @@ def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Be
     bench.profile()
     done = bench.here("plan", path, "--save", "p.json", "-o", "json")
     assert done.code == 0, done.err
-    assert json.loads(done.out)["plan"]["staged"]["gap"] == 0
+    assert done.json["plan"]["staged"]["gap"] == 0
     check_refused(bench, ["run", "p.json", "--trials", "3"], "carried out as it is", "--trials")
     script = bench.folder / "train.py"
     script.write_text(script.read_text() + "\n# changed\n")
@@ -119,7 +118,7 @@ def test_simulate_plays_the_same_policy(bench: Bench) -> None:
     path = bench.experiment(trials=2)
     bench.profile()
     done = bench.here("simulate", path, "-o", "json")
-    told = json.loads(done.out)
+    told = done.json
     assert done.code == 0, done.err
     # But for what is drawn of the spread that no measurement has told.
     assert told["seconds"]["actual"] == pytest.approx(told["seconds"]["planned"], rel=0.1)
@@ -162,7 +161,7 @@ def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None
     example = Path(__file__).parents[2] / "examples/digits/experiment.yaml"
     done = bench.here("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
     assert done.code == 0, done.err
-    plan = decode(Plan, json.loads(done.out)["plan"]["staged"])
+    plan = decode(Plan, done.json["plan"]["staged"])
     assert plan.stages[-1].instances < plan.stages[0].instances, "the fleet shrinks"
     (first,), (last,) = plan.stages[0].groups, plan.stages[-1].groups
     assert last.width > first.width, "the winner grows"

@@ -6,7 +6,6 @@ two epochs. (Its ticks were left out, to keep it short.)
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -67,7 +66,7 @@ def test_what_such_a_run_has_left_is_shown_and_given_back(bench: Bench, run: Pat
     instance = Ec2(cloud.endpoint).run_instance("a token", tags, request)
     shown = bench.here("status", "-o", "json")
     assert shown.code == 0, shown.err
-    assert [(row["id"], row["run"], row["orphan"]) for row in json.loads(shown.out)] == [
+    assert [(row["id"], row["run"], row["orphan"]) for row in shown.json] == [
         (instance, "r1", True)
     ]
     done = bench.here("gc")

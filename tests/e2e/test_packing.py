@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,7 +32,7 @@ def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
 
     planned = bench.here("plan", path, "-o", "json", "--instances", "g7.12xlarge")
     assert planned.code == 0, planned.out + planned.err
-    assert json.loads(planned.out)["feasible"] is True
+    assert planned.json["feasible"] is True
 
 
 def max_at_once(home: Path) -> int:

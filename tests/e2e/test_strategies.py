@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -84,7 +83,7 @@ def test_a_plan_of_it_is_a_forecast_and_the_same_again(bench: Bench) -> None:
     first, second = (bench.here("plan", path, "--strategy", "asha", "-o", "json") for _ in range(2))
     assert first.code == 0, first.err
     assert first.out == second.out
-    told = json.loads(first.out)
+    told = first.json
     assert told["plan"]["forecast"]["samples"] == 20
     assert told["plan"]["forecast"]["dollars"]["p95"] <= 2.0
     assert bench.nothing_launched()

@@ -134,7 +134,7 @@ def test_gc_returns_what_a_killed_run_left_and_nothing_else(bench: Bench) -> Non
     assert other["id"] not in would.out
     assert bench.alive(dead)
 
-    assert json.loads(bench.here("status", "-o", "json").out)[0]["usd_per_hour"] == 7.12832
+    assert bench.here("status", "-o", "json").json[0]["usd_per_hour"] == 7.12832
     done = bench("gc")
     assert done.code == 0, done.out + done.err
     assert not bench.alive(dead)

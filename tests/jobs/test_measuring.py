@@ -108,11 +108,17 @@ def measured(
     return found.profile
 
 
-def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for a script, whose home of cloudtune is its own."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    experiment = emulated(tmp_path)
+    return tmp_path
+
+
+def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home)
     cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 1.5))
     assert cheap.epoch[1.0].mean == pytest.approx(0.5)
     assert dear.epoch[1.0].mean == pytest.approx(15.0)
@@ -128,24 +134,22 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
 
 
 def test_without_a_pace_the_seconds_are_this_machine_s_and_say_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    found = measured(monkeypatch, emulated(tmp_path), 0.5, pace=False)
+    found = measured(monkeypatch, emulated(home), 0.5, pace=False)
     assert found.epoch[1.0].mean == pytest.approx(0.5)
     assert (found.provenance.origin, found.provenance.core_seconds) == ("emulated", None)
     assert found.source == "measured on emulated cloud, unpaced"
 
 
 def test_emulated_seconds_are_no_profile_of_real_gpus(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    experiment = emulated(tmp_path)
+    experiment = emulated(home)
     found = measured(monkeypatch, experiment, 0.5)
     path = measuring.keep_profile(found)
     assert planning.stored_profiles(experiment) == [found]
-    real = emulated(tmp_path, **{"cloud.provider": "aws"})
+    real = emulated(home, **{"cloud.provider": "aws"})
     assert planning.stored_profiles(real) == []
     assert planning.stored_profiles(real, str(path)) == [found], "it was named"
     with pytest.raises(UsageError, match="emulated, and say nothing of real GPUs"):
@@ -154,11 +158,8 @@ def test_emulated_seconds_are_no_profile_of_real_gpus(
     _refuse_made_up(experiment, [found], force=False)
 
 
-def test_a_plan_says_what_its_figures_rest_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    experiment = emulated(tmp_path)
+def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    experiment = emulated(home)
     found = measured(monkeypatch, experiment, 0.5)
     made = planning.make_plan(planning.problem_of(experiment, [found]), Limits(600.0))
     proposal = propose(made)

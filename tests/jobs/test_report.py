@@ -126,7 +126,7 @@ def test_the_best_trial_and_all_others_are_in_the_json() -> None:
 
 def test_charges_are_told_in_the_stage_in_which_they_fall_due() -> None:
     charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
-    plan = price(charged.request(), [stage.groups for stage in PLAN.stages], "by hand")
+    plan = price(charged.request(), PLAN.choices, "by hand")
     told = build(charged.job(plan), play(charged, plan).entries)
     for number, (stage, plain) in enumerate(zip(told.stages, report().stages, strict=True)):
         assert stage.seconds is not None
