@@ -10,11 +10,11 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs clean
+.PHONY: help setup demo test check lint format docs clean
 
 help:
 	@echo "make demo     tune the example on the emulated cloud (5 minutes at most, no account needed)"
-	@echo "make test     run every check and every test"
+	@echo "make test     run every check and every test (the layout's among them)"
 	@echo "make check    run the checks alone: ruff, mypy, import contracts, layout"
 	@echo "make format   let ruff put the code in order"
 	@echo "make docs     write docs/reference.md and the README's screen anew, from the code"
@@ -40,19 +40,21 @@ echo "cloudtune needs Python 3.11 or later; name one: make PYTHON=/path/to/pytho
 demo: $(STAMP)
 	$(BIN)/cloudtune run examples/digits/experiment.yaml --deadline 5m --budget '$$2'
 
-check: $(STAMP)
+check: lint
+	$(BIN)/pytest -q tests/architecture
+
+lint: $(STAMP)
 	$(BIN)/ruff check --quiet $(SOURCE)
 	$(BIN)/ruff format --check --quiet $(SOURCE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -q tests/architecture
 
 # Two workers for whole runs, which wait most of the time, two for all other tests
 # (tests/conftest.py).
 PARALLEL := --numprocesses=4 --no-loadscope-reorder
 
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
-test: check
+test: lint
 	@$(BIN)/pytest $(PARALLEL) $(if $(STATUS),; echo $$? >'$(STATUS)')
 
 format: $(STAMP)

@@ -91,7 +91,7 @@ def rentable(experiment: Experiment) -> Rentable:
 
 
 def main(path: str) -> None:
-    """Run it on the emulated cloud, unpaced: epochs of a few milliseconds."""
+    """Run it on the emulated cloud, in epochs of tenths of a second."""
     home.close()
     experiment = Experiment.load(path)
     rented = rentable(experiment)
@@ -107,7 +107,7 @@ def main(path: str) -> None:
         folder=folder,
         experiment=experiment,
         offers=(rented.offer,),
-        cloud=open_cloud(experiment, pace=False),
+        cloud=open_cloud(experiment, pace=True, profiles=[rented.profile]),
         began=began,
         lease_seconds=600.0,
         lease_end=began + 600.0,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,20 +15,16 @@ from cloudtune.scaling import Measurement, ScalingProfile
 from tests.bench import wait_for
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits"
-EXPERIMENT = """
-name: here
-train: train.py:train
-metric: {name: val_accuracy, mode: max}
-search: {lr: {loguniform: [1e-2, 1]}, momentum: 0.5, weight_decay: 0.0, batch_size: 64,
-         channels: 12, hidden: 32, dropout: 0.0, label_smoothing: 0.0, shift: 0}
-trials: 4
-epochs: {min: 4, max: 32}
-eta: 2
+# The last epoch waits for the test.
+WAITS = """while epoch == 8 and not os.path.exists({go!r}):
+            import time; time.sleep(0.1)"""
+LIMITS_AND_CLOUD = """
 limits: {deadline: 40m}
 cloud: {provider: local, slots: 2}
 """
@@ -38,15 +32,15 @@ cloud: {provider: local, slots: 2}
 
 @pytest.fixture
 def experiment(bench: Bench) -> Path:
-    """The digits example on two CPU slots of this machine, measured before."""
+    """A script on two CPU slots of this machine, measured before."""
     bench.environment["CUDA_VISIBLE_DEVICES"] = ""
-    shutil.copy(DIGITS / "train.py", bench.folder)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT)
+    waits = WAITS.format(go=str(bench.folder / "go"))
+    path = bench.experiment(waits, trials=4, first=2, last=8)
+    path.write_text(path.read_text().partition("limits:")[0] + LIMITS_AND_CLOUD)
     second = Measurement(1.0)
     profile = ScalingProfile(
         instance_type="local-2x-cpu",
-        epoch={1.0: Measurement(0.3), 2.0: Measurement(0.4)},
+        epoch={1.0: Measurement(0.4), 2.0: Measurement(0.5)},
         launch=second,
         boot=Measurement(3.0),
         start=second,
@@ -75,6 +69,7 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     assert machine["id"] in told.out
     assert "$0.00" in told.out
 
+    (bench.folder / "go").touch()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     assert "0 instances left" in out
@@ -82,7 +77,9 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     report = bench.last_report()
     assert set(report["dollars"].values()) == {0.0}
     assert report["exit_code"] == 0
-    assert report["best"]["value"] > 0.3
+    values = [value for trial in report["trials"] for value in trial["history"].values()]
+    assert report["best"]["value"] == min(values)
+    assert report["best"]["epoch"] == 8
     assert find_emulator(bench.home / "local") is None
     assert "No instance of ours is alive" in bench.here("status").out
 

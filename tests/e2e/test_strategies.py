@@ -92,7 +92,7 @@ def test_a_plan_of_it_is_a_forecast_and_the_same_again(bench: Bench) -> None:
 def test_sessions_as_only_such_a_run_asks_for_them(bench: Bench) -> None:
     """Stopped in mid-training, gone on elsewhere and wider, cloned, packed, extended on the way."""
     path = bench.experiment()
-    bench.profile()
+    bench.profile(epoch=0.2)
     done = subprocess.run(
         [sys.executable, "-m", "tests.e2e.probe", str(path)],
         env={**os.environ, **bench.environment},

@@ -43,7 +43,7 @@ from pathlib import Path
 import torch
 from cloudtune.infra.node.worker import leave
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.one_model import NotOneModelError, Ranks
+from cloudtune.train.one_model import Ranks
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 
@@ -58,12 +58,7 @@ session = Session(
 )
 session.grant(3)
 function = load_function(example, "train.py:train")
-if "keep-gradients" in sys.argv:
-    torch.nn.parallel.DistributedDataParallel = lambda model, device_ids: model
-try:
-    session.run(function, json.loads(config))
-except NotOneModelError as error:
-    print(json.dumps(str(error)))
+session.run(function, json.loads(config))
 torch.distributed.destroy_process_group()
 leave()
 """
@@ -97,12 +92,12 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def train_on_two(folder: Path, config: dict[str, Any], *flags: str) -> list[dict[str, Any]]:
+def train_on_two(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
     """Train two epochs in two processes; give the reports of rank 0."""
     arguments = [str(EXAMPLE), str(folder)]
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, *arguments, str(rank), json.dumps(config), *flags],
+            [sys.executable, "-c", WORKER, *arguments, str(rank), json.dumps(config)],
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -173,11 +168,6 @@ def test_two_workers_train_as_one_and_one_goes_on_from_them(tmp_path: Path) -> N
     assert onward[-1].metrics["val_loss"] == pytest.approx(
         straight[-1].metrics["val_loss"], rel=1e-2
     )
-
-
-def test_workers_that_keep_their_gradients_are_found_out(tmp_path: Path) -> None:
-    (told,) = train_on_two(tmp_path, PLAIN_CONFIG, "keep-gradients")
-    assert "in epoch 1 its 2 workers took 33 steps of the optimizer, and exchanged" in str(told)
 
 
 def test_alone_it_trains_and_prints(tmp_path: Path) -> None:

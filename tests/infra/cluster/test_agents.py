@@ -10,8 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 
-WAITS_FOR_A_WRITER = """
-open("fifo").close()
+WAITS_FOR_THE_WRITER = """
+with open("fifo") as fifo:
+    fifo.read()
 
 def train(config): ...
 """
@@ -29,7 +30,7 @@ agents = Agents("a-run", training, lambda *_: None, lambda *_: None, lambda: mat
 (node,) = ray.nodes()
 ready = lambda: agents.ready("i-1", node["NodeID"], 1)
 ready()
-with open("fifo", "w"):  # the zygote has come to the user's module, and waits there
+with open("fifo", "w"):  # the zygote has come to the user's module, and waits for the end of this
     print(ready(), ray.get(agents.call("i-1", "describe"), timeout=30.0))
 patience = threading.Event()
 print(any(ready() or patience.wait(0.1) for _ in range(300)))
@@ -40,7 +41,7 @@ ray.shutdown()
 
 def test_a_node_is_ready_once_its_workers_start_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "train.py").write_text(WAITS_FOR_A_WRITER)
+    (tmp_path / "train.py").write_text(WAITS_FOR_THE_WRITER)
     # Ray's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="ct-ray-") as ray:
         done = subprocess.run(

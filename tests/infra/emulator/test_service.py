@@ -14,6 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.ec2 import market_request
+from cloudtune.infra.emulator.client import EmulatorControl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -83,13 +84,17 @@ def test_it_starts_max_count_and_boots_after_a_delay(
     ec2: EC2Client, eventually: Eventually
 ) -> None:
     before = time.time()
-    ids = launch(ec2, count=3)
+    answer = ec2.run_instances(
+        ImageId="ami-1", InstanceType="g4dn.xlarge", MinCount=1, MaxCount=3, UserData=SLEEPER
+    )
+    after = time.time()
+    ids = [instance["InstanceId"] for instance in answer["Instances"]]
     assert len(ids) == 3
-    assert states(ec2, ids) == {"pending"}
+    assert {instance["State"]["Name"] for instance in answer["Instances"]} == {"pending"}
     eventually(lambda: states(ec2, ids) == {"running"})
     first = describe(ec2, *ids)[0]
     assert time.time() - before >= 0.4
-    assert abs(first["LaunchTime"].timestamp() - before) < 2
+    assert before - 1 < first["LaunchTime"].timestamp() < after + 1
     assert first["PrivateIpAddress"] == "127.0.0.1"
 
 
@@ -201,6 +206,7 @@ wait
 def test_terminating_a_pending_instance_never_boots_it(
     emulator: Emulator, ec2: EC2Client, eventually: Eventually
 ) -> None:
+    EmulatorControl(emulator.access).add({"kind": "slow-boot", "seconds": 300, "times": 1})
     (instance,) = launch(ec2)
     ec2.terminate_instances(InstanceIds=[instance])
     eventually(lambda: states(ec2, [instance]) == {"terminated"})
