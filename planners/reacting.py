@@ -214,21 +214,20 @@ class _Look:
             )
             return {}
         cut = [name for name in self._rest.members if name not in best.members]
+        brought = self._brought(best, len(self._rest.members) if cut else 0)
         now = self._rest.it.members
         self._rest.it.members = tuple(name for name in now if name not in cut)
-        brought = self._brought(best, len(cut))
         self._follow(best.plan, f"{_TOO_MUCH}: {why}" if brought else why, brought)
         known = self._rest.view.trials
         return {name: Verdict.CUT for name in cut if name in known}
 
-    def _brought(self, best: BestEffort, cut: int) -> str:
+    def _brought(self, best: BestEffort, instead_of: int) -> str:
+        """Return in words what the limits allow; `instead_of` so many trials, if some are cut."""
         parts = []
-        if cut:
-            parts.append(
-                f"{counted(len(best.members), 'trial')} instead of {len(self._rest.members)}"
-            )
+        if instead_of:
+            parts.append(f"{counted(len(best.members), 'trial')} instead of {instead_of}")
         later = self._rest.later()
-        if later and not cut and best.next_trials < later[0].trials:
+        if later and not instead_of and best.next_trials < later[0].trials:
             parts.append(f"{best.next_trials} instead of {later[0].trials} to go on")
         if best.epochs < best.full:
             parts.append(f"the last one to about epoch {best.epochs} of {best.full}")

@@ -159,9 +159,14 @@ class Bench:
             return called(self.capsys, *arguments)
 
     def __call__(self, *arguments: object, timeout: float = 150) -> Done:
-        """Run a command to its end, in a process of its own."""
+        """Run a command to its end, in a process of its own; one that takes too long is ended."""
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=timeout)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            interrupt(process)
+            out, err = process.communicate(timeout=60)
+            pytest.fail(f"it took more than {timeout:.0f} s:\n{out}{err}")
         return Done(process.returncode, out, err)
 
     @property

@@ -97,10 +97,10 @@ def test_json_is_strict_and_csv_says_the_same() -> None:
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_the_output_is_the_same_byte_for_byte_in_any_number_of_processes(output: str) -> None:
-    lines = [
-        simulate(f"{LIMITS} --seeds 9 --eta 2,3 -o {output} --jobs {n}").out for n in (1, 1, 2)
-    ]
-    assert lines[0] == lines[1] == lines[2]
+    alone, by_two = (
+        simulate(f"{LIMITS} --seeds 5 --eta 2,3 -o {output} --jobs {n}").out for n in (1, 2)
+    )
+    assert alone == by_two
 
 
 def test_out_has_cells_runs_and_pictures(folder: Path) -> None:

@@ -33,23 +33,21 @@ NAMES = sorted(STRATEGIES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_header_of_a_ledger_gives_a_policy_that_decides_equally(name: str) -> None:
+def test_a_run_keeps_its_limits_and_its_ledger_gives_a_policy_that_decides_equally(
+    name: str,
+) -> None:
     made = elastic_job(name)
+    told = report_of(made, [NodeLost(60.0, "i000", "gone")])
+    assert told.figures.seconds <= DEADLINE
+    assert told.figures.dollars <= BUDGET
+    assert told.figures.trials <= 12
     again = Job.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
-    entries, policy = list(report_of(made).entries), again.policy()
+    entries, policy = list(told.entries), again.policy()
     ledger = MemoryLedger()
     run(policy, ReplayWorld(entries), ledger)
     assert ledger.entries == entries
     assert policy.ended
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_run_passes_its_limits(name: str) -> None:
-    told = report_of(elastic_job(name), [NodeLost(60.0, "i000", "gone")])
-    assert told.figures.seconds <= DEADLINE
-    assert told.figures.dollars <= BUDGET
-    assert told.figures.trials <= 12
 
 
 def test_the_policy_has_what_the_experiment_says() -> None:

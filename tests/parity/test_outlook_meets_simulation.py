@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cloudtune.plan import Forecast, Spread
     from cloudtune.planners.estimate.draws import Floats
 
-SEEDS = 40
+SEEDS = 24
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0}
 ONE, TWO = offer(), offer(8, 90.0, name="p.8x")
 SPOT = offer(market="spot", interruptions_per_hour=20.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,10 @@ def test_where_no_plan_keeps_the_limits_fewer_trials_go_on_and_that_is_told() ->
     assert played.furthest == 16, "one is trained in full"
     told = [change for change in changes(played) if "no plan keeps the limits" in change.why]
     assert told
-    assert any("instead of" in change.plan for change in told)
+    counts = [re.search(r"(\d+) trials? instead of (\d+)", change.plan) for change in told]
+    fewer = [(int(found[1]), int(found[2])) for found in counts if found]
+    assert fewer
+    assert all(now < before for now, before in fewer), fewer
 
 
 def test_where_not_even_one_fits_it_is_trained_as_far_as_the_limits_go() -> None:
