@@ -49,6 +49,9 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# Hundreds of processes import the same sources: none is to compile them anew.
+test: export PYTHONDONTWRITEBYTECODE :=
+
 # Two workers for whole runs, which wait most of the time, two for all other tests
 # (tests/conftest.py).
 PARALLEL := --numprocesses=4 --no-loadscope-reorder
