@@ -74,8 +74,7 @@ def measure(
     profile is that of the pace: it begins with what an epoch takes on one core of this machine,
     which is timed first unless it is known (`core_seconds`).
 
-    What is measured is on disk epoch by epoch: a measurement that was killed is gone on with, and
-    that is told.
+    What is measured is on disk epoch by epoch: one that was killed is gone on with, and told of.
 
     Up to `pack` trials share a GPU. Fewer than so many `epochs` at each width are measured where
     they would take more than a `share` of what the limits leave.
@@ -133,8 +132,7 @@ def measure(
         profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
     if swept.unconfirmed is not None:
         text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in "
-        text += str(keep_profile(profile))
-        raise CleanupError(text, swept.unconfirmed.instance_ids)
+        raise CleanupError(text + str(keep_profile(profile)), swept.unconfirmed.instance_ids)
     cut = policy.ending if policy.cut_short else None
     dollars = policy.fleet.dollars(time.time() - began)
     return Measured(profile, dollars, tuple(_notes(policy)), cut)
