@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.text import gpus_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.events import EpochDone
     from cloudtune.trial import EndReason, Slice, Trial, Width
@@ -39,6 +40,21 @@ def packed_widths(pack: int) -> tuple[Width, ...]:
     powers = [2**k for k in range(1, pack.bit_length()) if 2**k <= pack]
     trials = sorted({*powers, pack} - {1})
     return tuple(1 / k for k in trials)
+
+
+def phases_of(
+    widths: Sequence[Width], pack: int, *, alone: bool, known: Figures
+) -> tuple[bool, tuple[Width, ...]]:
+    """Return whether the first phase is of a single trial, and the widths of all, in order.
+
+    What is known is left out. The last of whole GPUs resumes from checkpoints in any case.
+    """
+    first = alone and not known.alone
+    whole = [width for width in widths if width not in known.epoch]
+    begins = [1.0] * first + whole
+    again = whole if len(begins) == 1 and not known.resize else []
+    shares = [width for width in packed_widths(pack) if width not in known.epoch]
+    return first, (*begins, *again, *shares)
 
 
 @dataclass
@@ -103,6 +119,13 @@ class Session:
         setup = max(0.0, self.first_at - self.first_seconds - self.asked_at)
         each = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
         return setup + epochs * each * max(1.0, self.width / width)
+
+
+def unfinished(sessions: Iterable[Session], phase: int, least: int) -> list[Session]:
+    """Return those of a phase that isn't finished which have trained enough epochs to count."""
+    here = [session for session in sessions if session.phase == phase]
+    counted = any(session.counted for session in here)
+    return [s for s in here if s.width >= 1 and s.trained >= least and not counted]
 
 
 @dataclass(frozen=True)
@@ -177,6 +200,34 @@ class Figures:
     memory: dict[Width, float] = field(default_factory=dict)
     trials: dict[Width, set[str]] = field(default_factory=dict)
     alone: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Figures:
+        """Return the figures of which `to_json` was given.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: there are none.
+        """
+        found = cls()
+        for name in (*DELAYS, "alone"):
+            getattr(found, name).extend(map(float, data[name]))
+        for width, seconds in data["epoch"].items():
+            found.epoch[float(width)] = list(map(float, seconds))
+        found.memory = {float(width): float(mib) for width, mib in data["memory"].items()}
+        found.trials = {float(width): set(map(str, ids)) for width, ids in data["trials"].items()}
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON."""
+        trials = {width: sorted(ids) for width, ids in self.trials.items()}
+        return {**vars(self), "trials": trials}
+
+    def including(self, sessions: Iterable[Session], *, alone: bool) -> Figures:
+        """Return the figures with those of sessions that aren't counted yet."""
+        found = deepcopy(self)
+        for session in sessions:
+            replace(session).count(found, alone=alone)
+        return found
 
     @property
     def any(self) -> bool:

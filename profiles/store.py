@@ -84,6 +84,11 @@ def age(measured_at: str, today: str) -> int | None:
     return max(0, days.days)
 
 
+def unfinished_path(store: Path, script: str, instance_type: str) -> Path:
+    """Return where the store keeps what is measured as long as it isn't a profile."""
+    return store / f"{script[:16]}-{instance_type}.unfinished.json"
+
+
 def stored_path(store: Path, script: str, instance_type: str) -> Path:
     """Return where the store keeps a profile."""
     return store / f"{script[:16]}-{instance_type}.json"

@@ -17,9 +17,10 @@ from cloudtune.planners.static import StaticPlanner
 from cloudtune.policy.registry import Choice
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 from cloudtune.text import limits_text
+from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.planning import Planned
@@ -34,6 +35,8 @@ _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _RUNS = 5
 """As many simulated runs at most for each choice that is compared."""
+_SECONDS = 5.0
+"""What a slow planner may take where planners are compared."""
 _FLEETS = ("naive", "constant")
 _ALLOCATORS = ("same", "static-fluid", "dynamic-fluid")
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
@@ -234,11 +237,17 @@ def compared(planned: Planned) -> Iterator[Comparison]:
         began = time.perf_counter()
         plan, message = None, ""
         try:
-            planner = stages.sure_planner(stages.planner_named(name), planned.options, seed)
-            plan = _as_run(planned, asked.request, planner.plan(request))
+            found = stages.planner_named(name, _seconds_left(began + _SECONDS))
+            staged = stages.sure_planner(found, planned.options, seed).plan(request)
+            message = f"stopped after {format_seconds(_SECONDS)}" * (staged.status == "feasible")
+            plan = _as_run(planned, asked.request, staged)
         except CloudtuneError as error:
             message = str(error)
         yield Comparison(name, plan, time.perf_counter() - began, message)
+
+
+def _seconds_left(end: float) -> Callable[[], float]:
+    return lambda: end - time.perf_counter()
 
 
 def _other_choices(planned: Planned) -> Iterator[Comparison]:

@@ -36,7 +36,10 @@ DRAWS = 1000
 RUNS = 20
 MIN_RUNS = 3
 FORECAST_EVENTS = 100_000
-"""All simulated runs together take about as many events at most, but for `MIN_RUNS`."""
+"""All simulated runs together take about as many events at most, but for `MIN_RUNS`.
+
+`MIN_RUNS` together take three times as many at most, but for the first.
+"""
 MAX_EVENTS = 1_000_000
 """A run without limits that goes on after so many events is taken to be endless."""
 
@@ -73,7 +76,9 @@ class PlayedRuns:
     """Plays the very policy, with made-up metrics, at speeds that may be those of the profiles.
 
     The runs ask for their first instance at `begin` (run seconds). Large jobs are played less
-    often: `samples` times at most, `MIN_RUNS` times at least.
+    often: `samples` times at most; those of more than `FORECAST_EVENTS` events once or a few times.
+    A sampler that learns draws at random here: metrics are made up, and a configuration doesn't
+    say how long it trains.
     """
 
     experiment: Experiment
@@ -91,9 +96,10 @@ class PlayedRuns:
         """
         played: list[RunPolicy] = []
         events = 0
-        while len(played) < min(MIN_RUNS, self.samples) or (
-            len(played) < self.samples and events * (1 + 1 / len(played)) <= FORECAST_EVENTS
-        ):
+        while len(played) < self.samples:
+            most = FORECAST_EVENTS * (3 if len(played) < MIN_RUNS else 1)
+            if played and events * (1 + 1 / len(played)) > most:
+                break
             policy, taken = self._play(len(played))
             played.append(policy)
             events += taken
@@ -103,7 +109,13 @@ class PlayedRuns:
         """Return the policy of a run that is over, and how many events it took."""
         experiment, metric = self.experiment, self.experiment.metric
         policy = policy_of(
-            experiment, self.rentables, self.limits, self.staged, heartbeat=False, checked=False
+            experiment,
+            self.rentables,
+            self.limits,
+            self.staged,
+            heartbeat=False,
+            checked=False,
+            learns=False,
         )
         curves = synthetic_metric(metric.mode, seed)
         most = MAX_EVENTS if self.limits == Limits() else None

@@ -182,8 +182,11 @@ def policy_of(
     zones: Sequence[str] = (),
     heartbeat: bool = True,
     checked: bool = True,
+    learns: bool = True,
 ) -> RunPolicy:
     """Return a fresh policy for an experiment; `plan` where its choices go by one.
+
+    `learns`: whether a sampler that goes by a model has one; else it draws at random.
 
     Raises:
         UsageError: no strategy, sampler, allocator or fleet rule of such a name.
@@ -192,7 +195,9 @@ def policy_of(
     own = brakes(experiment, rentables)
     return run_policy(
         context,
-        components(context, sampler_of(experiment), choice_of(experiment), own, plan),
+        components(
+            context, sampler_of(experiment, learns=learns), choice_of(experiment), own, plan
+        ),
         Metric(metric.name, metric.mode),
         own,
         charges=charges_of(experiment),
@@ -223,14 +228,16 @@ def context_of(
     )
 
 
-def sampler_of(experiment: Experiment) -> Sampler:
+def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
     """Return what gives an experiment's trials, one after the other; at most as many as it says.
+
+    `learns`: whether one that goes by a model has one; else it draws at random.
 
     Raises:
         UsageError: there is none of such a name, or its strategy can do nothing with it.
     """
     kind, random_fraction = _sampler(experiment)
-    if kind == "random":
+    if kind == "random" or (kind in MODEL_BASED and not learns):
         return Drawn(experiment)
     return SpaceSampler(
         experiment.space,

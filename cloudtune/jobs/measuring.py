@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
 from cloudtune.jobs.job import charges_of, rules_of, trials
@@ -14,8 +17,9 @@ from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, catalog_of, markets_of
 from cloudtune.jobs.runner import Runner, check_storage, open_cloud, where_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
-from cloudtune.profiles.measurements import TRIES, MeasureError, widths_of
+from cloudtune.profiles.measurements import TRIES, Figures, MeasureError, widths_of
 from cloudtune.scaling import EMULATED, Provenance
+from cloudtune.text import gpus_text
 from cloudtune.trial import EndReason
 from cloudtune.units import format_seconds
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.catalog import Offer
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.runner import Watch
     from cloudtune.plan import Limits
@@ -68,6 +74,8 @@ def measure(
     profile is that of the pace: it begins with what an epoch takes on one core of this machine,
     which is timed first unless it is known (`core_seconds`).
 
+    What is measured is on disk epoch by epoch: one that was killed is gone on with, and told of.
+
     Up to `pack` trials share a GPU. Fewer than so many `epochs` at each width are measured where
     they would take more than a `share` of what the limits leave.
 
@@ -82,6 +90,7 @@ def measure(
     provider = provider_named(experiment.cloud.provider)
     paced = pace and provider.paced
     patience = FIRST_EPOCH_SECONDS * pack  # as much slower are its epochs, at the worst
+    kept = _Unfinished.of(experiment, instance_type, began)
     policy = MeasurePolicy(
         trials=trials(replace_trials(experiment, TRIES * max(offer.gpus, 1) * pack)),
         offer=offer,
@@ -94,6 +103,7 @@ def measure(
         rules=rules_of(experiment),
         patience=patience,
         share=share,
+        known=kept.figures,
     )
     check_storage(experiment)
     cloud = open_cloud(experiment, pace=False)
@@ -112,24 +122,71 @@ def measure(
     )
     with control.driving(folder, where_of(experiment)):
         header = {"measure": experiment.to_json()}
-        swept = runner.go(policy, folder / "measure.jsonl", header, watch)
+        swept = runner.go(policy, folder / "measure.jsonl", header, kept.watching(policy, watch))
     try:
         _explain(policy, limits)
     except CloudtuneError as error:
         raise (swept.unconfirmed or error) from error
-    profile = _profile_of(experiment, policy, began)
+    profile = _profile_of(experiment, policy, kept.measured_at)
     if paced:
         profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
     if swept.unconfirmed is not None:
-        kept = keep_profile(profile)
-        text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in {kept}"
-        raise CleanupError(text, swept.unconfirmed.instance_ids)
+        text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in "
+        raise CleanupError(text + str(keep_profile(profile)), swept.unconfirmed.instance_ids)
     cut = policy.ending if policy.cut_short else None
     dollars = policy.fleet.dollars(time.time() - began)
     return Measured(profile, dollars, tuple(_notes(policy)), cut)
 
 
-def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> ScalingProfile:
+@dataclass
+class _Unfinished:
+    """What is measured of a script on an instance type as long as that isn't a profile, on disk."""
+
+    path: Path
+    provider: str
+    measured_at: str
+    figures: Figures
+
+    @classmethod
+    def of(cls, experiment: Experiment, instance_type: str, began: float) -> _Unfinished:
+        """Return what a measurement that was killed has left, and tell of it; or nothing yet."""
+        script = store.script_hash(experiment.train_file)
+        path = store.unfinished_path(home.home() / "profiles", script, instance_type)
+        now, provider = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)), experiment.cloud
+        empty = cls(path, provider.provider, now, Figures())
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(path, data["provider"], data["measured_at"], Figures.of(data["figures"]))
+        except (AttributeError, OSError, KeyError, TypeError, ValueError):
+            return empty  # there is none, or it is damaged: it is measured anew
+        if found.provider != empty.provider or not found.figures.any:
+            return empty
+        widths = ", ".join(map(gpus_text, sorted(found.figures.epoch))) or "one core"
+        sys.stderr.write(
+            f"note: goes on with what a measurement of {found.measured_at} had found before it was "
+            f"killed: {widths} (delete {path} to measure it again)\n"
+        )
+        return found
+
+    def watching(self, policy: MeasurePolicy, watch: Watch) -> Watch:
+        """Return the watch of a measurement, which writes down what there is after each epoch."""
+
+        def watched(event: Event, commands: tuple[Command, ...]) -> None:
+            watch(event, commands)
+            figures = policy.so_far()
+            if figures.any and figures != self.figures:
+                self.figures = figures
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self.path, json.dumps(self._to_json()))
+
+        return watched
+
+    def _to_json(self) -> dict[str, Any]:
+        known = {"provider": self.provider, "measured_at": self.measured_at}
+        return {**known, "figures": self.figures.to_json()}
+
+
+def _profile_of(experiment: Experiment, policy: MeasurePolicy, measured_at: str) -> ScalingProfile:
     """Return what was measured without a pace; on a machine without real GPUs that is emulated."""
     provider = provider_named(experiment.cloud.provider)
     unpaced = ", unpaced" * provider.paced
@@ -137,7 +194,7 @@ def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> 
     found = policy.figures.profile(
         policy.offer.instance_type.name,
         store.script_hash(experiment.train_file),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        measured_at,
         "; ".join(filter(None, told)),
     )
     made = Provenance(EMULATED, why="this machine's CPU")
@@ -192,4 +249,6 @@ def keep_profile(profile: ScalingProfile) -> Path:
     """Put a profile into this machine's store; returns where."""
     path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
     store.write(path, [profile])
+    script, name = profile.script_hash, profile.instance_type
+    store.unfinished_path(path.parent, script, name).unlink(missing_ok=True)
     return path

@@ -23,7 +23,7 @@ from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cloudtune.catalog import Catalog
     from cloudtune.experiment import Experiment
@@ -41,6 +41,8 @@ _POINTS = 60
 _MIXED_WAYS = 200_000
 """Up to so many ways to split a stage over two offers, mixed stages are planned."""
 
+_QUICK_ARCS = 40_000
+"""How large a problem the integer program takes where it has seconds only."""
 EXACT = ExactPlanner()
 """One for all questions of a command: most of them differ in their limits alone."""
 
@@ -117,8 +119,8 @@ class Asked:
     aim: Aim
 
 
-def planner_named(name: str) -> Planner:
-    """Return a planner by its name.
+def planner_named(name: str, left: Callable[[], float] | None = None) -> Planner:
+    """Return a planner by its name; a slow one may take as many seconds as `left` says.
 
     Raises:
         UsageError: there is none of such a name.
@@ -130,7 +132,7 @@ def planner_named(name: str) -> Planner:
             IlpPlanner,
         )
 
-        return IlpPlanner()
+        return IlpPlanner() if left is None else IlpPlanner(left=left, max_arcs=_QUICK_ARCS)
     raise UsageError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}")
 
 

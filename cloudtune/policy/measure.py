@@ -47,7 +47,8 @@ from cloudtune.profiles.measurements import (
     MeasureError,
     Session,
     Work,
-    packed_widths,
+    phases_of,
+    unfinished,
     widths_of,
 )
 from cloudtune.text import gpus_text
@@ -83,6 +84,7 @@ class MeasurePolicy:
     trial don't train one model. How long a start takes is measured on whole GPUs alone.
 
     With `alone` a single trial is trained on one GPU before all that: `figures.alone`.
+    What is `known`, of a measurement that was killed, isn't measured again.
 
     Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
     the first epoch, and then three times what the rest should take. Of the time and the money left
@@ -104,9 +106,10 @@ class MeasurePolicy:
         rules: TrialRules | None = None,
         patience: float | None = None,
         share: float = 1.0,
+        known: Figures | None = None,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
-        self.figures = Figures()
+        self.figures = known or Figures()
         self.ending: EndReason | None = None
         self.error: tuple[str, str] | None = None
         self.fleet = FleetBook()
@@ -122,9 +125,7 @@ class MeasurePolicy:
         self.offer = offer
         self._epochs = epochs
         measured = tuple(widths or widths_of(offer.gpus))
-        whole = measured if alone or len(measured) > 1 else measured * 2
-        self.phases = (*(1.0,) * alone, *whole, *packed_widths(pack))
-        self._single = alone  # whether a single trial is alone on the instance now
+        self._single, self.phases = phases_of(measured, pack, alone=alone, known=self.figures)
         self.failed: list[Failed] = []
         self._left_out: list[str] = []
         self._alone = ""  # why no trial trains on several GPUs
@@ -196,8 +197,7 @@ class MeasurePolicy:
         if self._over:
             return ()
         self.now = event.at
-        commands = [*self._note(event), *self._advance(event.at)]
-        return tuple(commands)
+        return (*self._note(event), *self._advance(event.at))
 
     # ---- events --------------------------------------------------------------------------
 
@@ -444,8 +444,7 @@ class MeasurePolicy:
     def _start_all(self, trials: Iterable[Trial], width: Width, at: float) -> Iterable[Command]:
         self._attempt += 1
         room = 1 if self._single else slots(width, self.offer.gpus, 1)
-        crew = itertools.islice(trials, room)
-        return [self._start(trial, width, at) for trial in crew]
+        return [self._start(trial, width, at) for trial in itertools.islice(trials, room)]
 
     def _start(self, trial: Trial, width: Width, at: float) -> Command:
         instance = self._rented.instance or ""
@@ -455,7 +454,8 @@ class MeasurePolicy:
         session = f"{trial.id}.{self._attempt}"
         start, checkpoint = self._checkpoints.get(trial.id, (0, None))
         # A script that saves nothing begins anew: then that is what a change of width takes.
-        resumed = self.figures.any and (checkpoint is not None or not self.saves)
+        begun = any(each.counted for each in self._sessions.values())
+        resumed = begun and (checkpoint is not None or not self.saves)
         asked_at = self._phase_began if resumed and not self._tries else at
         self._sessions[session] = Session(
             trial, width, asked_at, resumed, placement, self._phase, at
@@ -470,24 +470,24 @@ class MeasurePolicy:
         ending = {n: s for n, s in self._sessions.items() if s.live and not s.stopping}
         for session in ending.values():
             session.stopping = True
-        return [StopTrial(name) for name in ending]
+        return list(map(StopTrial, ending))
 
     def _summarise(self, trained: Iterable[Session]) -> None:
         for session in trained:
             session.count(self.figures, alone=self._single)
 
-    def _keep_what_there_is(self) -> None:
-        """Count what was measured of a width that wasn't finished, where it is cut short."""
-        here = [s for s in self._sessions.values() if s.phase == self._phase]
-        if self.cut_short and not any(s.counted for s in here):
-            least = min(2, self._epochs)
-            self._summarise(s for s in here if s.width >= 1 and s.trained >= least)
+    def so_far(self) -> Figures:
+        """Return what would be kept if it were cut short now."""
+        return self.figures.including(self._unfinished(), alone=self._single)
+
+    def _unfinished(self) -> Sequence[Session]:
+        return unfinished(self._sessions.values(), self._phase, min(2, self._epochs))
 
     def _wind_down(self, at: float) -> Iterable[Command]:
         commands: list[Command] = []
         if self._released_at is None:
             self._released_at = at
-            self._keep_what_there_is()
+            self._summarise(self._unfinished() if self.cut_short else [])
             commands += self._stop_all()
             commands += [Release(rented.intent) for rented in self.fleet.alive()]
         elif at >= self._released_at + self.brakes.cleanup * (self._cleanups + 1):

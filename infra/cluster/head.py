@@ -23,7 +23,7 @@ from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
-from cloudtune.infra.node.lease import first_minutes
+from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import provider_named
@@ -38,7 +38,6 @@ INTENTS = "intents.json"
 RECORD = "head.json"
 _TEMP = "ct-"
 _START_SECONDS = 60.0
-_SCRIPT_SECONDS = 30.0  # until a machine that was asked for runs its user data, and its lease
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
@@ -58,7 +57,7 @@ class Rental:
     `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
     `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
     it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
-    run, if a minute is left till then. `request` goes into each request as it is (image,
+    run. `request` goes into each request as it is (image,
     subnet, …); `tags` are added to our own.
     """
 
@@ -74,9 +73,7 @@ class Rental:
 
     def unseen(self, now: float, until: float) -> float:
         """Return how long one that never joins may last, in seconds, where limits pay till then."""
-        minutes = max(1.0, (self.deadline - now - _SCRIPT_SECONDS) / 60)
-        by_deadline = minutes if math.isinf(minutes) else math.floor(minutes)
-        return min(60.0 * by_deadline, max(until - now, self.join_seconds))
+        return max(0.0, min(self.deadline - now, max(until - now, self.join_seconds)))
 
 
 @dataclass
@@ -329,7 +326,8 @@ class RayHead:
         gpus = self.rental.gpus[launch.instance_type]
         # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
-        script = user_data(join, first_minutes(intent.first), self.token)
+        lease = first_lease(intent.asked_at, intent.asked_at + intent.first)
+        script = user_data(join, lease, self.token)
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},

@@ -44,11 +44,12 @@ class Join:
     until: float | None = None
 
 
-def user_data(join: Join, lease_minutes: int, token: str) -> str:
+def user_data(join: Join, lease: str, token: str) -> str:
     """Return the script that EC2 runs when the instance boots; `token` lets it into the cluster.
 
-    The script's first act is the last brake on money: the machine powers itself off, and so
-    terminates, when the lease ends, whatever becomes of the controller; `lease` has the rest.
+    The script's first act is the last brake on money (`lease`, the lines of `first_lease`): the
+    machine powers itself off, and so terminates, when they say so, whatever becomes of the
+    controller.
     """
     until = [] if join.until is None else ["--until", str(math.floor(join.until))]
     arguments = shlex.join(
@@ -56,7 +57,7 @@ def user_data(join: Join, lease_minutes: int, token: str) -> str:
     )
     return (
         "#!/bin/bash\n"
-        f"shutdown -P +{lease_minutes}\n"
+        f"{lease}"
         f"export {TOKEN_VARIABLE}={token}\n"  # who lists processes sees arguments
         f"exec python3 -m cloudtune.infra.node.boot {arguments}\n"
     )

@@ -1,9 +1,11 @@
 """The lease of an instance: not renewed, it shuts itself down, and so terminates.
 
-The user data sets the first one (`shutdown -P +FIRST_MINUTES`) before anything else runs. From
-then on the controller renews through the node, `LEASE_MINUTES` at a time, and never past the time
-to which deadline and budget pay for what is rented now. So a controller that died, or that can't
-reach its nodes, costs at most a lease, and neither limit is passed; nobody has to notice.
+The user data sets the first one before anything else runs (`first_lease`). From then on the
+controller renews through the node, `LEASE_MINUTES` at a time, and never past the time to which
+deadline and budget pay for what is rented now. So a controller that died, or that can't reach its
+nodes, costs at most a lease, and neither limit is passed; nobody has to notice. The machine itself
+knows whole minutes only: the second is kept by the node's agent, and of the first lease, before
+there is an agent, by the shell that runs the user data.
 
 The tag `cloudtune:lease` has the hard end, not the end of the lease that runs: tagging anew with
 each renewal would be a call to EC2 a minute for each instance. So `cloudtune gc` takes an instance
@@ -22,6 +24,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from cloudtune.errors import CloudtuneError
 
@@ -35,14 +38,33 @@ POWER_OFF_SECONDS = 1.5
 """What a machine may take to be gone once it is told so: emulated ones took 0.2 to 0.8 s here."""
 END_VARIABLE = "CLOUDTUNE_LEASE_END"
 COMMAND_VARIABLE = "CLOUDTUNE_SHUTDOWN"
+FIRST_VARIABLE = "CLOUDTUNE_FIRST_LEASE"
+"""The file that is there while the first lease runs: with the first renewal it goes."""
 MACHINE_VARIABLE = "CLOUDTUNE_MACHINE"
 """The mark of the processes of an emulated machine; a real one has none."""
 _COMMAND_SECONDS = 20.0
 
 
-def first_minutes(lease_seconds: float) -> int:
-    """Return the minutes of the first lease, for a run that may last so long."""
-    return min(FIRST_MINUTES, math.ceil(lease_seconds / 60))
+def first_lease(asked_at: float, end: float) -> str:
+    """Return the lines of a shell that end its machine, asked for then, by `end` (both Unix time).
+
+    First `shutdown` in whole minutes, which outlives everything. Then a loop beside what comes
+    after, which ends the machine in time to be gone by `end`, unless the lease was renewed. It
+    sleeps half of what is left, so that a clock that is set meanwhile does little harm.
+    """
+    minutes = min(FIRST_MINUTES, max(1, math.ceil((end - asked_at) / 60)))
+    due = math.floor(end - POWER_OFF_SECONDS)
+    return (
+        f"shutdown -P +{minutes}\n"
+        f"export {FIRST_VARIABLE}=$(mktemp)\n"
+        "(\n"
+        f"  while printf -v now '%(%s)T' -1; ((now < {due})); do\n"
+        f"    sleep $((({due} - now) / 2)).2\n"
+        "  done\n"
+        f'  [ -e "${FIRST_VARIABLE}" ] || exit\n'
+        "  shutdown -P now || exec python3 -m cloudtune.infra.node.lease\n"
+        ") < /dev/null > /dev/null 2>&1 &\n"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,8 @@ class Lease:
         now = time.time()
         due = min(self.end, until - POWER_OFF_SECONDS, now + 60 * LEASE_MINUTES)
         self._tell(f"+{max(1, math.ceil((due - now) / 60))}")
+        if first := os.environ.get(FIRST_VARIABLE):
+            Path(first).unlink(missing_ok=True)
         return due
 
     def end_now(self) -> None:
@@ -84,9 +108,8 @@ class Lease:
         try:
             self._tell("now")
         except CloudtuneError:
-            if MACHINE_VARIABLE not in os.environ:
+            if not _end_this_machine():
                 raise
-            _end_this_machine(os.environ[MACHINE_VARIABLE])
 
     def _tell(self, when: str) -> None:
         try:
@@ -104,15 +127,19 @@ class Lease:
             raise CloudtuneError(f"the lease can't be renewed: {error}") from error
 
 
-def _end_this_machine(machine: str) -> None:
-    """Kill all that has the emulated machine's mark in its environment, this process last."""
+def _end_this_machine() -> bool:
+    """Kill all that has this emulated machine's mark, this process last; False: a real machine."""
     import psutil  # noqa: PLC0415  30 ms, for what hardly ever happens
 
+    machine = os.environ.get(MACHINE_VARIABLE)
+    if machine is None:
+        return False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(MACHINE_VARIABLE) == machine:
                 process.kill()
     os.kill(os.getpid(), signal.SIGKILL)
+    return True
 
 
 def lease_environment(end: float | None) -> dict[str, str]:
@@ -125,3 +152,7 @@ def lease_environment(end: float | None) -> dict[str, str]:
     if end is None or command is None:
         return {}
     return {END_VARIABLE: repr(end), COMMAND_VARIABLE: command}
+
+
+if __name__ == "__main__":  # by `first_lease`, where nobody answers an emulated machine's shutdown
+    _end_this_machine()

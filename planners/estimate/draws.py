@@ -35,12 +35,15 @@ class Dice:
         half = self._generator.standard_normal(((self.samples + 1) // 2, count))
         return np.concatenate([half, -half])[: self.samples]
 
-    def seconds(self, measured: Measurement, count: int, *, times: int = 1) -> Floats:
+    def seconds(
+        self, measured: Measurement, count: int, *, times: int = 1, among: int = 1
+    ) -> Floats:
         """Return `count` durations in each sample, each the sum of `times` of that measurement.
 
-        By how much the mean is off is drawn once for each sample.
+        Where as many are shared `among` several, a part. By how much the mean is off is drawn once
+        for each sample.
         """
-        drawn = _stretched(self.normal(count), measured, times)
+        drawn = _stretched(self.normal(count), measured, times, among)
         if measured.error == 0:
             return drawn
         return np.maximum(drawn + times * self._off(measured)[:, None], 0.0)
@@ -76,7 +79,7 @@ class Dice:
         return np.exp(error * self.normal(1)[:, 0])
 
 
-def _stretched(noise: Floats, measured: Measurement, times: int) -> Floats:
-    noise *= measured.sd * math.sqrt(times)
+def _stretched(noise: Floats, measured: Measurement, times: int, among: int = 1) -> Floats:
+    noise *= measured.sd * math.sqrt(times / among)
     noise += times * measured.mean
     return np.maximum(noise, 0.0, out=noise)

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 # After so many interruptions of one instance in one stage no more are drawn: a bound for rates at
 # which a stage would never end.
 _MAX_INTERRUPTIONS = 50
+# Of a queue so many figures are reckoned one by one, a trial's share of the interpreter's time
+# counted as so many; but so many rounds of its slots in any case.
+_FIGURES = 10**8
+_FIGURES_PER_TRIAL = 10**4
+_ROUNDS = 8
 
 
 @dataclass
@@ -75,6 +80,17 @@ def instances_per_trial(group: Group) -> int:
     return max(1, math.ceil(group.width / group.offer.gpus - 1e-6))
 
 
+def _rounds_skipped(trials: int, slots: int, samples: int) -> int:
+    """Return how many rounds of a queue, a trial for each slot, need not be played one by one.
+
+    Slots take from a queue until all have had as much, so that many rounds come to what the trials
+    take together, shared by the slots. Where the last rounds are played, that is right but for a
+    part of a trial.
+    """
+    cost = slots * (slots * samples + _FIGURES_PER_TRIAL)
+    return max(0, trials // slots - max(_ROUNDS, _FIGURES // cost) - 1)
+
+
 class Training:
     """One group's trials on its fleet; `done` says when the last trial of each slot is done.
 
@@ -120,14 +136,26 @@ class Training:
         self._interrupt(lambda: until)
 
     def _durations(self, stage: Stage, slowness: Floats, staying: Counts) -> Floats:
-        """Return what each trial takes, its start included; those that stay come first."""
+        """Return what each trial takes, its start included; those that stay come first.
+
+        Of a long queue only some, see `_rounds_skipped`; the rest, in which each slot has as many
+        trials, is in the durations of the first ones.
+        """
+        slots = self.opened.shape[1] * slots_per_instance(self.group)
+        skipped = _rounds_skipped(self.group.trials, slots, self.dice.samples)
+        played = self.group.trials - skipped * slots
         epoch = self.profile.epoch[self.group.width]
-        taken = self.dice.seconds(epoch, self.group.trials, times=stage.epochs)
-        taken *= slowness[:, None]
+        taken = self.dice.seconds(epoch, played, times=stage.epochs)
         start = self.profile.start if stage.start_epoch == 0 else self.profile.resize
-        moved = np.arange(self.group.trials) >= staying[:, None]
+        moved = np.arange(played) >= staying[:, None]
+        if skipped:
+            shared = self.dice.seconds(epoch, slots, times=skipped * stage.epochs, among=slots)
+            taken[:, :slots] += shared
+        taken *= slowness[:, None]
         if moved.any():
-            taken += moved * self.dice.seconds(start, self.group.trials)
+            taken += moved * self.dice.seconds(start, played)
+        if skipped:
+            taken[:, :slots] += self.dice.seconds(start, slots, times=skipped, among=slots)
         return taken
 
     def _train(self, taken: Floats) -> None:

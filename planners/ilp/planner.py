@@ -25,6 +25,8 @@ from cloudtune.planners.ilp.master import Master, loose
 from cloudtune.planners.selection import measures, refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cloudtune.plan import Objective
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.ilp.graph import Path
@@ -34,17 +36,23 @@ if TYPE_CHECKING:
 class IlpPlanner:
     """Exact for small problems: `gap` is 0 and `status` "optimal" where the search wasn't cut.
 
-    `rounds` and `nodes` bound the search, `max_arcs` the size of the problem: ways to run a
-    stage squared, times stages. 3 offers of 8 instances and 4 widths over 10 stages have about
-    80,000, and take 15 s.
+    `rounds` and `nodes` bound the search, and `left`, which gives the seconds that it may still
+    take; `max_arcs` bounds the size of the problem: ways to run a stage squared, times stages. 3
+    offers of 8 instances and 4 widths over 10 stages have about 80,000, and take 15 s.
     """
 
     def __init__(
-        self, *, rounds: int = 300, nodes: int | None = None, max_arcs: int = 200_000
+        self,
+        *,
+        rounds: int = 300,
+        nodes: int | None = None,
+        left: Callable[[], float] | None = None,
+        max_arcs: int = 200_000,
     ) -> None:
         self.name = "ilp"
         self.rounds = rounds
         self.nodes = nodes
+        self.left = left
         self.max_arcs = max_arcs
 
     def plan(self, request: PlanRequest) -> Plan:
@@ -66,7 +74,7 @@ class IlpPlanner:
         return plan
 
     def _best(self, graph: Graph, limits: Limits, objective: Objective) -> Plan | None:
-        return _Search(graph, limits, objective, self.rounds, self.nodes).run()
+        return _Search(graph, limits, objective, self).run()
 
 
 def _too_big(graph: Graph, most: int) -> str:
@@ -99,9 +107,9 @@ class _Search:
     """
 
     def __init__(
-        self, graph: Graph, limits: Limits, objective: Objective, rounds: int, nodes: int | None
+        self, graph: Graph, limits: Limits, objective: Objective, bounds: IlpPlanner
     ) -> None:
-        self._graph, self._limits, self._rounds, self._nodes = graph, limits, rounds, nodes
+        self._graph, self._limits, self._bounds = graph, limits, bounds
         self._order: tuple[Measure, ...] = (
             ("cost", "time", "rank") if objective == "cost" else ("time", "cost", "rank")
         )
@@ -124,9 +132,11 @@ class _Search:
         bound = self._minimise(first)
         if self._best is None:
             if self._cut_short:
+                bounds = f"rounds: {self._bounds.rounds}, nodes: {self._bounds.nodes}"
+                why = "its time was over" if self._out_of_time() else bounds
                 raise UsageError(
-                    f"the ilp planner was cut short (rounds: {self._rounds}, nodes: {self._nodes}) "
-                    "before it found a plan within the limits; use --planner exact"
+                    f"the ilp planner was cut short ({why}) before it found a plan within the "
+                    "limits; use --planner exact"
                 )
             return None
         gap = _gap(self._best.measure(first), bound)
@@ -143,11 +153,17 @@ class _Search:
         self._most[measure] = loose(self._best.measure(measure))
         self._master.limit(measure, self._best.measure(measure))
 
+    def _out_of_time(self) -> bool:
+        return self._bounds.left is not None and self._bounds.left() <= 0
+
     def _minimise(self, measure: Measure) -> float | None:
         """Look for the least of a measure; return the best bound that was proven."""
         bound: float | None = None
-        for _ in range(self._rounds):
-            solved = self._master.minimise(measure, self._nodes)
+        for _ in range(self._bounds.rounds):
+            if self._out_of_time():
+                break
+            seconds = None if self._bounds.left is None else self._bounds.left()
+            solved = self._master.minimise(measure, self._bounds.nodes, seconds)
             if solved.status == "infeasible":
                 return None if self._best is None else self._best.measure(measure)
             if solved.bound is not None:

@@ -1,9 +1,9 @@
 """Which integer solver there is, and what its answer really says.
 
 HiGHS, in this process, from the package highspy; where that is missing CBC, as a child process,
-the binary that PuLP brings along. No solver is looked for on PATH, and none gets a time limit: the
-same problem has to get the same answer on every machine. Only the number of nodes of the search may
-be bounded.
+the binary that PuLP brings along. No solver is looked for on PATH, and none gets a time limit of
+its own accord: the same problem has to get the same answer on every machine. The number of nodes of
+the search may be bounded, and its seconds where somebody only wants to compare.
 
 Either solver is told to be exact: no gap, and tolerances far below a cent or a second where
 coefficients are around a thousand.
@@ -42,15 +42,17 @@ class Solved:
     solver: str
 
 
-def solve(problem: Any, nodes: int | None = None) -> Solved:
+def solve(problem: Any, nodes: int | None = None, seconds: float | None = None) -> Solved:
     """Minimise a `pulp.LpProblem` with the first solver there is, in at most so many nodes.
+
+    And at most so many `seconds`.
 
     Raises:
         UsageError: neither HiGHS nor CBC is installed.
     """
     if pulp.HiGHS(msg=False).available():
-        return _highs(problem, nodes)
-    cbc = _cbc(nodes)
+        return _highs(problem, nodes, seconds)
+    cbc = _cbc(nodes, seconds)
     if cbc.available():
         return _with_cbc(problem, cbc)
     raise UsageError(
@@ -67,7 +69,7 @@ def total(terms: Iterable[tuple[Any, float]]) -> Any:
     return expression
 
 
-def _highs(problem: Any, nodes: int | None) -> Solved:
+def _highs(problem: Any, nodes: int | None, seconds: float | None) -> Solved:
     """Solve in this process.
 
     PuLP builds the model; the answer is read here, for PuLP 3.3 knows no node limit
@@ -76,6 +78,7 @@ def _highs(problem: Any, nodes: int | None) -> Solved:
     options = {"mip_max_nodes": nodes} if nodes is not None else {}
     solver = pulp.HiGHS(
         msg=False,
+        timeLimit=seconds,
         threads=1,
         gapRel=0.0,
         gapAbs=0.0,
@@ -107,7 +110,7 @@ def _highs_status(model: Any) -> SolveStatus:
     return "feasible" if math.isfinite(model.getInfo().objective_function_value) else "unknown"
 
 
-def _cbc(nodes: int | None) -> Any:
+def _cbc(nodes: int | None, seconds: float | None = None) -> Any:
     # COIN_CMD with a path of its own: PULP_CBC_CMD, the same with this path, is deprecated.
     tolerances = [f"primalTolerance {_TOLERANCE}", f"integerTolerance {_TOLERANCE}"]
     return pulp.COIN_CMD(
@@ -116,6 +119,7 @@ def _cbc(nodes: int | None) -> Any:
         gapRel=0.0,
         gapAbs=0.0,
         maxNodes=nodes,
+        timeLimit=seconds,
         options=[*tolerances, f"increment {_TOLERANCE}", "randomSeed 1", "randomCbcSeed 1"],
     )
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.jobs import planning, stages
+from cloudtune.jobs import alternatives, planning, stages
 from cloudtune.jobs.plan_file import load_plan
 from cloudtune.jobs.proposal import plan_json
 from cloudtune.plan import Limits, Plan
@@ -112,13 +112,24 @@ def test_nothing_is_rented_and_no_cloud_is_asked(command: Command, tmp_path: Pat
     assert not (tmp_path / "home" / "runs").exists()
 
 
-def test_every_planner_in_one_table(command: Command) -> None:
+def test_every_planner_in_one_table(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alternatives, "_SECONDS", 600.0)  # however busy this machine is
     said = command("plan", "experiment.yaml", "--compare", "--deadline", "10m", "-o", "json")
     rows = {row["name"]: row for row in said.json["comparison"]}
     assert set(rows) == set(stages.PLANNERS)
     dollars = {name: row["plan"]["estimate"]["dollars"] for name, row in rows.items()}
     assert dollars["exact"] == pytest.approx(dollars["ilp"])
     assert dollars["exact"] <= dollars["greedy"] <= dollars["static"]
+
+
+def test_a_planner_that_is_slow_holds_no_comparison_up(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alternatives, "_SECONDS", 0.0)
+    said = command("plan", "experiment.yaml", "--compare", "--deadline", "10m", "-o", "json")
+    rows = {row["name"]: row for row in said.json["comparison"]}
+    assert "was cut short (its time was over)" in rows["ilp"]["message"]
+    assert [name for name, row in rows.items() if row["plan"] is None] == ["ilp"]
 
 
 @pytest.mark.parametrize("planner", stages.PLANNERS)

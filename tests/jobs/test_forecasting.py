@@ -15,6 +15,7 @@ from cloudtune.jobs.proposal import propose, to_json
 from cloudtune.jobs.stages import PlanOptions
 from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,21 @@ def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:
 def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1500)
     assert MIN_RUNS < forecast(problem(), LIMITS).samples < RUNS
-    assert forecast(problem(trials=500), Limits(budget=99.0)).samples == MIN_RUNS
+    large = problem(trials=500), Limits(budget=99.0)
+    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 3000)
+    assert forecast(*large).samples == MIN_RUNS
+    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 500)
+    assert forecast(*large).samples == 1
+
+
+def test_a_forecast_fits_no_model_to_metrics_that_are_made_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(Learner, "propose", lambda *_: asked.append(1))
+    found = forecast(problem("bohb"), LIMITS)
+    assert found.epochs.p50 > 0
+    assert not asked
 
 
 def test_the_fleet_is_what_the_fleet_rule_may_rent() -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import queue
 import shlex
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,9 +22,10 @@ from cloudtune.infra.node.lease import (
     END_VARIABLE,
     FIRST_MINUTES,
     LEASE_MINUTES,
+    MACHINE_VARIABLE,
     POWER_OFF_SECONDS,
     Lease,
-    first_minutes,
+    first_lease,
     lease_environment,
 )
 from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
@@ -28,7 +33,6 @@ from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from mypy_boto3_ec2 import EC2Client
 
@@ -176,15 +180,78 @@ def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
         Lease(time.time() + 3600, str(tmp_path / "none")).renew(math.inf)
 
 
+def first(folder: Path, seconds: float, after: str = "wait") -> list[str]:
+    """Return what `shutdown` is told in the first lease of so long, if that comes after it."""
+    told = folder / "told"
+    told.write_text("")
+    command = folder / "shutdown"
+    command.write_text(f'#!/bin/sh\necho "$*" >> {shlex.quote(str(told))}\n')
+    command.chmod(0o755)
+    now = time.time()
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder)}
+    script = first_lease(now, now + seconds) + after
+    subprocess.run(["/bin/bash", "-c", script], check=True, env=environment, timeout=20)
+    return told.read_text().splitlines()
+
+
+def test_the_first_lease_ends_the_machine_in_time_to_be_gone_by_its_end(tmp_path: Path) -> None:
+    began = time.time()
+    assert first(tmp_path, POWER_OFF_SECONDS + 2.0) == ["-P +1", "-P now"]
+    assert 0.9 < time.time() - began < POWER_OFF_SECONDS + 2.0
+    assert first(tmp_path, 1.0) == ["-P +1", "-P now"], "it came up too late"
+
+
+def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
+    renewal = (
+        f"{sys.executable} -c 'import math; from cloudtune.infra.node.lease import Lease; "
+        f'Lease(math.inf, "{tmp_path}/shutdown").renew(math.inf)\'; wait'
+    )
+    told = first(tmp_path, POWER_OFF_SECONDS + 3.0, renewal)
+    assert told == ["-P +1", f"-P +{LEASE_MINUTES}"]
+
+
+def test_an_emulated_machine_ends_with_its_first_lease_whatever_its_script_does(
+    ec2: EC2Client, control: EmulatorControl, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    now = time.time()
+    end = now + 5.0
+    (instance,) = ec2.run_instances(
+        ImageId="ami-12c6146b",
+        InstanceType="g5.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        UserData=user_data(Join("127.0.0.1:9", "i1", 1), first_lease(now, end), "s").replace(
+            "exec python3", "exec sleep 600 #"
+        ),
+        InstanceInitiatedShutdownBehavior="terminate",
+    )["Instances"]
+    known = instance["InstanceId"]
+    eventually(lambda: control.instance(known)["state"] == "terminated")
+    assert end - 3.0 < control.instance(known)["terminated_at"] <= end
+
+
+def test_a_booting_machine_ends_without_its_emulator_too(tmp_path: Path) -> None:
+    mark = f"i-{tmp_path.name}"
+    command = tmp_path / "shutdown"
+    command.write_text("#!/bin/sh\nexit 1\n")
+    command.chmod(0o755)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    with subprocess.Popen(
+        ["/bin/bash", "-c", first_lease(time.time(), time.time()) + "sleep 600"],
+        env={"PATH": path, "TMPDIR": str(tmp_path), MACHINE_VARIABLE: mark},
+    ) as booting:
+        assert booting.wait(timeout=20) == -signal.SIGKILL
+
+
 def test_the_first_lease_is_short_and_the_node_knows_its_hard_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     join = Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5)
-    script = user_data(join, first_minutes(7200.0), "secret")
-    assert f"shutdown -P +{FIRST_MINUTES}\n" in script
+    script = user_data(join, first_lease(1_800_000_000.0, 1_800_007_200.0), "secret")
+    assert script.startswith(f"#!/bin/bash\nshutdown -P +{FIRST_MINUTES}\n")
     assert script.endswith("--until 1900000000\n")
     assert "export RAY_AUTH_TOKEN=secret\nexec " in script, "no argument, which others may list"
-    assert first_minutes(61.0) == 2
+    assert "shutdown -P +2\n" in first_lease(1_800_000_000.0, 1_800_000_061.0)
 
     command = tmp_path / "shutdown"
     command.write_text("#!/bin/sh\n")

@@ -15,6 +15,8 @@ from cloudtune.errors import UsageError
 from cloudtune.plan import Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate import training
+from cloudtune.planners.estimate.draws import Dice
 from cloudtune.planners.estimate.outlook import outlook, sample
 from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.estimate.training import charge
@@ -200,6 +202,43 @@ def test_the_last_trial_of_a_queue_takes_the_slot_that_is_free_first() -> None:
     late -= plan.estimate.seconds
     first_of_four = -1.0294  # the mean of the least of four standard normals
     assert late.mean() == pytest.approx(20.0 * first_of_four, abs=4 * standard_error(late))
+
+
+def test_a_long_queue_is_played_in_part_and_comes_to_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rentable = rented(epoch={1.0: 100.0})
+    asked = job([(403, 0, 4)], rentable)
+    plan = price(asked, [(group(rentable.offer, 1, 1.0, 403),)], "by hand")
+    noisy = varied(asked, sd=0.2, error=0.1)
+    whole = sample(noisy, plan, samples=2000, seed=0)
+    monkeypatch.setattr(training, "_FIGURES", 0)
+    assert training._rounds_skipped(403, 4, 2000) == 91
+    assert training._rounds_skipped(39, 4, 2000) == 0
+    part = sample(noisy, plan, samples=2000, seed=0)
+    assert part.seconds.mean() == pytest.approx(whole.seconds.mean(), rel=0.01)
+    assert part.seconds.std() == pytest.approx(whole.seconds.std(), rel=0.05)
+    assert part.dollars.mean() == pytest.approx(whole.dollars.mean(), rel=0.01)
+    plain = sample(asked, plan, samples=2, seed=0)
+    assert plain.seconds == pytest.approx(plan.estimate.seconds), "without spread it is the price"
+
+
+def test_a_hundred_thousand_trials_are_drawn_in_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    rentable = rented()
+    asked = job([(100_000, 0, 1), (50_000, 1, 2)], rentable)
+    groups = [(group(rentable.offer, 8, 1.0, trials),) for trials in (100_000, 50_000)]
+    plan = price(asked, groups, "by hand")
+    drawn: list[int] = []
+    draw = Dice.normal
+
+    def counting(dice: Dice, count: int) -> Floats:
+        drawn.append(count)
+        return draw(dice, count)
+
+    monkeypatch.setattr(Dice, "normal", counting)
+    found = sample(varied(asked, sd=0.05), plan, samples=100, seed=0)
+    assert found.seconds.mean() == pytest.approx(plan.estimate.seconds, rel=0.01)
+    assert sum(drawn) < 50_000, "and not all of them"
 
 
 def test_the_epochs_of_a_trial_are_independent() -> None:
