@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.catalog import Offer
+    from cloudtune.catalog import Offer, SpotBehaviour
     from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import Width
 
@@ -295,11 +295,16 @@ def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
 
 @dataclass(frozen=True)
 class Rentable:
-    """An offer, how the script scales there, and how many instances may be rented at once."""
+    """An offer, how the script scales there, and how many instances may be rented at once.
+
+    `behaviours` are how its spot pool may behave, one as likely as another: which of them it will
+    be, nobody knows beforehand. Without any it is always there, and loses what the offer says.
+    """
 
     offer: Offer
     profile: ScalingProfile
     most: int
+    behaviours: tuple[SpotBehaviour, ...] = ()
 
     @property
     def gpus(self) -> int:
