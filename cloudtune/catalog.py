@@ -56,7 +56,9 @@ class SpotBehaviour:
 
     @property
     def outage(self) -> float:
-        """Seconds that it stays away when it goes, on average."""
+        """Seconds that it stays away when it goes, on average; inf for one that never comes."""
+        if self.availability <= 0.0:
+            return math.inf
         if self.losses_per_hour <= 0.0:
             return 0.0
         return 3600.0 / self.losses_per_hour * (1.0 - self.availability) / self.availability

@@ -9,16 +9,21 @@ import bisect
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtune.catalog import SpotBehaviour
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.catalog import SpotBehaviour
-
 UNLIMITED = 1_000_000
 """So many instances has a pool that is known to have room, and not for how many."""
+PART_SECONDS = 86_400.0
+"""A trace is looked at day by day, at the finest, for how its pool behaves,"""
+PARTS = 12
+"""and in so many parts, at most."""
 _CYCLES = 64
 """So many times a drawn pool comes and goes before it begins anew."""
 
@@ -123,6 +128,23 @@ class PoolTrace:
         return lost / held if held > 0 else 0.0
 
     @property
+    def behaviours(self) -> tuple[SpotBehaviour, ...]:
+        """How the pool behaved in each of several equal parts of its trace.
+
+        A part in which the pool was away at times, and lost no instance, counts half a loss.
+        """
+        found, parts = [], min(PARTS, max(1, int(self.length / PART_SECONDS)))
+        for number in range(parts):
+            begin, end = (self.length * n / parts for n in (number, number + 1))
+            pieces = list(self.pieces(begin, end))
+            there = sum(p.end - p.begin for p in pieces if p.instances > 0) / (end - begin)
+            held = sum((p.end - p.begin) * p.instances for p in pieces) / 3600.0
+            lost = sum(max(0, a.instances - b.instances) for a, b in pairwise(pieces))
+            counted = lost or 0.5 * (there < 1.0)
+            found.append(SpotBehaviour(counted / held if held > 0 else 0.0, there))
+        return tuple(found)
+
+    @property
     def _later(self) -> Sequence[int]:
         return (*self.instances[1:], self.instances[-1])
 
@@ -135,15 +157,18 @@ class PoolTrace:
 
 
 def drawn(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTrace | None:
-    """Return a pool that comes and goes as it is known to; None for one that is always there.
+    """Return a pool that comes and goes as it is said to; None for one that is always there.
 
     It has room, or it has none, for exponential times; when it goes, all that is held is lost.
     Losses of single instances of a pool that is always there are for the world to draw.
     """
-    if behaviour.availability >= 1.0 or behaviour.losses_per_hour <= 0.0:
+    if behaviour.availability >= 1.0:
         return None
-    up = 3600.0 / behaviour.losses_per_hour
-    down = up * (1.0 - behaviour.availability) / behaviour.availability
+    if behaviour.availability <= 0.0:
+        return PoolTrace(name, (0.0,), (0,), 3600.0)
+    if behaviour.losses_per_hour <= 0.0:
+        return None
+    up, down = 3600.0 / behaviour.losses_per_hour, behaviour.outage
     there = chance.random() < behaviour.availability
     starts, instances, at = [], [], 0.0
     for _ in range(2 * _CYCLES):

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import SpotBehaviour, pool
+from cloudtune.catalog import pool
 from cloudtune.engine.audit import audited
 from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
@@ -86,8 +86,7 @@ def _as_traced(rentable: Rentable, trace: PoolTrace | None) -> Rentable:
     offer = replace(
         rentable.offer, usd_per_hour=price, interruptions_per_hour=round(capped.losses, 6)
     )
-    behaviour = SpotBehaviour(capped.losses, max(0.001, capped.availability))
-    return replace(rentable, offer=offer, behaviours=(behaviour,))
+    return replace(rentable, offer=offer, behaviours=capped.behaviours)
 
 
 def usual_price(trace: PoolTrace) -> float | None:
