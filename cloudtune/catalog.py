@@ -44,6 +44,27 @@ class InstanceType:
 
 
 @dataclass(frozen=True)
+class SpotBehaviour:
+    """How a spot pool may behave.
+
+    `losses_per_hour` is how often it goes, for an hour that an instance of it is held;
+    `availability` the share of the time in which it is there to be rented.
+    """
+
+    losses_per_hour: float
+    availability: float = 1.0
+
+    @property
+    def outage(self) -> float:
+        """Seconds that it stays away when it goes, on average; inf for one that never comes."""
+        if self.availability <= 0.0:
+            return math.inf
+        if self.losses_per_hour <= 0.0:
+            return 0.0
+        return 3600.0 / self.losses_per_hour * (1.0 - self.availability) / self.availability
+
+
+@dataclass(frozen=True)
 class Offer:
     """An instance type at a price, in one market of one region.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.catalog import Offer
+    from cloudtune.catalog import Offer, SpotBehaviour
     from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import Width
 
@@ -191,7 +191,8 @@ class Forecast:
     """What a run may come to, over `samples` simulated runs; `seed` makes them the same again.
 
     `source` says how they are made: "stages" draws the durations of a plan's stages, "policy" plays
-    the very policy with made-up metrics. `trials` are those that start; `epochs` those of the trial
+    the very policy with made-up metrics; so does "pools", of a run that follows stages, on spot
+    pools that come and go. `trials` are those that start; `epochs` those of the trial
     that does best; `gpu_hours` are paid for, whether trials train in them or not; `instances` is
     the most at once.
 
@@ -247,7 +248,7 @@ class RunPlan:
     @property
     def followed(self) -> Plan | None:
         """The stages, where the run does just what they say; None where it decides as it goes."""
-        return self.staged if self.forecast.source == "stages" else None
+        return self.staged if self.forecast.source in {"stages", "pools"} else None
 
     @property
     def estimate(self) -> Estimate:
@@ -295,11 +296,16 @@ def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
 
 @dataclass(frozen=True)
 class Rentable:
-    """An offer, how the script scales there, and how many instances may be rented at once."""
+    """An offer, how the script scales there, and how many instances may be rented at once.
+
+    `behaviours` are how its spot pool may behave, one as likely as another: which of them it will
+    be, nobody knows beforehand. Without any it is always there, and loses what the offer says.
+    """
 
     offer: Offer
     profile: ScalingProfile
     most: int
+    behaviours: tuple[SpotBehaviour, ...] = ()
 
     @property
     def gpus(self) -> int:

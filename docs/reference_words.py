@@ -83,6 +83,14 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "cloud.max_instances": ("so many at once, of all types together, at most",),
     "cloud.avoid": ("how long a pool that is out of instances isn't asked again",),
+    "cloud.spot.losses_per_hour": (
+        "how often a spot instance is taken back, for an hour that it is held ([spot](spot.md))",
+        "as in public traces",
+    ),
+    "cloud.spot.availability": (
+        "the share of the time in which spot instances can be had",
+        "as in public traces",
+    ),
     "cloud.vcpu_quotas": (
         "at most so many vCPUs at once, by market and class of type, as EC2's quotas are",
         "none",

@@ -271,9 +271,15 @@ class PlannedStages:
         it.heard[trial.id] = view.now
         if self._reacting is not None and self._reacting.unsettled(view, it):
             it.restless = True
-        if trial.epoch >= rung:
-            return Verdict.HOLD
+        if trial.epoch >= rung:  # who holds an instance that is to go would hold it up
+            return Verdict.PAUSE if self._leaves(view, trial) else Verdict.HOLD
         return Verdict.PAUSE if self._goes_elsewhere(view, trial) else Go(rung)
+
+    def _leaves(self, view: View, trial: TrialProgress) -> bool:
+        """Whether a trial has saved its last epoch, and an instance that it sits on is to go."""
+        usable = {r.instance for r in view.fleet.usable()} - self.itinerary.leaving
+        saved = trial.checkpoint_epoch >= trial.epoch
+        return saved and any(piece.instance not in usable for piece in trial.placement)
 
     def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial's instance is to go, and only groups of another width have room for it.
@@ -281,10 +287,7 @@ class PlannedStages:
         Such a trial is paused, and starts anew; at its own width it would move at once
         (`_resized`).
         """
-        if trial.checkpoint_epoch < trial.epoch or not self._planned_widths:
-            return False
-        usable = {rented.instance for rented in view.fleet.usable()}
-        if all(piece.instance in usable for piece in trial.placement):
+        if not (self._planned_widths and self._leaves(view, trial)):
             return False
         widths = {
             trial.width_for(group.width)
@@ -309,9 +312,11 @@ class PlannedStages:
         """Have the plan looked at in the midst of a stage; what it has no use for is to go."""
         it, before = self.itinerary, self.itinerary.replanned
         cut = reacting.react(view, it)
-        if it.replanned != before and self._planned_fleet:
-            it.leaving = frozenset(self._too_many(view))
-        return cut
+        if it.replanned == before or not self._planned_fleet:
+            return cut
+        it.leaving = frozenset(self._too_many(view))
+        there = [t for t in it.known(view) if t.status == "at rung" and self._leaves(view, t)]
+        return {**{t.id: Verdict.PAUSE for t in there}, **cut}
 
     def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
         """Return who stops at the rung; None where the stage goes on."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,25 +12,15 @@ from cloudtune.cli.catalog import catalog
 from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
-from cloudtune.cli.options import (
-    OUTPUT,
-    PROFILE,
-    STRATEGY,
-    experiment_options,
-    limits_of,
-    load_experiment,
-    plan_options_of,
-    planning_options,
-)
-from cloudtune.cli.plan import load_problem, plan, plan_or_forced, show_infeasible
+from cloudtune.cli.options import OUTPUT
+from cloudtune.cli.plan import plan
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
+from cloudtune.cli.simulate import simulate
 from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
-from cloudtune.jobs.plan_file import job_of
-from cloudtune.planners.base import InfeasibleError
 
 INTERRUPTED = 130
 
@@ -78,53 +66,6 @@ cli.add_command(gc)
 cli.add_command(run)
 cli.add_command(resume)
 cli.add_command(profile)
-
-
-# ---- simulate ------------------------------------------------------------------------------
-
-
-@click.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
-@experiment_options
-@STRATEGY
-@planning_options
-@PROFILE
-@click.option("--force", is_flag=True, help="Simulate even if no plan meets the limits.")
-@OUTPUT
-def simulate(
-    experiment: Path,
-    profile: str | None,
-    force: bool,
-    output: str,
-    **given: Any,
-) -> int:
-    """Play the run in virtual time: the same policy, made-up learning curves, no cloud.
-
-    With --curves FILE instead, compare strategies on recorded learning curves: options of its own,
-    that `cloudtune simulate --curves FILE --help` shows.
-    """
-    from cloudtune.display.report_screen import show_report
-    from cloudtune.jobs.report import simulate as simulate_job
-    from cloudtune.jobs.report import to_json
-
-    wanted, options = load_experiment(experiment, given), plan_options_of(given)
-    problem = load_problem(wanted, profile)
-    try:
-        planned = plan_or_forced(problem, limits_of(wanted), options, force=force)
-    except InfeasibleError as error:
-        return show_infeasible(error, output, problem)
-    played = simulate_job(job_of(planned, 0.0, paced=False))
-    if output == "json":
-        click.echo(json.dumps(to_json(played), indent=1))
-    else:
-        console().print(
-            "Simulated: the metrics are made up, seconds and dollars are the profile's."
-        )
-        show_report(console(), played)
-    ending = played.policy.ending
-    return ending.exit_code if ending else 1
-
-
 cli.add_command(Simulate(simulate))
 
 

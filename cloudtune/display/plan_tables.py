@@ -213,6 +213,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 _SOURCES = {
     "stages": "Forecast of {samples:,} simulated runs (seed {seed})",
     "policy": "Forecast: the same policy in {samples:,} simulated runs, with made-up metrics",
+    "pools": "Forecast: the same policy in {samples:,} simulated runs, on spot that comes and goes",
 }
 
 
@@ -308,7 +309,7 @@ def _chance(proposal: Proposal) -> Iterator[Fact]:
     rare = min(chances) < (_LIKELY if asked is None else asked)
     if asked is not None:
         text += f" (asked: {percent(asked)})"
-    elif rare and found.source == "stages":
+    elif rare and found.source != "policy":
         text += "; --confidence plans for being surer"
     yield Fact("chance", text, rare)
 

@@ -22,6 +22,7 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
+from cloudtune.engine.spot_pools import drawn
 from cloudtune.events import (
     EpochDone,
     Event,
@@ -44,11 +45,13 @@ from cloudtune.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.plan import Rentable
     from cloudtune.scaling import Measurement, ScalingProfile
 
     Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
     Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
+    PoolName: TypeAlias = tuple[str, str, str]  # as `catalog.pool` gives it
 
 
 @dataclass
@@ -69,11 +72,21 @@ class _Intent:
 
     rentable: Rentable
     launched_at: float
+    joined_at: float = 0.0
     state: Literal["asked", "dropped", "launched", "releasing", "gone"] = "asked"
 
 
+@dataclass(frozen=True)
+class _Shrinks:
+    """A spot pool has room for fewer instances than are held: nobody is told but its victims."""
+
+    at: float
+    pool: PoolName
+
+
 _MIN_FACTOR = 0.1
-_RECLAIMED = "the cloud took the spot instance back"
+_NO_ROOM = "InsufficientInstanceCapacity", "the spot pool has no room just now"
+RECLAIMED = "the cloud took the spot instance back"
 
 
 class SimWorld:
@@ -82,9 +95,13 @@ class SimWorld:
     Durations are normal with the profile's spread, at least zero, from a generator of our own
     seeded with `seed`; with no spread they are the profile's means exactly. Where a profile may be
     wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
-    drawn once. Lives of instances are exponential by their offer's interruptions. Metrics come
-    from `metric_of(config, epoch)`, and an epoch takes `pace_of(config, epoch)` times what the
-    profile says, where that is given. The run begins at `begin`.
+    drawn once. Metrics come from `metric_of(config, epoch)`, and an epoch takes
+    `pace_of(config, epoch)` times what the profile says, where that is given. The run begins at
+    `begin`.
+
+    Spot instances can be had, and are taken back, as the `pools` say: the last that came go first,
+    without notice. A pool of which they say nothing is drawn from how it may behave
+    (`Rentable.behaviours`); else lives are exponential by the offer's interruptions.
     """
 
     def __init__(
@@ -96,13 +113,14 @@ class SimWorld:
         pace_of: Pace | None = None,
         *,
         begin: float = 0.0,
+        pools: Mapping[PoolName, PoolTrace] | None = None,
     ) -> None:
         self.now = begin
         self._metric_name = metric_name
         self._metric_of = metric_of
         self._pace_of = pace_of
         self._random = random.Random(seed)  # noqa: S311  not for secrets
-        self._heap: list[tuple[float, int, Event]] = []
+        self._heap: list[tuple[float, int, Event | _Shrinks]] = []
         self._order = itertools.count()
         self._sessions: dict[str, _Session] = {}
         self._intents: dict[str, _Intent] = {}
@@ -117,24 +135,58 @@ class SimWorld:
             )
             for each in rentables
         }
+        self.pools = dict(pools or {})
+        self._rates = {name: o.offer.interruptions_per_hour for name, o in self._rentables.items()}
+        self._shrinks: dict[PoolName, float] = {}  # when the next of each pool is due
+        self._draw_pools(random.Random(f"spot pools {seed}"))  # noqa: S311
         self.schedule(RunStarted(begin))
+
+    @property
+    def rentables(self) -> Sequence[Rentable]:
+        """What can be rented as it really is: as fast as it was drawn to be."""
+        return tuple(self._rentables.values())
+
+    def _draw_pools(self, chance: random.Random) -> None:
+        """Let each spot pool that may behave in several ways behave in one of them."""
+        for name, rentable in self._rentables.items():
+            if not rentable.behaviours or name in self.pools:
+                continue
+            chosen = chance.choice(rentable.behaviours)
+            self._rates[name] = chosen.losses_per_hour
+            trace = drawn(" ".join(filter(None, name)), chosen, chance)
+            if trace is not None:
+                self.pools[name] = trace
 
     def _factor(self, error: float) -> float:
         return max(_MIN_FACTOR, self._random.gauss(1.0, error)) if error > 0 else 1.0
 
     def schedule(self, event: Event) -> None:
         """Let an event happen at its time, if it still can by then; tests inject trouble so."""
-        heapq.heappush(self._heap, (event.at, next(self._order), event))
+        self._push(event)
+
+    def _push(self, due: Event | _Shrinks) -> None:
+        heapq.heappush(self._heap, (due.at, next(self._order), due))
 
     def next_event(self) -> Event | None:
         """Return the next event that still holds, and move the clock to it."""
         while self._heap and not self._ended:
-            at, _, event = heapq.heappop(self._heap)
-            if self._holds(event):
-                self.now = at
-                self._follow(event)
+            event = self._pop()
+            if event is not None:
                 return event
         return None
+
+    def _pop(self) -> Event | None:
+        """Let what is due next happen; return it, if it is anything to tell and still holds."""
+        at, _, due = heapq.heappop(self._heap)
+        if isinstance(due, _Shrinks):
+            self._shrink(due)
+            return None
+        event = self._answered(due) if isinstance(due, InstanceLaunched) else due
+        if not self._holds(event):
+            return None
+        self.now = at
+        self._follow(event)
+        return event
 
     def pass_without(self, until: float) -> list[Event]:
         """Let time go by while no controller is there; return the events that it misses.
@@ -144,10 +196,8 @@ class SimWorld:
         self._timers.clear()
         told = []
         while self._heap and self._heap[0][0] <= until:
-            at, _, event = heapq.heappop(self._heap)
-            if self._holds(event):
-                self.now = at
-                self._follow(event)
+            event = self._pop()
+            if event is not None:
                 told.append(event)
         self.now = max(self.now, until)
         return told
@@ -195,6 +245,7 @@ class SimWorld:
         match event:
             case InstanceLaunched():
                 self._intents[event.intent].state = "launched"
+                self._watch(pool(self._intents[event.intent].rentable.offer), event.at)
             case InstanceGone() | LaunchFailed():
                 self._intents[event.intent].state = "gone"
             case TrialStarted():
@@ -267,21 +318,65 @@ class SimWorld:
         rentable = of_pool(self._rentables, command.instance_type, command.market, command.zone)
         instance, profile = f"sim-{intent}", rentable.profile
         at = self.now + self._draw(profile.launch)
-        self._intents[intent], self._profiles[instance] = _Intent(rentable, at), profile
         joined_at = at + self._draw(profile.boot)
+        self._intents[intent] = _Intent(rentable, at, joined_at)
+        self._profiles[instance] = profile
         self.schedule(InstanceLaunched(at, intent, instance, at))
         self.schedule(NodeJoined(joined_at, intent))
         self._live(rentable, intent, at, joined_at)
 
     def _live(self, rentable: Rentable, intent: str, at: float, joined_at: float) -> None:
         """Have the cloud take an instance back some day, where it does that."""
-        rate = rentable.offer.interruptions_per_hour / 3600.0
-        if rate == 0.0:
+        name = pool(rentable.offer)
+        rate = self._rates[name] / 3600.0
+        if rate == 0.0 or name in self.pools:
             return
-        end = at + self._random.expovariate(rate)
+        self._take(intent, at + self._random.expovariate(rate), joined_at)
+
+    def _take(self, intent: str, end: float, joined_at: float) -> None:
+        """Have the cloud take an instance back at a time."""
         if end > joined_at:
-            self.schedule(NodeLost(end, intent, _RECLAIMED))
-        self.schedule(InstanceGone(end, intent, end, _RECLAIMED))
+            self.schedule(NodeLost(end, intent, RECLAIMED))
+        self.schedule(InstanceGone(end, intent, end, RECLAIMED))
+
+    # ---- spot pools ------------------------------------------------------------------------
+
+    def _in(self, name: PoolName) -> list[str]:
+        """Return the intents whose instances are held in a pool, in the order of their requests."""
+        return [
+            intent
+            for intent, it in self._intents.items()
+            if it.state in {"launched", "releasing"} and pool(it.rentable.offer) == name
+        ]
+
+    def _answered(self, event: InstanceLaunched) -> InstanceLaunched | LaunchFailed:
+        """Return a launch, or its refusal where the pool has no room for it."""
+        asked = self._intents.get(event.intent)
+        name = None if asked is None else pool(asked.rentable.offer)
+        if name is None or name not in self.pools:
+            return event
+        if len(self._in(name)) < self.pools[name].room(event.at):
+            return event
+        return LaunchFailed(event.at, event.intent, *_NO_ROOM, kind="capacity")
+
+    def _watch(self, name: PoolName, at: float) -> None:
+        """Look again when a pool has room for fewer instances than are held."""
+        trace = self.pools.get(name)
+        due = math.inf if trace is None else trace.below(len(self._in(name)), at)
+        if due < min(math.inf, self._shrinks.get(name, math.inf)):
+            self._shrinks[name] = due
+            self._push(_Shrinks(due, name))
+
+    def _shrink(self, due: _Shrinks) -> None:
+        """Take back what a pool has no room for any more: the last that came go first."""
+        if self._shrinks.get(due.pool) != due.at:
+            return  # a pool of more instances was looked at sooner
+        del self._shrinks[due.pool]
+        self.now = max(self.now, due.at)
+        held = self._in(due.pool)
+        for intent in held[self.pools[due.pool].room(due.at) :]:
+            self._take(intent, due.at, self._intents[intent].joined_at)
+        self._watch(due.pool, due.at)
 
     def _release(self, intent: str) -> None:
         asked = self._intents.get(intent)

@@ -138,6 +138,33 @@ class Charges(_Section):
     per_hour: Dollars = Field(default=None, examples=["$0.10"])
 
 
+class Spot(_Section):
+    """How spot pools behave, where that is known; unset, as those of public traces did.
+
+    `losses_per_hour` is how often an instance is taken back, for an hour that it is held;
+    `availability` the share of the time in which there are any to be had.
+    """
+
+    losses_per_hour: float | None = Field(
+        default=None, ge=0.0, le=60.0, allow_inf_nan=False, examples=["0.3"]
+    )
+    availability: float | None = Field(
+        default=None, ge=0.001, le=1.0, allow_inf_nan=False, examples=["0.8"]
+    )
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Spot:
+        said = {"losses_per_hour": self.losses_per_hour, "availability": self.availability}
+        missing = [name for name, value in said.items() if value is None]
+        if len(missing) == 1:
+            raise refuse("is missing: say both losses_per_hour and availability", missing[0])
+        if self.losses_per_hour == 0 and self.availability not in {None, 1.0}:
+            raise refuse(
+                "a pool that is away at times loses what is held; write more", "losses_per_hour"
+            )
+        return self
+
+
 class Cloud(_Section):
     """Where instances are rented; `image` and the three after it are for AWS alone.
 
@@ -159,6 +186,7 @@ class Cloud(_Section):
     )
     max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
     avoid: Seconds = Field(default=180.0, examples=["3m"])
+    spot: Spot = Field(default=Spot(), examples=["{losses_per_hour: 0.3, availability: 0.8}"])
     vcpu_quotas: Annotated[dict[Text, Vcpus], AfterValidator(_quota_names)] = Field(
         default={}, examples=['{"on-demand g": 96}']
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import cycle
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,11 +36,14 @@ DRAWS = 1000
 """So often the durations of stages are drawn."""
 RUNS = 20
 MIN_RUNS = 3
+SPOT_RUNS = 24
+"""So often a run that follows stages is played on spot pools that come and go, at most."""
 FORECAST_EVENTS = 100_000
 """All simulated runs together take about as many events at most, but for `MIN_RUNS`.
 
 `MIN_RUNS` together take three times as many at most, but for the first.
 """
+_POOL_BASES = (17, 19, 23, 29, 31)
 MAX_EVENTS = 1_000_000
 """A run without limits that goes on after so many events is taken to be endless."""
 
@@ -78,7 +82,8 @@ class PlayedRuns:
     The runs ask for their first instance at `begin` (run seconds). Large jobs are played less
     often: `samples` times at most; those of more than `FORECAST_EVENTS` events once or a few times.
     A sampler that learns draws at random here: metrics are made up, and a configuration doesn't
-    say how long it trains.
+    say how long it trains. A run that `follows` its stages is played for the spot pools that it
+    rents from.
     """
 
     experiment: Experiment
@@ -87,6 +92,7 @@ class PlayedRuns:
     begin: float = 0.0
     staged: Plan | None = None
     samples: int = RUNS
+    follows: bool = False
 
     def forecast(self) -> Forecast:
         """Return the spreads of what the runs come to, and how many keep the limits.
@@ -103,7 +109,8 @@ class PlayedRuns:
             policy, taken = self._play(len(played))
             played.append(policy)
             events += taken
-        return _told([figures(policy) for policy in played], played, self.limits)
+        source = "pools" if self.follows else "policy"
+        return _told([figures(policy) for policy in played], played, self.limits, source)
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
         """Return the policy of a run that is over, and how many events it took."""
@@ -119,7 +126,10 @@ class PlayedRuns:
         )
         curves = synthetic_metric(metric.mode, seed)
         most = MAX_EVENTS if self.limits == Limits() else None
-        real = tuple(_as_it_may_be(each, seed) for each in self.rentables)
+        real = tuple(
+            _as_it_may_be(each, seed, base)
+            for each, base in zip(self.rentables, cycle(_POOL_BASES), strict=False)
+        )
         world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
         counting = _Counting(world, most)
         run(policy, counting, _Nothing())
@@ -131,10 +141,11 @@ class PlayedRuns:
         return policy, counting.events
 
 
-def _as_it_may_be(rentable: Rentable, run: int) -> Rentable:
-    """Return a rentable as it may be in a run, by the errors of its profile.
+def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:
+    """Return a rentable as it may be in a run, by the errors of its profile and by its spot pool.
 
-    Runs are spread evenly over what may be (a Halton sequence), and all offers are slow together.
+    Runs are spread evenly over what may be (a Halton sequence), and all offers are slow together;
+    their pools behave each in a way of its own, by `base`.
     """
     profile = rentable.profile
     slowness = math.exp(profile.error * _deviation(run, 2))
@@ -145,17 +156,24 @@ def _as_it_may_be(rentable: Rentable, run: int) -> Rentable:
             delay, mean=max(0.0, delay.mean + delay.error * _deviation(run, bases[name]))
         )
 
-    return replace(rentable, profile=profile.slowed(slowness).with_delays(off))
+    ways = rentable.behaviours
+    chosen = (ways[int(len(ways) * _share_of(run, base))],) if ways else ()
+    return replace(rentable, profile=profile.slowed(slowness).with_delays(off), behaviours=chosen)
 
 
 def _deviation(run: int, base: int) -> float:
     """Return the standard normal of a run; the first is the median."""
+    return NormalDist().inv_cdf(_share_of(run, base))
+
+
+def _share_of(run: int, base: int) -> float:
+    """Return the number between 0 and 1 of a run."""
     share, digit, left = 0.0, 1.0 / base, run + 1
     while left:
         left, rest = divmod(left, base)
         share += rest * digit
         digit /= base
-    return NormalDist().inv_cdf(share)
+    return share
 
 
 class _Counting:
@@ -179,7 +197,9 @@ class _Nothing:
         """Forget it."""
 
 
-def _told(found: Sequence[Figures], played: Sequence[RunPolicy], limits: Limits) -> Forecast:
+def _told(
+    found: Sequence[Figures], played: Sequence[RunPolicy], limits: Limits, source: str
+) -> Forecast:
     deadline, budget = limits.deadline, limits.budget
     # Counted from the run's begin, when nothing was asked for yet.
     in_time = [deadline is None or policy.over_at <= deadline for policy in played]
@@ -198,7 +218,7 @@ def _told(found: Sequence[Figures], played: Sequence[RunPolicy], limits: Limits)
         results=_share([policy.best is not None for policy in played]),
         samples=len(found),
         seed=0,
-        source="policy",
+        source=source,
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cloudtune.catalog import SpotBehaviour
 from cloudtune.errors import UsageError
+from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import home
-from cloudtune.jobs.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
+from cloudtune.jobs.forecasting import DRAWS, RUNS, SPOT_RUNS, PlayedRuns, StageDraws
 from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
 from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
@@ -125,6 +127,7 @@ def problem_of(
     by_type = {profile.instance_type: profile for profile in profiles}
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
     known = provider_named(experiment.cloud.provider).known_types()
+    spot = spot_behaviours(experiment)
     found: list[Rentable] = []
     notes: list[str] = []
     for offer in offers:
@@ -143,8 +146,25 @@ def problem_of(
             profile = profile.only(allowed)
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
-            found.append(Rentable(offer, profile, experiment.cloud.max_instances))
+            found.append(on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot))
     return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)))
+
+
+def spot_behaviours(experiment: Experiment) -> tuple[SpotBehaviour, ...]:
+    """Return how spot pools may behave: as the experiment says, else as public traces did."""
+    said = experiment.cloud.spot
+    if said.losses_per_hour is None or said.availability is None:
+        return spot_prior()
+    return (SpotBehaviour(said.losses_per_hour, said.availability),)
+
+
+def on_spot(rentable: Rentable, behaviours: tuple[SpotBehaviour, ...]) -> Rentable:
+    """Return a rentable whose spot pool may behave so; one on demand as it is."""
+    if rentable.offer.market != "spot":
+        return rentable
+    losses = math.fsum(each.losses_per_hour for each in behaviours) / len(behaviours)
+    offer = replace(rentable.offer, interruptions_per_hour=round(losses, 6))
+    return replace(rentable, offer=offer, behaviours=behaviours)
 
 
 def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
@@ -265,12 +285,19 @@ def run_plan(
     experiment, choice = problem.experiment, choice_of(problem.experiment)
     cloud, offers = experiment.cloud, tuple(each.offer for each in problem.rentables)
     estimator: Estimator
-    if request is not None and staged is not None and follows(choice):
+    by_stages = request is not None and staged is not None and follows(choice)
+    begin = elapsed + SETUP_SECONDS
+    if request is not None and staged is not None and by_stages:
         offers = staged.offers
         anew = reacts and PLANNED[choice.strategy].plans_anew
         estimator = StageDraws(request, staged, experiment.seed, draws, anew)
+        if reacts and any(request.rentable(offer).behaviours for offer in offers):
+            # What a run does about pools that go is the policy's to say, not the plan's.
+            rentables, often = problem.rentables, max(runs, SPOT_RUNS) if runs == RUNS else runs
+            estimator = PlayedRuns(
+                experiment, rentables, limits, begin, staged, often, follows=True
+            )
     else:
-        begin = elapsed + SETUP_SECONDS
         estimator = PlayedRuns(experiment, problem.rentables, limits, begin, staged, runs)
     return RunPlan(
         strategy=choice.strategy,
@@ -320,10 +347,11 @@ def join_seconds(profile: ScalingProfile) -> float:
 def longest(plan: RunPlan, limits: Limits | None = None) -> float:
     """Return the seconds after which a run, or an instance of it, is given up.
 
-    Three times the estimate and an hour, or as long as the budget pays for the cheapest instance
-    alone if that is longer.
+    Three times the estimate, or what 19 of 20 runs take if that is longer, and an hour; or as long
+    as the budget pays for the cheapest instance alone if that is longer.
     """
-    seconds = 3 * plan.estimate.seconds + 3600.0
+    likely = max(plan.estimate.seconds, plan.forecast.seconds.p95)
+    seconds = 3 * likely + 3600.0
     if limits is None or limits.budget is None:
         return seconds
     rate = min(offer.usd_per_second for offer in plan.offers)

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.jobs import home
 from cloudtune.jobs.alternatives import alternatives, as_planned, by_trials, compared, front
 from cloudtune.jobs.job import sampler_name
@@ -111,10 +112,11 @@ class Proposal:
         """Return which limits ("deadline", "budget") a plan doesn't keep, by what was asked.
 
         With a confidence those kept too rarely, or both where only the two at once are. Else those
-        that the estimate of its stages exceeds; without stages those that it rarely keeps.
+        that the estimate of its stages exceeds; without stages, or on spot pools that come and go,
+        those that it rarely keeps.
         """
         sure = self.confidence
-        if sure is None and plan.followed is not None:
+        if sure is None and plan.followed is not None and plan.forecast.source == "stages":
             return self.exceeded(plan.followed)
         sure, forecast = _LIKELY if sure is None else sure, plan.forecast
         chances = {"deadline": forecast.in_time, "budget": forecast.in_money}
@@ -206,7 +208,7 @@ def _unsure(planned: Planned) -> Iterator[str]:
 def _assumptions(planned: Planned) -> Iterator[str]:
     plan, asked, sure = planned.plan, planned.asked, planned.options.confidence
     charges = plan.charges
-    if plan.forecast.source == "policy":
+    if plan.forecast.source in {"policy", "pools"}:
         yield (
             "the forecast's metrics are made up: who goes on, and so how much is trained, will "
             "differ; seconds and dollars are the profile's and the catalog's"
@@ -220,8 +222,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield "planned for the deadline; the budget ends the run where that comes first"
     if not (plan.free or charges.usd_per_launch or charges.usd_per_second):
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
-    if any(offer.interruptions_per_hour for offer in plan.offers):
-        yield "spot: interruptions by EC2's bands, work since the last epoch is lost"
+    yield from _spot_text(planned)
     yield from crowded(planned.plan, planned.rentables)
     if any(each.profile.error for each in planned.rentables):
         yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
@@ -229,6 +230,30 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"
     for quota, vcpus in plan.vcpu_quotas.items():
         yield f"quota {quota}: {vcpus} vCPUs at once"
+
+
+def _spot_text(planned: Planned) -> Iterator[str]:
+    """Yield how the spot pools of a plan are taken to behave, and who says so."""
+    used = {each.offer: each for each in planned.rentables if each.behaviours}
+    if not used:
+        return
+    ways = next(iter(used.values())).behaviours
+    there, losses = ([w.availability for w in ways], [w.losses_per_hour for w in ways])
+    if ways == spot_prior():
+        source = f"assumed, as {SOURCE} were (cloud.spot says otherwise)"
+    else:
+        source = "as cloud.spot or the trace says"
+    yield (
+        f"spot: to be had {_range(there, '.0%')} of the time, lost {_range(losses, '.2g')} times "
+        f"an hour; {source}; work since the last epoch is lost"
+    )
+    if planned.plan.followed is not None:
+        yield "spot: the stages are those of a pool that is there; the forecast has it come and go"
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = min(values), max(values)
+    return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
 def crowded(

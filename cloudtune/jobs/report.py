@@ -212,11 +212,12 @@ def simulate(job: Job) -> Report:
         CloudtuneError: the fleet flapped, by the ledger, or the run decides for ever.
     """
     metric, seed = job.experiment.metric, job.experiment.seed
-    world = SimWorld(job.rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
+    rentables = (*job.rentables, *job.standins)
+    world = SimWorld(rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
     ledger = MemoryLedger()
     policy = job.policy()
     run(policy, world, ledger)
-    _refuse_flaps(policy, job.rentables, ledger.entries)
+    _refuse_flaps(policy, rentables, ledger.entries)
     return build(job, tuple(ledger.entries))
 
 

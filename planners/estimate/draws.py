@@ -57,9 +57,13 @@ class Dice:
         """Return durations that belong to some samples only, of any shape."""
         return _stretched(self._generator.standard_normal(shape), measured, 1)
 
-    def gaps(self, per_second: float, *shape: int) -> Floats:
-        """Return seconds until the next of some events that come at a rate."""
-        return self._generator.exponential(1.0 / per_second, shape)
+    def gaps(self, mean: float | Floats, *shape: int) -> Floats:
+        """Return seconds until the next of some events that come so often, on average."""
+        return self._generator.exponential(1.0, shape) * mean
+
+    def picked(self, ways: int) -> Places:
+        """Return for each sample one of so many ways, all equally likely."""
+        return self._generator.integers(ways, size=self.samples)
 
     def shares(self, *shape: int) -> Floats:
         """Return numbers from 0 to 1, all equally likely."""

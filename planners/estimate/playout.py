@@ -9,7 +9,8 @@ it:
 - A stage is over when its last trial is done, so that stragglers make it longer than its mean.
 - `ScalingProfile.error` is one factor for all epochs on an instance type, drawn once per sample.
 - Spot instances are taken back at random, instead of slowing every epoch by what that costs on
-  average (`Rentable.epoch_seconds`).
+  average (`Rentable.epoch_seconds`). How a pool behaves is drawn once per sample, where it may in
+  several ways; while it is away, the plan waits for it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cloudtune.planners.cost_model import Holdings, stays
 from cloudtune.planners.estimate.draws import Dice
 from cloudtune.planners.estimate.training import (
     Fleet,
+    Pool,
     Training,
     charge,
     instances_per_trial,
@@ -67,6 +69,7 @@ class _Play:
         self.now, self.dollars, self.gpu_seconds = (np.zeros(dice.samples) for _ in range(3))
         self.fleets: dict[Offer, Fleet] = {}
         self.widths = {live.offer: live.width for live in request.fleet}
+        self.pools: dict[Offer, Pool] = {}
         self.settled = True
         self.loads: dict[Offer, list[int]] = {}
         self.members = 0
@@ -182,7 +185,14 @@ class _Play:
             slowness=self.slowness[group.offer],
             staying=staying,
             usd_per_launch=self.request.charges.usd_per_launch,
+            pool=self._pool(group.offer),
         )
+
+    def _pool(self, offer: Offer) -> Pool:
+        """Return the pool of an offer: one for the whole of the plan."""
+        if offer not in self.pools:
+            self.pools[offer] = Pool(self.request.rentable(offer), self.dice)
+        return self.pools[offer]
 
     def _filled_up(self, group: Group, asked: Floats) -> Fleet:
         """Return the fleet of a group, with what is missing launched."""
@@ -191,6 +201,8 @@ class _Play:
             return self.fleets[offer]
         profile = self.request.rentable(offer).profile
         launched = asked[:, None] + self.dice.seconds(profile.launch, missing)
+        if self.request.rentable(offer).behaviours:
+            launched += self._pool(offer).wait()[:, None]  # nobody gives up: the plan is followed
         fresh = Fleet(offer, launched, launched + self.dice.seconds(profile.boot, missing))
         self.dollars += missing * self.request.charges.usd_per_launch
         return self.fleets[offer].joined_by(fresh) if offer in self.fleets else fresh

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Group, Stage
+    from cloudtune.plan import Group, Rentable, Stage
     from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
     from cloudtune.scaling import ScalingProfile
 
@@ -59,6 +59,39 @@ class Fleet:
         """Return these and others together."""
         launched = np.concatenate([self.launched, other.launched], axis=1)
         return Fleet(self.offer, launched, np.concatenate([self.joined, other.joined], axis=1))
+
+
+_NEVER = 1e12
+"""Seconds after which nothing happens any more."""
+
+
+class Pool:
+    """How the pool of an offer behaves in each sample: drawn once, from the ways that it may.
+
+    An instance `lasts` so many seconds, on average; then the pool is away for `outage` seconds,
+    which is None where it is always there.
+    """
+
+    def __init__(self, rentable: Rentable, dice: Dice) -> None:
+        self._dice = dice
+        ways = rentable.behaviours
+        rates = np.array(
+            [w.losses_per_hour for w in ways] or [rentable.offer.interruptions_per_hour]
+        )
+        self.goes = bool((rates > 0).any())
+        chosen = dice.picked(len(ways)) if ways else np.zeros(dice.samples, dtype=np.intp)
+        with np.errstate(divide="ignore"):
+            self.lasts = np.minimum(3600.0 / rates, _NEVER)[chosen]
+        outages = np.array([min(w.outage, _NEVER) for w in ways])
+        self.outage = outages[chosen] if ways and outages.any() else None
+        self._away = 1.0 - np.array([w.availability for w in ways])[chosen] if ways else None
+
+    def wait(self) -> Floats:
+        """Return the seconds until it is there, for who asks at any time; none if it always is."""
+        if self.outage is None or self._away is None:
+            return np.zeros(self._dice.samples)
+        away = self._dice.shares(self._dice.samples) < self._away
+        return np.where(away, self._dice.gaps(self.outage, self._dice.samples), 0.0)
 
 
 def charge(offer: Offer, seconds: Floats) -> Floats:
@@ -113,7 +146,9 @@ class Training:
         slowness: Floats,
         staying: Counts,
         usd_per_launch: float,
+        pool: Pool,
     ) -> None:
+        self.pool = pool
         self.group, self.profile, self.dice = group, profile, dice
         self.usd_per_launch = usd_per_launch
         # Those that open first are filled first, so that what stays empty opens last.
@@ -122,7 +157,7 @@ class Training:
         self.dollars, self.gpu_seconds = np.zeros(dice.samples), np.zeros(dice.samples)
         needed = instances_per_trial(group)
         self.opened = np.sort(opened, axis=1)[:, needed - 1 :: needed]
-        spot = group.offer.interruptions_per_hour > 0
+        spot = pool.goes
         self._interruptions = _Interruptions(self, began) if spot else None
         self._train(self._durations(stage, slowness, staying))
 
@@ -196,11 +231,11 @@ class _Interruptions:
 
     def __init__(self, training: Training, began: Floats) -> None:
         self._training = training
-        self._rate = training.group.offer.interruptions_per_hour / 3600.0
+        self._pool = training.pool
         self._needed = instances_per_trial(training.group)
         launched = training.fleet.launched
         alive = np.maximum(launched, began[:, None])
-        self._next = alive + training.dice.gaps(self._rate, *launched.shape)
+        self._next = alive + training.dice.gaps(self._pool.lasts[:, None], *launched.shape)
         self._soonest = self._next.min(axis=1)
         self._drawn = np.ones(launched.shape, dtype=np.int64)
 
@@ -229,11 +264,13 @@ class _Interruptions:
         np.add.at(training.dollars, samples, charge(fleet.offer, lived) + training.usd_per_launch)
         np.add.at(training.gpu_seconds, samples, lived * fleet.offer.gpus)
         launched = at + dice.few(profile.launch, len(at))
+        if self._pool.outage is not None:
+            launched += dice.gaps(self._pool.outage[samples], len(at))
         joined = launched + dice.few(profile.boot, len(at))
         fleet.launched[samples, places], fleet.joined[samples, places] = launched, joined
         self._drawn[samples, places] += 1
         enough = self._drawn[samples, places] > _MAX_INTERRUPTIONS
-        gaps = dice.gaps(self._rate, len(at))
+        gaps = dice.gaps(self._pool.lasts[samples], len(at))
         self._next[samples, places] = np.where(enough, np.inf, launched + gaps)
         return joined
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.commands import Command
     from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.events import Event
     from cloudtune.plan import Charges, Limits
     from cloudtune.planners.base import Planner
@@ -104,6 +105,7 @@ class Setting:
     mishap: Mishap = lambda _trial, _session, _epoch: ""
     saves_every: int = 1
     copies: bool = False  # on several GPUs the script trains the same model on each
+    pools: Mapping[tuple[str, str, str], PoolTrace] = field(default_factory=dict)
 
     def but(self, **changes: object) -> Setting:
         """Return the setting with some fields changed."""
@@ -246,7 +248,8 @@ class Setting:
             assert isinstance(number, int)
             return self.reaches(number, epoch)
 
-        world = SimWorld(self.real or self.rentables, "score", metric_of, self.seed, self.pace)
+        real, pools = self.real or self.rentables, self.pools
+        world = SimWorld(real, "score", metric_of, self.seed, self.pace, pools=pools)
         for event in self.trouble:
             world.schedule(event)
         return world

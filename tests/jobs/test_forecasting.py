@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.display import plan_tables
-from cloudtune.errors import UsageError
+from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.jobs.forecasting import MIN_RUNS, RUNS, PlayedRuns
-from cloudtune.jobs.planning import longest, make_plan, worst_bill
+from cloudtune.jobs.planning import longest, make_plan, problem_of, stored_profiles, worst_bill
 from cloudtune.jobs.proposal import propose, to_json
 from cloudtune.jobs.stages import PlanOptions
 from cloudtune.plan import Limits
@@ -19,6 +20,7 @@ from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
 
 if TYPE_CHECKING:
+    from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Problem
     from cloudtune.plan import Forecast
 
@@ -234,3 +236,73 @@ def test_other_choices_are_compared_by_their_forecasts() -> None:
     assert names[-1] == "sha, planned, planned"
     assert [row.message for row in rows] == [""] * len(rows)
     assert all(row.plan is not None for row in rows)
+
+
+# ---- on spot -----------------------------------------------------------------------------------
+
+
+def spot_problem(**said: object) -> Problem:
+    """Return the digits on spot or on demand, by published figures."""
+    asked = Experiment.load(
+        "examples/digits/experiment.yaml",
+        {
+            "cloud.instances": ["p3.2xlarge"],
+            "cloud.market": "any",
+            "cloud.max_instances": 1,
+            "limits.deadline": "5h",
+            "limits.budget": 40,
+            "trials": 2,
+            **said,
+        },
+    )
+    return problem_of(asked, stored_profiles(asked, "resnet50-cifar10@v100"))
+
+
+def on_spot(**said: object) -> Planned:
+    asked = spot_problem(**said)
+    return make_plan(asked, Limits(5 * 3600.0, 40.0), runs=8)
+
+
+def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
+    """All is planned on spot; of the pools that there were, some are seldom there."""
+    made = on_spot()
+    plan = made.plan
+    assert plan.followed is not None, "it goes by its stages all the same"
+    assert {offer.market for offer in plan.offers} == {"spot"}
+    assert plan.forecast.source == "pools"
+    assert plan.forecast.dollars.p95 > 2 * plan.estimate.dollars, "on-demand stands in"
+    assert plan.forecast.within == 1.0
+    found = propose(made)
+    (told,) = [text for text in found.assumptions if text.startswith("spot: to be had")]
+    assert "assumed, as public traces" in told
+    assert "17% to 99% of the time" in told
+    assert "on spot that comes and goes" in plan_tables.forecast(found).title
+
+
+def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
+    sure = on_spot(**{"cloud.spot": {"losses_per_hour": 0.0, "availability": 1.0}})
+    spread, planned = sure.plan.forecast.dollars, sure.plan.estimate.dollars
+    assert spread.mean < 1.2 * planned, "only its speed is unsure"
+    rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.05}})
+    assert rare.plan.forecast.dollars.mean > 2 * spread.mean
+    assert any("to be had 5% of the time" in text for text in propose(rare).assumptions)
+
+
+def test_on_demand_alone_is_forecast_by_its_stages() -> None:
+    made = on_spot(**{"cloud.market": "on-demand"})
+    assert made.plan.forecast.source == "stages"
+    assert not any(text.startswith("spot") for text in propose(made).assumptions)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"availability": 0.5}, "say both losses_per_hour and availability"),
+        ({"losses_per_hour": 0.0, "availability": 0.5}, "a pool that is away at times loses"),
+        ({"losses_per_hour": -1.0, "availability": 0.5}, "-1.0 is too small"),
+        ({"losses_per_hour": 1.0, "availability": 0.0}, "0.0 is too small"),
+    ],
+)
+def test_mistakes_about_pools_are_told(said: dict[str, float], told: str) -> None:
+    with pytest.raises(ExperimentError, match=told):
+        spot_problem(**{"cloud.spot": said})

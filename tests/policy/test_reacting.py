@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloudtune.catalog import pool
 from cloudtune.commands import Launch, PlanAnew
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.events import LaunchFailed
 from cloudtune.jobs.report import build, to_json
 from cloudtune.plan import Limits, Rentable
@@ -179,3 +181,30 @@ def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> N
     assert [width for width in played.widths if width > 1] == [4.0], "one result says enough"
     known = played.policy.state.corrected(job.rentables[0], ()).profile
     assert known.epoch_seconds(2.0) > 7.0
+
+
+@pytest.mark.parametrize("seed", [3, 15, 24])
+def test_a_trial_that_waits_at_its_rung_gives_up_an_instance_that_is_to_go(seed: int) -> None:
+    """In waves on one instance: spot is there again, and on-demand must go first, as one may be.
+
+    The trial that had reached the rung held it until the deadline.
+    """
+    spot = offer(1, 1.0, name="s.1x", market="spot")
+    dear = Rentable(offer(1, 10.0, name="g.1x"), profile({1.0: 40.0}, name="g.1x", spread=0.15), 1)
+    job = Setting(
+        trials=6,
+        min_epochs=4,
+        max_epochs=16,
+        offer=spot,
+        profile=profile({1.0: 40.0}, name="s.1x", spread=0.15),
+        others=(dear,),
+        max_instances=1,
+        by="sha",
+        limits=Limits(9000.0, 60.0),
+        seed=seed,
+        heartbeat=False,
+        pools={pool(spot): PoolTrace("late", (0.0, 150.0), (0, 1), 10_000.0)},
+    )
+    played = play(job)
+    assert (played.policy.ending, played.furthest) == (EndReason.DONE, 16)
+    assert played.bill()[0] < 2000.0

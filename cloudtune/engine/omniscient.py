@@ -1,0 +1,163 @@
+"""What a run would have paid that knew beforehand what the spot pools have to give: a lower bound.
+
+The relaxation. The work of the run is what its trials trained: each epoch of each trial once, as a
+number of epochs of average length. Whoever knows it all does that work within the same time, with
+at most as many instances at once, on any offers. All else is given to them:
+
+- training alone takes time: no boots, starts, resizes, lost epochs or returns, no minimum charges;
+- on each instance the work goes as fast as it does at the offer's best width, with no GPU idle;
+- work can be cut anywhere: trials and rungs need not wait for each other;
+- instances can be had in parts.
+
+What is left is a linear program: how many instances of each offer at each time, at least cost. With
+a price L on work it falls apart into the single times, and for every L the sum
+
+    L * work + integral of min over x of sum((price - L * speed) * x)
+
+is at most the least cost (weak duality), and equal to it for the best L. So the bound is one even
+where that L is found to a few digits only. Every schedule that the run could have carried out is a
+solution of the program, the run's own as well: the bound never exceeds what it paid.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from cloudtune.catalog import pool
+from cloudtune.engine.spot_pools import UNLIMITED, Piece
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.engine.spot_pools import PoolTrace
+    from cloudtune.engine.timeline import Timeline
+    from cloudtune.plan import Rentable
+
+_HALVINGS = 100
+
+
+@dataclass(frozen=True)
+class Source:
+    """Instances that can be had over time, and the epochs that one of them trains in a second."""
+
+    speed: float
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A time in which nothing changes; of each source instances, dollars a second and speed."""
+
+    seconds: float
+    ways: tuple[tuple[int, float, float], ...]
+
+    def best(self, worth: float, most: int) -> tuple[float, float]:
+        """Return what is paid beyond what the work is worth, at its least, and the work done."""
+        paid = done = 0.0
+        left = most
+        for gain, instances, dollars, speed in sorted(
+            (dollars - worth * speed, instances, dollars, speed)
+            for instances, dollars, speed in self.ways
+        ):
+            if gain >= 0 or left <= 0:
+                break
+            count = min(left, instances)
+            left -= count
+            paid += count * (dollars - worth * speed)
+            done += count * speed
+        return paid * self.seconds, done * self.seconds
+
+
+def least_dollars(work: float, sources: Sequence[Source], most: int) -> float:
+    """Return what so many epochs cost at the least, with `most` instances at once; inf: too many.
+
+    A lower bound on every schedule over the sources' pieces, which cover the same time.
+    """
+    moments = _moments(sources)
+
+    def dual(worth: float) -> tuple[float, float]:
+        """Return the bound at a price of work, and how much work that price buys."""
+        found = [moment.best(worth, most) for moment in moments]
+        return worth * work + math.fsum(p for p, _ in found), math.fsum(d for _, d in found)
+
+    low, high = 0.0, max((w[1] / w[2] for m in moments for w in m.ways if w[2] > 0), default=0.0)
+    if work <= 0:
+        return 0.0
+    high = high or 1.0
+    while dual(high)[1] < work:
+        low, high = high, 2 * high
+        if not math.isfinite(high) or high > 1e12:
+            return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if dual(middle)[1] >= work else (middle, high)
+    return max(0.0, dual(low)[0], dual(high)[0])
+
+
+def _moments(sources: Sequence[Source]) -> list[_Moment]:
+    times = sorted({at for each in sources for p in each.pieces for at in (p.begin, p.end)})
+    found = []
+    places = [0] * len(sources)
+    for begin, end in pairwise(times):
+        ways = []
+        for number, source in enumerate(sources):
+            while source.pieces[places[number]].end <= begin:
+                places[number] += 1
+            piece = source.pieces[places[number]]
+            ways.append((piece.instances, (piece.usd_per_hour or 0.0) / 3600.0, source.speed))
+        found.append(_Moment(end - begin, tuple(ways)))
+    return found
+
+
+# ---- of a run ------------------------------------------------------------------------------------
+
+
+def work_of(timeline: Timeline, rentables: Sequence[Rentable]) -> float:
+    """Return the work of a run: each epoch of each trial once, in epochs of average length.
+
+    An epoch that took longer than the mean of its place and width is so much more work.
+    """
+    known = {each.offer.instance_type.name: each.profile for each in rentables}
+    kinds = {each.instance: each.launch.instance_type for each in timeline.instances.values()}
+    amounts: dict[tuple[str, int], float] = {}
+    for epoch in timeline.epochs:
+        profile = known[kinds[epoch.session.start.placement[0].instance]]
+        mean = profile.epoch[epoch.width].mean
+        amounts[epoch.trial, epoch.number] = (epoch.told.seconds or mean) / mean
+    return math.fsum(amounts.values())
+
+
+def fastest(rentable: Rentable) -> float:
+    """Return the epochs that an instance trains in a second at the offer's best width."""
+    epoch = rentable.profile.epoch
+    return max(rentable.gpus / (width * each.mean) for width, each in epoch.items())
+
+
+def bound(
+    work: float,
+    rentables: Sequence[Rentable],
+    pools: Mapping[tuple[str, str, str], PoolTrace],
+    *,
+    most: int,
+    until: float,
+) -> float:
+    """Return what so much work costs at the least, for whoever knows the pools, by a time.
+
+    On the rentables as they really are; an offer without a pool can be had at all times.
+    """
+    sources = [_source(each, pools.get(pool(each.offer)), until) for each in rentables]
+    return least_dollars(work, sources, most)
+
+
+def _source(rentable: Rentable, trace: PoolTrace | None, until: float) -> Source:
+    price = rentable.offer.usd_per_hour
+    if trace is None:
+        return Source(fastest(rentable), (Piece(0.0, until, UNLIMITED, price),))
+    pieces = (
+        p._replace(usd_per_hour=price if p.usd_per_hour is None else p.usd_per_hour)
+        for p in trace.pieces(0.0, until)
+    )
+    return Source(fastest(rentable), tuple(pieces))

@@ -1,0 +1,196 @@
+"""A run played on spot traces: what it paid, and what it would have paid knowing them beforehand.
+
+The policy is the one that a real run has, and the world is the simulated one: only what the spot
+pools have to give comes from a trace.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.catalog import pool
+from cloudtune.engine.audit import audited
+from cloudtune.engine.flapping import flaps
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.omniscient import bound, work_of
+from cloudtune.engine.simulator import RECLAIMED, SimWorld, synthetic_metric
+from cloudtune.engine.timeline import prices, read
+from cloudtune.errors import CloudtuneError
+from cloudtune.events import InstanceGone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.simulator import PoolName
+    from cloudtune.engine.spot_pools import PoolTrace
+    from cloudtune.engine.timeline import Timeline
+    from cloudtune.plan import Rentable
+    from cloudtune.policy.run import RunPolicy
+
+PRICE_SHARE = 0.9
+"""A pool is reckoned with at the price that holds for so much of its trace, as AWS's are."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a run came to that began at second `start` of its traces.
+
+    `dollars` is the bill at the traces' prices, where they have any, and `bound` what whoever knew
+    the traces would have paid for the same work at the least; neither has `charges` in it. `work`
+    is in epochs. `lost` instances were taken back, `refused` requests turned down; `spot_hours` and
+    `on_demand_hours` were paid for. `ended` says why it ended, and `violations` how it passed
+    its limits: none, as must be.
+    """
+
+    start: float
+    seconds: float
+    dollars: float
+    bound: float
+    work: float
+    lost: int
+    refused: int
+    spot_hours: float
+    on_demand_hours: float
+    ended: str
+    exit_code: int
+    best_epochs: int
+    violations: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run did all that it was to do, instead of being ended by a limit."""
+        return self.exit_code == 0
+
+    @property
+    def ratio(self) -> float:
+        """The bill over the bound; 1 where nothing was paid."""
+        return self.dollars / self.bound if self.bound > 0 else 1.0
+
+
+def on_traces(rentables: Sequence[Rentable], traces: Mapping[Offer, PoolTrace]) -> list[Rentable]:
+    """Return what can be rented, with what the traces tell of prices and of how pools behave."""
+    return [_as_traced(each, traces.get(each.offer)) for each in rentables]
+
+
+def _as_traced(rentable: Rentable, trace: PoolTrace | None) -> Rentable:
+    if trace is None:
+        return rentable
+    price = usual_price(trace) or rentable.offer.usd_per_hour
+    capped = trace.capped(price)
+    offer = replace(
+        rentable.offer, usd_per_hour=price, interruptions_per_hour=round(capped.losses, 6)
+    )
+    return replace(rentable, offer=offer, behaviours=capped.behaviours)
+
+
+def usual_price(trace: PoolTrace) -> float | None:
+    """Return the price that holds for `PRICE_SHARE` of the trace or less; None if it has none."""
+    pieces = sorted(trace.pieces(0.0, trace.length), key=lambda p: p.usd_per_hour or 0.0)
+    gone = 0.0
+    for piece in pieces:
+        gone += piece.end - piece.begin
+        if gone >= PRICE_SHARE * trace.length - 1e-9:
+            return piece.usd_per_hour
+    raise AssertionError("a trace lasts as long as its pieces")
+
+
+def starts(length: float, count: int, first: float = 0.0) -> list[float]:
+    """Return so many starts, spread evenly over a trace from the first on."""
+    return [(first + length * number / count) % length for number in range(count)]
+
+
+def replay(
+    policy: RunPolicy,
+    rentables: Sequence[Rentable],
+    traces: Mapping[PoolName, PoolTrace],
+    *,
+    start: float = 0.0,
+    seed: int = 0,
+) -> Replayed:
+    """Return what a fresh policy's run comes to on these traces; `rentables` are all it may rent.
+
+    Raises:
+        CloudtuneError: the fleet flapped, or the run stands still (bugs of ours).
+    """
+    by_pool = {pool(each.offer): each.offer for each in rentables}
+    pools = {
+        name: trace.begun_at(start).capped(by_pool[name].usd_per_hour)
+        for name, trace in traces.items()
+        if name in by_pool
+    }
+    state, ledger = policy.state, MemoryLedger()
+    metric = state.metric
+    curves = synthetic_metric(metric.mode, seed)
+    world = SimWorld(rentables, metric.name, curves, seed, pools=pools)
+    run(policy, world, ledger)
+    known, entries = read(ledger.entries), tuple(ledger.entries)
+    _refuse_bugs(policy, rentables, entries, known)
+    offers = [each.offer for each in rentables]
+    audit = audited(known, offers, metric.name, metric.mode)
+    work = work_of(known, world.rentables)
+    until = max(audit.seconds, state.limits.deadline or 0.0)
+    hours = {"spot": 0.0, "on-demand": 0.0}
+    for lease in audit.leases:
+        hours[lease.offer.market] += (lease.end - lease.begin) / 3600.0
+    ends = [entry.event for entry in entries if isinstance(entry.event, InstanceGone)]
+    best = policy.best
+    return Replayed(
+        start=start,
+        seconds=policy.over_at,
+        dollars=_billed(known, offers, pools),
+        bound=bound(work, world.rentables, pools, most=state.max_instances, until=until),
+        work=work,
+        lost=sum(event.reason == RECLAIMED for event in ends),
+        refused=sum(it.refusal is not None and not it.released for it in known.instances.values()),
+        spot_hours=hours["spot"],
+        on_demand_hours=hours["on-demand"],
+        ended=policy.ending.value if policy.ending else "",
+        exit_code=policy.ending.exit_code if policy.ending else 1,
+        best_epochs=0 if best is None else max(policy.trials[best.trial].history),
+        violations=audit.violations(state.limits),
+        entries=entries,
+    )
+
+
+def _billed(
+    timeline: Timeline, offers: Sequence[Offer], pools: Mapping[PoolName, PoolTrace]
+) -> float:
+    """Return the bill: of a pool whose trace has prices by those, else by its offer's."""
+    priced = prices(timeline, offers)
+    total = []
+    for name, it in timeline.instances.items():
+        if it.launched_at is None:
+            continue
+        offer, begin, end = priced[name], it.began_at, it.end(timeline.at)
+        trace = pools.get(pool(offer))
+        if trace is None or not trace.prices:
+            total.append(offer.charge(end - begin))
+        else:
+            end = max(end, begin + offer.minimum_seconds)
+            total.append(trace.dollars(begin, end, offer.usd_per_hour))
+    return math.fsum(total)
+
+
+def _refuse_bugs(
+    policy: RunPolicy, rentables: Sequence[Rentable], entries: Sequence[Entry], known: Timeline
+) -> None:
+    """Pass if the run came to an end, and rented nothing again without a cause.
+
+    Raises:
+        CloudtuneError: it did not; the message says what.
+    """
+    if not policy.ended:
+        raise CloudtuneError("nothing happens any more, and the run has not ended (a bug)")
+    state = policy.state
+    stages = policy.itinerary.stage_began if policy.itinerary else ()
+    found = flaps(
+        entries, known, rentables, brakes=state.brakes, metric=state.metric, stages=stages
+    )
+    if found:
+        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(found))
