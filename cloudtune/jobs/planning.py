@@ -316,11 +316,17 @@ def run_plan(
 def _largest_fleet(
     problem: Problem, limits: Limits, choice: Choice, staged: Plan | None
 ) -> tuple[Machines, ...]:
-    """Return what there may be at once; by stages that are planned anew, whatever is allowed."""
+    """Return what there may be at once; by stages that are planned anew, whatever is allowed.
+
+    The dearest offer stands in for spot pools that may be away.
+    """
+    dearest = max((each.offer for each in problem.rentables), key=lambda o: o.usd_per_second)
     if staged is not None and follows(choice):
+        away = {each.offer for each in problem.rentables if each.behaviours}
+        if away.intersection(staged.offers):
+            return (Machines(dearest, staged.peak_instances),)
         return largest_fleet(staged)
     if choice.fleet == BY_PLAN:
-        dearest = max((each.offer for each in problem.rentables), key=lambda o: o.usd_per_second)
         return (Machines(dearest, problem.experiment.cloud.max_instances),)
     policy = policy_of(problem.experiment, problem.rentables, limits, staged)
     rule, state = policy.fleet_rule, policy.state

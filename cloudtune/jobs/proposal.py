@@ -199,7 +199,9 @@ def _unsure(planned: Planned) -> Iterator[str]:
     for each in {each.profile.instance_type: each for each in planned.rentables}.values():
         before = f"{each.profile.instance_type}: " if several else ""
         yield from (f"{before}{text}" for text in each.profile.assumed)
-    left_out = ["trials that differ in speed among themselves", "offers that can't be had"]
+    on_spot = any(each.behaviours for each in planned.rentables)
+    refused = "on-demand that can't be had" if on_spot else "offers that can't be had"
+    left_out = ["trials that differ in speed among themselves", refused]
     if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].plans_anew:
         left_out.append("what is planned anew")
     yield f"not in it: {', '.join(left_out)}"

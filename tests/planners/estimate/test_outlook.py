@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtune.catalog import SpotBehaviour
 from cloudtune.errors import UsageError
 from cloudtune.plan import Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
@@ -328,6 +329,29 @@ def test_a_wide_trial_goes_down_with_any_of_its_instances() -> None:
 def test_rates_at_which_a_stage_would_never_end_are_bounded() -> None:
     asked, plan = alone(rented(epoch={4.0: 60.0}, **HOURLY | {"interruptions_per_hour": 1e6}))
     assert np.isfinite(sample(asked, plan, samples=10, seed=0).seconds).all()
+
+
+def test_a_plan_on_spot_waits_for_its_pool() -> None:
+    """Half of the time there is none: for an hour, on average, at the begin and after each loss."""
+    rentable = replace(
+        rented(epoch={4.0: 60.0}, **HOURLY), behaviours=(SpotBehaviour(1.0, availability=0.5),)
+    )
+    asked, plan = alone(rentable, epochs=60)
+    counted = replace(asked, charges=Charges(usd_per_launch=1.0))
+    draws = sample(counted, plan, samples=20_000, seed=0)
+    lost = draws.dollars - 1
+    late = draws.seconds - (1 + 20 + 4 + 60 * 60.0 + 2)
+    waited = 0.5 * 3600 + lost.mean() * (3600 + 1 + 20 + 6 + 30)
+    assert late.mean() == pytest.approx(waited, rel=0.03)
+    assert (np.abs(late) < 1e-6).mean() == pytest.approx(0.5 * math.exp(-3620 / 3600), abs=0.02)
+
+
+def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:
+    rentable = rented(epoch={4.0: 60.0}, **HOURLY)
+    ways = (SpotBehaviour(0.0), SpotBehaviour(60.0))
+    asked, plan = alone(replace(rentable, behaviours=ways), epochs=60)
+    late = sample(asked, plan, samples=4000, seed=0).seconds - (1 + 20 + 4 + 3600 + 2)
+    assert (np.abs(late) < 1e-6).mean() == pytest.approx(0.5, abs=0.03)
 
 
 # ---- outlooks -----------------------------------------------------------------------------------

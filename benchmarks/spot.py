@@ -1,0 +1,144 @@
+"""Forecast, paid and bound of runs on recorded spot pools.
+
+    python -m benchmarks.spot DATA [--strategy sha,seer] [--market any] [--deadline 5] [--trials 8]
+                              [--most 1] [--runs 20] [--pools 79,48] [--figures trace|prior|bands]
+
+DATA is the folder of the traces (nothing of it is committed). The digits' experiment on p3.2xlarge,
+by the published figures of ResNet-50 on CIFAR-10, epochs 8 to 64, from starts that are spread
+evenly over each trace. `--figures` says what the forecast goes by: the pool's own trace, the prior
+of public traces, or the advisor's bands as before. Virtual time; seconds for each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from typing import TYPE_CHECKING
+
+from cloudtune.catalog import pool
+from cloudtune.experiment import Experiment
+from cloudtune.infra.aws import pricing
+from cloudtune.jobs import planning
+from cloudtune.jobs.plan_file import job_of
+from cloudtune.plan import Limits
+from cloudtune.simulation.spot_replay import on_traces, replay, starts
+from cloudtune.simulation.trace_file import read_traces
+
+if TYPE_CHECKING:
+    from cloudtune.engine.spot_pools import PoolTrace
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.jobs.stages import Problem
+    from cloudtune.simulation.spot_replay import Replayed
+
+SKYPILOT, GROUPS = "spot_traces_skypilot.csv", "ec2_asg_spot_bamboo.csv"
+POOLS = {
+    "89": (SKYPILOT, ["zone=us-west-2c"]),
+    "79": (SKYPILOT, ["zone=us-west-2a", "gpu=v100", "gpus=1"]),
+    "76": (SKYPILOT, ["zone=us-east-2a"]),
+    "72": (SKYPILOT, ["zone=us-west-2b"]),
+    "63 of 16": (SKYPILOT, ["nodes=16"]),
+    "48": (SKYPILOT, ["zone=us-west-2a", "gpu=v100", "gpus=8"]),
+    "38 of 4": (SKYPILOT, ["nodes=4"]),
+    "33": (SKYPILOT, ["gpu=k80"]),
+    "17": (SKYPILOT, ["zone=us-east-1a"]),
+    "98 of 64": (GROUPS, ["trace=pipeline-mngr-test"]),
+    "48 of 64": (GROUPS, ["trace=preempt-trace"]),
+    "99 of 64": ("ec2_spot_bamboo_64node.csv", ["kind=full-64-node-trace"]),
+}
+"""Each trace, by the share of its time (%) in which there is an instance, and of how many."""
+
+
+def asked(given: argparse.Namespace, strategy: str) -> Experiment:
+    """Return the experiment."""
+    return Experiment.load(
+        "examples/digits/experiment.yaml",
+        {
+            "strategy": strategy,
+            "cloud.market": given.market,
+            "cloud.instances": ["p3.2xlarge"],
+            "cloud.max_instances": given.most,
+            "limits.deadline": f"{given.deadline}h",
+            "limits.budget": given.budget,
+            "trials": given.trials,
+        },
+    )
+
+
+def as_bands(problem: Problem) -> Problem:
+    """Return the problem as it was before: losses by the advisor's bands, and nothing else."""
+    catalog = {pool(o): o for o in pricing.catalog("us-east-1", pricing.MARKETS).offers}
+    rentables = (replace(r, offer=catalog[pool(r.offer)], behaviours=()) for r in problem.rentables)
+    return replace(problem, rentables=tuple(rentables))
+
+
+def planned(given: argparse.Namespace, strategy: str, trace: PoolTrace) -> Planned:
+    """Return the plan, by the figures that are asked for."""
+    experiment = asked(given, strategy)
+    profiles = planning.stored_profiles(experiment, "resnet50-cifar10@v100")
+    problem = planning.problem_of(experiment, profiles)
+    if given.figures == "bands":
+        problem = as_bands(problem)
+    elif given.figures == "trace":
+        traces = {r.offer: trace for r in problem.rentables if r.offer.market == "spot"}
+        problem = replace(problem, rentables=tuple(on_traces(problem.rentables, traces)))
+    limits = Limits(experiment.limits.deadline, experiment.limits.budget)
+    return planning.make_plan(problem, limits, force=True)
+
+
+def played(plan: Planned, trace: PoolTrace, runs: int) -> list[Replayed]:
+    """Return runs of a plan from as many starts."""
+    job = job_of(plan, 0.0, paced=False)
+    rentables = (*job.rentables, *job.standins)
+    pools = {pool(r.offer): trace for r in rentables if r.offer.market == "spot"}
+    return [
+        replay(
+            job.policy(heartbeat=False, checked=False), rentables, pools, start=begin, seed=number
+        )
+        for number, begin in enumerate(starts(trace.length, runs))
+    ]
+
+
+def row(name: str, strategy: str, plan: Planned, found: list[Replayed]) -> str:
+    """Return a row of the table."""
+    forecast, paid = plan.plan.forecast.dollars, mean(each.dollars for each in found)
+    bound = mean(each.bound for each in found)
+    endings = ", ".join(f"{n} {why}" for why, n in Counter(each.ended for each in found).items())
+    spot, dear = (mean(getattr(r, f"{m}_hours") for r in found) for m in ("spot", "on_demand"))
+    return (
+        f"| {name} | {strategy} | ${forecast.mean:.2f} (${forecast.p5:.2f} to ${forecast.p95:.2f})"
+        f" | ${paid:.2f} | {paid / forecast.mean - 1:+.0%} | ${bound:.2f} | {paid / bound:.2f}"
+        f" | {median(each.ratio for each in found):.2f} | {spot:.2f} | {dear:.2f}"
+        f" | {sum(bool(each.violations) for each in found)} | {endings} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--strategy", default="sha")
+    parser.add_argument("--market", default="any")
+    parser.add_argument("--deadline", type=float, default=5.0)
+    parser.add_argument("--budget", type=float, default=40.0)
+    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--most", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--pools", default=",".join(POOLS))
+    parser.add_argument("--figures", choices=["trace", "prior", "bands"], default="trace")
+    given = parser.parse_args()
+    print(
+        "| pool | strategy | forecast (p5 to p95) | paid | off | bound | paid / bound | its median"
+        " | spot h | on-demand h | passed a limit | ended |"
+    )
+    for strategy in given.strategy.split(","):
+        for name in given.pools.split(","):
+            file, where = POOLS[name]
+            trace = read_traces(given.data / file, where)[0].trace
+            plan = planned(given, strategy, trace)
+            print(row(name, strategy, plan, played(plan, trace, given.runs)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
