@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.catalog import Market
-    from cloudtune.jobs.stages import Problem
+    from cloudtune.planners.base import PlanRequest
     from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
@@ -46,8 +46,12 @@ def measured(instance_type: str, script: Path) -> ScalingProfile:
     )
 
 
-def group(problem: Problem, instance_type: str, market: Market, trials: int) -> tuple[Group, ...]:
-    return (Group(problem.catalog.offer(instance_type, market), 1, 1.0, trials, 1),)
+def group(
+    request: PlanRequest, instance_type: str, market: Market, trials: int
+) -> tuple[Group, ...]:
+    offers = [rentable.offer for rentable in request.rentables]
+    (offer,) = (o for o in offers if (o.instance_type.name, o.market) == (instance_type, market))
+    return (Group(offer, 1, 1.0, trials, 1),)
 
 
 def saved_plan(bench: Bench) -> Path:
@@ -59,7 +63,7 @@ def saved_plan(bench: Bench) -> Path:
     write(bench.folder / "profile.json", [measured(t, script) for t in TYPES])
     problem = planning.problem_of(Experiment.load(path), [measured(t, script) for t in TYPES])
     request = stages.request_for(problem, Limits())
-    groups = [group(problem, TYPES[0], "spot", 2), group(problem, TYPES[1], "on-demand", 1)]
+    groups = [group(request, TYPES[0], "spot", 2), group(request, TYPES[1], "on-demand", 1)]
     plan = price(request, groups, "by hand")
     limits = Limits(240.0, 1.0)
     job = Job(
