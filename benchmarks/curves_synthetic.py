@@ -107,4 +107,5 @@ def _annealed(number: int, epochs: int, rng: Generator) -> Curve:
     loss = floor + 2.5 * at ** -(0.5 + 0.1 * (log_lr + 4.0)) + held + rng.normal(0, 0.01, last)
     config = {"lr": 10.0**log_lr, "momentum": float(momentum)}
     made = tuple(float(value) for value in loss)
-    return Curve(f"a{number:03d}", made, last, config, (90.0 * float(rng.uniform(0.8, 1.2)),) * last)
+    usual = 90.0 * float(rng.uniform(0.8, 1.2))
+    return Curve(f"a{number:03d}", made, last, config, (usual,) * last)

@@ -189,7 +189,7 @@ class SessionKeeper:
         """
         commands: list[Command] = []
         wanted: dict[tuple[Offer | None, ...], float] = {}
-        if not any([trial.status == "at rung" for trial in self._state.live.values()]):
+        if "at rung" not in {trial.status for trial in self._state.live.values()}:
             return commands
         for shapes in waiting:
             offers = tuple(shape.offer for shape in shapes)
