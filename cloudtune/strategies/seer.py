@@ -109,7 +109,10 @@ class Seer:
 
     def rentable(self, view: View) -> Rentable:
         """Return the first of the rentables that can be had."""
-        return next((r for r in self.rentables if not view.refused(r.offer)), self.rentables[0])
+        for rentable in self.rentables:
+            if not view.refused(rentable.offer):
+                return rentable
+        return self.rentables[0]
 
     @property
     def exploring(self) -> bool:
