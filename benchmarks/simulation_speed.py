@@ -51,6 +51,8 @@ OFFER = Offer(InstanceType("p3.16xlarge", 8, "V100", 16384, 64, 499712), "on-dem
 LINEAR = Scaling({1.0: 1.0, 2.0: 1.9, 4.0: 3.6, 8.0: 6.8})
 NO_DELAYS = Delays(launch=0.0, boot=0.0, start=0.0, resize=0.0, release=0.0, spread=0.0)
 DAY = Limits(8 * 3600.0, 300.0)
+SIZES = (8, 16, 32, 64, 128, 210, 256, 512)
+DOLLARS_EACH = 0.6
 STRATEGIES = ("random", "sha", "hyperband", "asha", "asha-stopping", "hypersched", "seer")
 
 
@@ -245,6 +247,25 @@ def many(repeats: int) -> None:
     print(f"and the ledger of {len(kept):,} entries): {peak / MANY:,.0f} bytes a trial.")
 
 
+def growth(repeats: int) -> None:
+    """Print how a whole job's time grows with its trials: the same deadline, ever more money."""
+    place = ground(synthetic(max(SIZES), EPOCHS, diverging=0.0, epoch_seconds=60.0))
+    print("\nThe same deadline, and money for so many trials: least time of a job, audited")
+    print("| strategy | trials | events | s a job | jobs/s | times that of 64 trials |")
+    print("|---|---|---|---|---|---|")
+    for name in ("asha", "seer"):
+        found = {}
+        for size in SIZES:
+            limits = Limits(1800.0, DOLLARS_EACH * size)
+            case = Case(name, limits, sampler="random", max_trials=size)
+            job = min(timed(partial(play, place, case), repeats))
+            found[size] = play(place, case), job
+        for played, job in found.values():
+            times = job / found[64][1]
+            counts = f"{played.trials} | {played.events:,}"
+            print(f"| {name} | {counts} | {job:.3f} | {1 / job:.1f} | {times:.2f} |")
+
+
 def main() -> None:
     """Print everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -258,6 +279,7 @@ def main() -> None:
         curves = whole(alexnet(options.data))
         against("AlexNet on ImageNet", curves, options.syne_tune, options.repeats)
     strategies(ground(made), options.repeats)
+    growth(options.repeats)
     many(min(3, options.repeats))
 
 

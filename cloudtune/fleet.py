@@ -38,7 +38,7 @@ class Rented:
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if self.book is not None:
-            self.book.forget()
+            self.book.forget(self)
 
     @property
     def over(self) -> bool:
@@ -126,7 +126,10 @@ class FleetBook:
 
     def __init__(self) -> None:
         self.rented: dict[str, Rented] = {}
+        self._instances: dict[str, Rented] = {}
         self._going_on: list[Rented] = []  # all that isn't over, and some that is
+        self._settled: set[str] = set()  # what is over, and in the next two
+        self._settled_dollars, self._settled_launches = 0.0, 0
         self._alive: list[Rented] | None = None
         self._wanted: list[Rented] | None = None
         self._usable: list[Rented] | None = None
@@ -134,8 +137,12 @@ class FleetBook:
         self._returning: bool | None = None
         self._unsettled: bool | None = None
 
-    def forget(self) -> None:
+    def forget(self, changed: Rented | None = None) -> None:
         """Work everything out anew when it is asked for next: an instance has changed."""
+        if changed is not None and changed.intent in self._settled:
+            self._settled.clear()
+            self._settled_dollars, self._settled_launches = 0.0, 0
+            self._going_on = list(self.rented.values())
         self._alive = self._wanted = self._usable = self._held = None
         self._returning = self._unsettled = None
 
@@ -159,15 +166,20 @@ class FleetBook:
         Raises:
             KeyError: it is none of this run's.
         """
-        for rented in self:
-            if rented.instance == instance:
-                return rented
-        raise KeyError(instance)
+        known = self._instances.get(instance)
+        if known is None or known.instance != instance:
+            self._instances = {r.instance: r for r in reversed(self.rented.values()) if r.instance}
+        return self._instances[instance]
 
     def alive(self) -> list[Rented]:
         """Return what exists or may exist, and bills."""
         if self._alive is None:
             # What is over stays so: a long run isn't slower for all that it has given back.
+            for rented in self._going_on:
+                if rented.over:
+                    self._settled.add(rented.intent)
+                    self._settled_dollars += rented.dollars(0.0)
+                    self._settled_launches += rented.launched
             self._going_on = [r for r in self._going_on if not r.over]
             self._alive = self._going_on
         return self._alive
@@ -205,8 +217,15 @@ class FleetBook:
     @property
     def launches(self) -> int:
         """How many were launched, or may have been."""
-        return sum(r.launched for r in self)
+        alive = len(self.alive())
+        return alive + self._settled_launches
 
     def dollars(self, at: float) -> float:
         """Return the bill for all instances if everything is given back at that time."""
-        return sum(r.dollars(at) for r in self)
+        alive = sum([r.dollars(at) for r in self.alive()])
+        return self._settled_dollars + alive
+
+    def settled_dollars(self) -> float:
+        """Return the bill for the instances that can't bill any more."""
+        self.alive()
+        return self._settled_dollars

@@ -145,9 +145,9 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
             "asha": "successive halving that waits for nobody",
             "asha-stopping": "the same, but who isn't good enough is cut instead of paused",
             "hypersched": "ASHA against a deadline: fewer and fewer trials, wider and wider",
-            "seer": "explores while a newcomer could still win, then gives all GPUs to those "
-            "that are ahead; ours ([seer.md](seer.md))",
-            "seer-constant": "the same; no instance goes back before the end",
+            "seer": "explores with a part of the money and time, then plans the end of those that "
+            "are ahead; ours ([seer.md](seer.md))",
+            "seer-constant": "the same on a fleet that stays",
         },
     ),
     "sampler": (

@@ -126,7 +126,6 @@ def _seer(context: BuildContext, sampler: Sampler, *, constant: bool = False) ->
         mode=context.mode,
         rentables=sorted(context.rentables, key=epoch_dollars),
         max_instances=context.max_instances,
-        limits=context.limits,
         constant=constant,
     )
 

@@ -113,7 +113,8 @@ class FleetKeeper:
         `needed` are the GPUs of what trains and of what waits to start.
         """
         state = self._state
-        self._target = target = +Counter(dict(self.rule.target(state, needed)))
+        wanted = self.rule.target(state, needed)
+        self._target = target = Counter({o: n for o, n in wanted.items() if n > 0})
         self._beyond_limits, self._asks_at = False, math.inf
         if target == state.held and not state.fleet.returning():
             return []

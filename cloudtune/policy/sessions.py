@@ -154,9 +154,11 @@ class SessionKeeper:
         ready = [t for t in tasks if t.trial.id not in known or not known[t.trial.id].live]
         commands: list[Command] = []
         waiting: list[Sequence[Shape]] = []
+        in_vain: Sequence[Shape] = ()  # what found no room: nothing is given back meanwhile
         for task, shapes in zip(ready, self._shapes(ready), strict=True):
-            found = self._first_fitting(shapes)
+            found = None if shapes == in_vain else self._first_fitting(shapes)
             if found is None:
+                in_vain = shapes
                 waiting += [shapes] if shapes else []
             else:
                 commands.append(self._start(task, *found))
@@ -187,6 +189,8 @@ class SessionKeeper:
         """
         commands: list[Command] = []
         wanted: dict[tuple[Offer | None, ...], float] = {}
+        if "at rung" not in {trial.status for trial in self._state.live.values()}:
+            return commands
         for shapes in waiting:
             offers = tuple(shape.offer for shape in shapes)
             wanted[offers] = wanted.get(offers, 0.0) + max(shape.width for shape in shapes)
@@ -224,7 +228,10 @@ class SessionKeeper:
         for task, shapes in zip(tasks, self.allocator.shapes(state, tasks), strict=True):
             trial = state.trials.get(task.trial.id)
             widest, least = state.widest, 0.0 if trial is None else trial.min_width
-            yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
+            if least == 0.0 and widest == math.inf:
+                yield shapes
+            else:
+                yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
 
     def _shapes_again(self, task: Task) -> Sequence[Shape]:
         """Return the shapes in which a lost trial may go on, the best first.

@@ -212,11 +212,12 @@ class RunState:
         running = self.now - (self.now if self.began is None else self.began)
         held = {rented.intent for rented in self.fleet.wanted()}
         return (
-            sum(
+            self.fleet.settled_dollars()
+            + sum(
                 (self.now - rented.began_at) * rented.offer.usd_per_second
                 if rented.intent in held
                 else rented.dollars(self.ahead)
-                for rented in self.fleet
+                for rented in self.fleet.alive()
             )
             + self.fleet.launches * charges.usd_per_launch
             + running * charges.usd_per_second

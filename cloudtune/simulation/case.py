@@ -6,6 +6,8 @@ Pure: a `Benchmark` (what there is) and a `Case` (what to do with it, and a seed
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,7 @@ from cloudtune.policy.registry import chosen, components, run_policy, sampler_fo
 from cloudtune.strategies.samplers.sampler import TableSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from cloudtune.engine.audit import Audit, Point
@@ -198,6 +200,11 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
     Raises:
         UsageError: no strategy, allocator, fleet or sampler of such a name.
     """
+    with _no_collection():
+        return _record(benchmark, case, make)
+
+
+def _record(benchmark: Benchmark, case: Case, make: Maker) -> Played:
     ledger, ended = MemoryLedger(), "infeasible"
     stages: Sequence[float] = ()
     try:
@@ -216,6 +223,21 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
     flapped = flaps(entries, timeline, rentables, brakes=brakes, metric=metric, stages=stages)
     result = replace(result, flaps=flapped)
     return Played(result, found, tuple(ledger.entries))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Leave the search for garbage in cycles out: all that a run makes is kept in its ledger.
+
+    It goes through everything that there is, again and again: a quarter of a run's time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _result(benchmark: Benchmark, case: Case, found: Audit, ended: str, events: int) -> Result:

@@ -340,7 +340,9 @@ class ByWidth:
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Yield each task's width as its only shape; no shape for 0."""
-        yield from [[Shape(width)] if width else [] for width in self.widths(view, tasks)]
+        widths = self.widths(view, tasks)
+        made = {width: [Shape(width)] if width else [] for width in set(widths)}
+        yield from [made[width] for width in widths]
 
 
 class FleetRule(Protocol):

@@ -2,60 +2,66 @@
 
 Of the SEER paper we know the abstract (Dunlap et al., "Elastic Hyperparameter Tuning on the Cloud",
 SoCC 2021): many configurations at first, fewer and fewer, more GPUs for those that remain, so that
-they are trained sufficiently before the deadline. The method here is our own, with that aim: rungs,
-and who is held back at them, are HyperSched's; new are when to stop exploring, with which trials,
-and what to do with the rest of the money and time. docs/seer.md has the figures behind each choice.
+they are trained sufficiently before the deadline. The method here is our own, with that aim: it
+explores by asynchronous halving, and then plans the end (`seer_rules.py` has the rules and all
+constants, docs/seer.md the figures behind them).
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from typing import TYPE_CHECKING
 
-from cloudtune.strategies.base import Verdict
-from cloudtune.strategies.hypersched import HyperSched
-from cloudtune.strategies.hypersched_rules import Cutoff, Median, Overhead, open_rungs, quantile
-from cloudtune.strategies.rungs import at_rest, capped
+from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.rungs import NewTrials, Rung, at_rest, capped, rung_epochs
+from cloudtune.strategies.seer_rules import (
+    APART,
+    DEEP,
+    LATE,
+    PLANS,
+    SEASON,
+    STEP,
+    Opening,
+    Seat,
+    cheapest_width,
+    first_rung,
+    fitted,
+    nodes,
+    opening,
+    paid_for,
+    step,
+    width_for,
+)
+from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.plan import Limits, Rentable
+    from cloudtune.catalog import Offer
+    from cloudtune.plan import Rentable
     from cloudtune.progress import TrialProgress
-    from cloudtune.strategies.base import Decision, Sampler, TrialGroup, View
-    from cloudtune.trial import Mode, TrialId, Width
+    from cloudtune.strategies.base import Decision, Sampler, View
+    from cloudtune.trial import EndReason, Mode, TrialId, Width
 
-APART = 3
-"""A rung is so many times as many epochs as the one below."""
-HELD_BACK = (3, 5)
-"""The part of a rung that is held back: gentler than eta 3 has it, as they may come back."""
-CATCH_UP = 3.0
-"""Something new may start while there is so many times as long left as the furthest has trained."""
-_MOMENT = 2.0
-"""Another season needs the time of so many epochs, and of so many restarts."""
+_OVER = frozenset({"failed", "finished", "cut"})
 
 
-class _Cutoff(Cutoff):
-    """A rung that asks for more than `HELD_BACK` of its records reached."""
+class Seer:
+    """Explores by asynchronous halving, then seats those that are ahead until their end.
 
-    def __init__(self, epoch: int) -> None:
-        super().__init__(epoch, APART)
-
-    @property
-    def value(self) -> float | None:
-        """The score that has to be reached; None with fewer than two records."""
-        return quantile(self._ordered, *HELD_BACK) if len(self._ordered) > 1 else None
-
-
-class Seer(HyperSched):
-    """Explores while a newcomer could still win, then gives its GPUs to those that are ahead.
-
-    - Money is time: what is left is the deadline's, or what the budget pays the fleet for, if less.
-    - Exploring ends when less is left than `CATCH_UP` times what the furthest has trained; or less
-      than a whole training takes on the GPUs of one instance.
-    - Nobody is dropped for good. When all that trained have come to their end and time and money
-      are left, another season of exploring begins, with all that the rungs know by then.
+    - Exploring takes a part of the money until a part of the time; it ends sooner where the best
+      could else not be trained to its end any more, or where nothing is left to explore.
+    - Which rung new trials are compared at first is learned: by how well each rung foretells the
+      next. How wide they explore follows from that and from the time.
+    - The end is planned, and once more when half of it is over: who is best gets the cheapest width
+      at which it still reaches its last epoch, else the fastest, on as many instances as the money
+      pays; then the next, until all seats are taken. Nobody else keeps a GPU.
     """
+
+    anytime = True
+    reason: EndReason | None = None
 
     def __init__(
         self,
@@ -66,142 +72,429 @@ class Seer(HyperSched):
         mode: Mode,
         rentables: Sequence[Rentable],
         max_instances: int,
-        limits: Limits,
         constant: bool = False,
     ) -> None:
+        self.name = "seer-constant" if constant else "seer"
         self.rentables = tuple(rentables)
         self.constant = constant
-        super().__init__(
-            sampler,
-            min_epochs=min_epochs,
-            max_epochs=max_epochs,
-            eta=APART,
-            mode=mode,
-        )
-        self._rungs = [_Cutoff(epoch) for epoch in open_rungs(min_epochs, max_epochs, APART)]
-        self.name = "seer-constant" if constant else "seer"
-        self._limits = limits
+        self._new = NewTrials(sampler)
+        self._mode = mode
+        self._sign = 1.0 if mode == "max" else -1.0
+        self._last = max_epochs
         self._max_instances = max_instances
-        self._overhead = Overhead()
-        self._epoch = Median()
-        self._longest = 0.0
-        self.season = 0
-        self._season_of: dict[TrialId, int] = {}
-        self._before: dict[TrialId, float] = {}  # seconds that each had trained by then
+        self._epochs = rung_epochs(min_epochs, max_epochs, APART)
+        self._rungs = [Rung(mode) for _ in self._epochs]
+        self._results: list[dict[TrialId, float]] = [{} for _ in self._epochs]
+        self._steps = [STEP] * len(self._epochs)
+        self._counted = [0] * len(self._epochs)
+        self._first: int | None = None
+        self._width: Width | None = None
+        self._best: dict[TrialId, float] = {}
+        self._furthest: dict[TrialId, int] = {}
+        self._fresh = True  # whether what is reported isn't trained a second time
+        self._opening: Opening | None = None
+        self._opened_for: Offer | None = None
+        self._plans = 0  # how many plans of the end were made
+        self._again = math.inf  # when the next one is due
+        self.seats: dict[TrialId, Seat] = {}
+        self._nodes = 0
+        self._vacant = False
+        self._end = math.inf  # by when those with a seat are to be at their ends
+        self._leader: TrialId = ""
+        self._must = math.inf  # when the leader has to go on
+        self._reseat: set[TrialId] = set()
+        self._leaving: dict[TrialId, Verdict] = {}
 
     # ---- time and money ------------------------------------------------------------------
 
     def rentable(self, view: View) -> Rentable:
         """Return the first of the rentables that can be had."""
-        return next((r for r in self.rentables if not view.refused(r.offer)), self.rentables[0])
+        for rentable in self.rentables:
+            if not view.refused(rentable.offer):
+                return rentable
+        return self.rentables[0]
 
-    def atom(self, view: View) -> Width:
-        """Return the width at which trials start: what is rented may not have that of another."""
-        return cheapest_width(self.rentable(view))
+    @property
+    def exploring(self) -> bool:
+        """Whether no plan of the end has been made yet."""
+        return self._plans == 0
+
+    def opening(self, view: View) -> Opening:
+        """Return how many instances explore, and until when; worked out once."""
+        offer = self.rentable(view).offer
+        if self._opening is None or self._opened_for != offer:
+            left = view.seconds_left, view.dollars_left
+            until = None if self._opening is None else self._opening.until
+            found = opening(view.now, *left, offer.usd_per_second, self._max_instances, until=until)
+            if self.constant:
+                found = Opening(self._steady(view, offer.usd_per_second), found.until)
+            self._opening, self._opened_for = found, offer
+        return self._opening
+
+    def _steady(self, view: View, price: float) -> int:
+        """Return as many instances as the budget pays for until the deadline."""
+        if math.isinf(view.dollars_left) or price == 0:
+            return self._max_instances
+        if math.isinf(view.seconds_left):
+            return 1
+        count = math.floor(view.dollars_left / (max(view.seconds_left, 1.0) * price) + 1e-9)
+        return max(1, min(self._max_instances, count))
 
     def instances(self, view: View) -> int:
-        """Return as many instances as the budget pays for until the deadline, rounded up."""
-        price, limits = self.rentable(view).offer.usd_per_second, self._limits
-        if limits.budget is None or price == 0:
-            return self._max_instances
-        if limits.deadline is None:
-            return 1
-        most = limits.budget / (max(limits.deadline, 1.0) * price)
-        return max(1, min(self._max_instances, math.ceil(most - 1e-9)))
+        """Return how many instances there are to be now."""
+        return self.opening(view).instances if self.exploring or self.constant else self._nodes
 
-    def time_left(self, view: View) -> float:
-        """Return the seconds that are left: the deadline's, or those that the fleet can be paid."""
-        rate = self.instances(view) * self.rentable(view).offer.usd_per_second
-        paid = view.dollars_left / rate if rate > 0 else math.inf
+    def horizon(self, view: View) -> float:
+        """Return the seconds that are left: the deadline's, or those that one instance is paid."""
+        price = self.rentable(view).offer.usd_per_second
+        paid = view.dollars_left / price if price > 0 else math.inf
         return min(view.seconds_left, paid)
 
-    def _least(self, view: View) -> float:
-        """Return how much time has to be left for something to start."""
-        longest = (self._longest - self._overhead.seconds(view)) * CATCH_UP
-        epoch = self._epoch.value
-        if epoch is None:
-            return longest
-        return min(longest, self._last * epoch * self._fastest(view))
+    # ---- widths --------------------------------------------------------------------------
 
-    def _fastest(self, view: View) -> float:
-        """Return an epoch's time on the GPUs of one instance, as a share of that on one atom."""
-        rentable, atom = view.corrected(self.rentable(view), ()), self.atom(view)
-        epochs = rentable.profile.epoch
-        inside = [w for w in epochs if atom <= w <= rentable.gpus] or list(epochs)
-        return min(epochs[width].mean for width in inside) / epochs[atom].mean
+    def width(self, view: View) -> Width:
+        """Return the width at which trials explore."""
+        if self._width is None:
+            self._look(view)
+        assert self._width is not None
+        return self._width
 
-    def _another(self, view: View) -> float:
-        """Return how much time has to be left for another season."""
-        epoch = self._epoch.value or 0.0
-        return _MOMENT * (epoch + self.rentable(view).profile.resize.mean)
+    def width_of(self, view: View, trial: TrialId) -> Width:
+        """Return the width that a trial should have now."""
+        seat = self.seats.get(trial)
+        return self.width(view) if seat is None else seat.width
 
-    # ---- the strategy --------------------------------------------------------------------
+    def _look(self, view: View) -> None:
+        """Work out anew at which rung, and how wide, new trials are compared first."""
+        rentable = view.corrected(self.rentable(view), ())
+        atom = cheapest_width(rentable)
+        profile, until = rentable.profile, self.opening(view).until
+        epoch = profile.epoch_seconds(atom)
+        span = max(0.0, until - view.now - profile.boot.mean * (view.gpus == 0))
+        if not math.isfinite(span):
+            span = self._last * epoch * APART
+        gpus = self.opening(view).instances * rentable.gpus
+        whole = until if math.isfinite(until) else span
+        work = whole * gpus / atom / max(epoch, 1e-9) / 2
+        setup = profile.start.mean / max(epoch, 1e-9)
+        self._first = first_rung(self._epochs, self._steps, work, setup)
+        deep = DEEP * self._epochs[self._first]
+        seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
+        self._width = width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
 
-    def _open(self, view: View) -> bool:
-        """Whether something may start; a season that is closed stays so until all have ended."""
-        left = self.time_left(view)
-        self._closed = self._closed or left < self._least(view)
-        if self._closed and not view.running and left > self._another(view):
-            self._closed, self._longest = False, 0.0
-            self.season += 1
-            self._before = {trial.id: trial.seconds for trial in view.trials.values()}
-        return not self._closed
+    # ---- what may start ------------------------------------------------------------------
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return promotions, then new trials, then what else is paused; none in a closed season."""
-        groups = super().requests(view, room)
-        for group in groups:
-            for task in group.tasks:
-                self._season_of[task.trial.id] = self.season
-        return groups
+        """Return what explores, or those that have a seat, and what there is room for besides."""
+        self._advance(view)
+        if self.exploring:
+            tasks = list(itertools.islice(self._explorers(view, room), room))
+            if not tasks and self._idle(view):
+                self._plan(view)
+            else:
+                return [TrialGroup("exploring", tuple(tasks))] if tasks else []
+        self._fill_up(view)
+        if not self.seats and not self._ranked(view) and self._another(view):
+            # All are at their end: another season.
+            self._plans, self._opening, self._must = 0, None, math.inf
+            return self.requests(view, room)
+        tasks = list(itertools.islice(self._seated(view), room))
+        return [TrialGroup("seated", tuple(tasks))] if tasks else []
+
+    def _idle(self, view: View) -> bool:
+        """Whether nothing is left to explore, and all that explore have told something."""
+        told = all(trial.id in self._best for trial in view.running)
+        return told and bool(self._best) and self._new.dry(view)
+
+    def _explorers(self, view: View, room: int) -> Iterator[Task]:
+        """Yield promotions, the deepest first, then those below the first rung, then new trials."""
+        if self._first is None:
+            self._look(view)
+        assert self._first is not None
+        first, count = self._first, 0
+        for level in range(len(self._epochs) - 2, -1, -1):
+            rung = self._rungs[level]
+            share = len(rung) // APART if level >= first else len(rung)
+            goal = self._epochs[max(level + 1, first)]
+            for name in rung.promotable(share):
+                trial = view.trials[name]
+                if trial.status == "parked":
+                    count += 1
+                    yield Task(trial.trial, capped(trial.trial, goal))
+                elif trial.status != "stopping":
+                    rung.leave(name)
+        goal = self._epochs[first]
+        for new in self._new.peek(view, max(0, room - count)):
+            yield Task(new, capped(new, goal))
+
+    def _seated(self, view: View) -> Iterator[Task]:
+        """Yield those with a seat that don't train, the best first, as far as they can start.
+
+        After the first for which there is no room nobody gets on: else those that need few GPUs
+        would for ever sit between those that one that is wide waits for.
+        """
+        offer = self.rentable(view).offer
+        for seat in self._taking(view):
+            trial = view.trials[seat.trial]
+            yield Task(trial.trial, capped(trial.trial, self._last))
+            if not view.fits(seat.width, offer):
+                break
+
+    def _taking(self, view: View) -> list[Seat]:
+        return [s for name, s in self.seats.items() if view.trials[name].status == "parked"]
+
+    # ---- who goes on ---------------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Pause a trial that a rung which it has passed would hold back now."""
-        if trial.width == self.atom(view):
-            self._epoch.add(trial.epoch_seconds)
-        if self.is_new(trial.id):
-            trained = trial.seconds - self._before.get(trial.id, 0.0)
-            self._longest = max(self._longest, trained)
-        decision = super().on_result(view, trial)
-        if decision is Verdict.CUT:
-            self._top[trial.id].rest(trial.id)
-            return Verdict.PAUSE
-        return decision
+        """Record a trial; say whether it goes on to the next rung, or keeps its seat."""
+        self._new.learn(trial)
+        self._note(trial)
+        if self.exploring:
+            self._hurry(view, trial)
+        self._advance(view)
+        if trial.epoch >= capped(trial.trial, self._last):
+            self._leave(trial.id)
+            return Verdict.FINISH
+        if not self.exploring:
+            return self._keeps(view, trial)
+        goal = self._next(view, trial)
+        return Verdict.PAUSE if goal is None else Go(max(goal, view.until(trial.id)))
 
-    def is_new(self, trial: TrialId) -> bool:
-        """Whether a trial began, or came back, in this season."""
-        return self._season_of.get(trial, 0) == self.season
+    def _note(self, trial: TrialProgress) -> None:
+        assert trial.metric is not None
+        self._fresh = trial.epoch > self._furthest.get(trial.id, 0)
+        self._furthest[trial.id] = max(trial.epoch, self._furthest.get(trial.id, 0))
+        value = self._sign * trial.metric
+        self._best[trial.id] = max(value, self._best.get(trial.id, -math.inf))
+        level = bisect.bisect_left(self._epochs, trial.epoch)
+        at_end = trial.epoch >= capped(trial.trial, self._epochs[level])
+        if not at_end or trial.id in self._results[level]:
+            return
+        self._results[level][trial.id] = value
+        self._rungs[level].record(trial.id, self._sign * self._best[trial.id])
+        for below in self._rungs[:level]:
+            if trial.id in below:
+                below.leave(trial.id)
 
-    def closing(self, view: View) -> bool:
-        """Whether nothing will start any more: too little would be left when all have ended."""
-        return self._closed and self.time_left(view) <= self._another(view) + self._busy(view)
+    def _next(self, view: View, trial: TrialProgress) -> int | None:
+        """Return how far a trial goes on; None: no further for now, as it is at a rung.
 
-    def _busy(self, view: View) -> float:
-        """Return the seconds for which some trial will train: the one that is done first, at best.
-
-        The others may be held back at their next result, so they say nothing.
+        Who trains again what was lost with its instance was judged then.
         """
-        ends = [self._soonest(view, trial) for trial in view.running if trial.offer is not None]
-        return min(ends, default=0.0)
+        if not self._fresh and trial.epoch < view.until(trial.id):
+            return view.until(trial.id)
+        level = bisect.bisect_left(self._epochs, trial.epoch)
+        rung, above = self._rungs[level], capped(trial.trial, self._epochs[level])
+        if trial.epoch < above or trial.id not in rung:
+            return above
+        if not self._fresh:
+            rung.leave(trial.id)
+        self._learn(view)
+        assert self._first is not None
+        first = self._first
+        above = capped(trial.trial, self._epochs[max(level + 1, first)])
+        if level < first:
+            return above
+        good = trial.width == self.width(view) and rung.place(trial.id) < len(rung) // APART
+        if good and not self._comes_before(next(self._explorers(view, 0), None), trial.id, level):
+            return above
+        rung.rest(trial.id)
+        return None
 
-    def _soonest(self, view: View, trial: TrialProgress) -> float:
-        """Return the seconds that a trial takes to its end at its fastest width."""
-        rentable = next(each for each in self.rentables if each.offer == trial.offer)
-        left = capped(trial.trial, self._last) - trial.epoch
-        widths = rentable.profile.epoch
-        return left * min(view.epoch_seconds(trial.id, rentable.offer, w) for w in widths)
+    def _comes_before(self, task: Task | None, trial: TrialId, level: int) -> bool:
+        """Whether the next promotion is of a deeper rung than a trial's, or of a better one."""
+        if task is None:
+            return False
+        rung, other = self._rungs[level], task.trial.id
+        if any(other in above for above in self._rungs[level + 1 :]):
+            return True
+        return other in rung and rung.place(other) < rung.place(trial)
+
+    def _learn(self, view: View) -> None:
+        """Look at the rungs again where their results have become more by a quarter."""
+        changed = self._first is None
+        for level, above in enumerate(self._results[1:]):
+            if len(above) > self._counted[level] * 1.25 + 1:
+                self._counted[level] = len(above)
+                self._steps[level] = step(self._results[level], above)
+                changed = True
+        if changed:
+            self._look(view)
+
+    def _keeps(self, view: View, trial: TrialProgress) -> Decision:
+        """Return whether a trial trains on to its end where it is."""
+        last = capped(trial.trial, self._last)
+        seat = self.seats.get(trial.id)
+        if seat is None:
+            return Verdict.PAUSE
+        if trial.id in self._reseat:
+            self._reseat.discard(trial.id)
+            if trial.width != seat.width:
+                return Verdict.PAUSE
+        waiting = next(iter(self._taking(view)), None)
+        if waiting is not None and self._complete(view):
+            ahead = list(self.seats)
+            if ahead.index(waiting.trial) < ahead.index(trial.id):
+                return Verdict.PAUSE
+        return Go(last)
+
+    def _complete(self, view: View) -> bool:
+        """Whether no instance has yet to join."""
+        return all(rented.joined for rented in view.fleet.wanted())
+
+    def on_failure(self, view: View, trial: TrialProgress) -> None:
+        """Learn that a trial failed: its seat is free."""
+        self._new.learn_failure(trial)
+        self._best.pop(trial.id, None)
+        self._leave(trial.id)
+
+    def _leave(self, trial: TrialId) -> None:
+        """Take note that a seat is free."""
+        self._vacant = self.seats.pop(trial, None) is not None or self._vacant
+
+    def _fill_up(self, view: View) -> None:
+        """Seat the next ones where seats have become free."""
+        if self._vacant:
+            self._vacant = False
+            rentable = view.corrected(self.rentable(view), ())
+            self._fill(view, rentable, self._nodes)
+            widths = [seat.width for seat in self.seats.values()]
+            self._nodes = min(self._nodes, nodes(widths, rentable.gpus))
+
+    # ---- the plans of the end ------------------------------------------------------------
+
+    def _advance(self, view: View) -> None:
+        """Make a plan of the end where one is due."""
+        if self.exploring:
+            if view.now >= self._ends(view) and self._best:
+                self._plan(view)
+        elif view.now >= self._again:
+            self._plan(view)
+
+    def _ends(self, view: View) -> float:
+        """Return when exploring ends: at the latest when the best must go on to reach its end."""
+        return min(self.opening(view).until, self._must)
+
+    def _hurry(self, view: View, trial: TrialProgress) -> None:
+        """Work out when the best has to go on, at its fastest, to reach its last epoch."""
+        if trial.id != self._leader and self._best[trial.id] <= self._best.get(
+            self._leader, -math.inf
+        ):
+            return
+        self._leader = trial.id
+        rentable = view.corrected(self.rentable(view), (trial.id,))
+        takes, price = self._takes(trial, rentable), rentable.offer.usd_per_second
+        takes += rentable.profile.epoch_seconds(cheapest_width(rentable))  # what it is amidst
+        spare = view.seconds_left - takes
+        if price > 0:
+            spare = min(spare, (view.dollars_left / price - takes) / self.instances(view))
+        self._must = view.now + spare if spare >= 0 else math.inf
+
+    def _takes(self, trial: TrialProgress, rentable: Rentable) -> float:
+        """Return the seconds in which a trial could reach its last epoch on one instance."""
+        epochs = rentable.profile.epoch
+        inside = [w for w in epochs if w <= rentable.gpus] or [*epochs]
+        work = capped(trial.trial, self._last) - trial.epoch
+        fastest = min(epochs[width].mean for width in inside)
+        return work * fastest * (1 + LATE) + rentable.profile.resize.mean
+
+    def _plan(self, view: View) -> None:
+        """Rank by what is known, and seat the best on what the rest of the money pays."""
+        part, share = PLANS[min(self._plans, len(PLANS) - 1)]
+        self._plans += 1
+        left, rentable = self.horizon(view), view.corrected(self.rentable(view), ())
+        price, count, span = rentable.offer.usd_per_second, self._max_instances, part * left
+        if self.constant:
+            count = self.opening(view).instances
+        elif price > 0 and math.isfinite(view.dollars_left):
+            paid = share * view.dollars_left / price
+            count = 1
+            if math.isfinite(view.seconds_left):
+                count = paid_for(paid, part * view.seconds_left, self._max_instances)
+                count = min(count, self._most(view, rentable, view.dollars_left / price))
+            span = min(span, paid / count)
+            left = min(left, view.dollars_left / price / count) if part == 1 else left
+        self._again = view.now + span if part < 1 else math.inf
+        before = self.seats
+        self.seats, self._must = {}, math.inf
+        self._end = view.now + left
+        self._fill(view, rentable, count)
+        self._nodes = nodes([seat.width for seat in self.seats.values()], rentable.gpus)
+        running = {trial.id: trial for trial in view.running}
+        self._reseat = {
+            name
+            for name, seat in self.seats.items()
+            if name in running and running[name].width != seat.width
+        }
+        self._leaving = {
+            name: Verdict.PAUSE
+            for name, trial in running.items()
+            if name not in self.seats and trial.status != "stopping"
+        }
+        for name in before:
+            if name not in self.seats and view.trials[name].status == "waiting":
+                self._leaving[name] = Verdict.PAUSE
+
+    def _most(self, view: View, rentable: Rentable, paid: float) -> int:
+        """Return on how many instances the best still reaches its end before the money does."""
+        best = next(iter(self._ranked(view)), None)
+        if best is None:
+            return self._max_instances
+        takes = self._takes(view.trials[best], view.corrected(rentable, (best,)))
+        if takes >= view.seconds_left:
+            return self._max_instances
+        return max(1, math.floor(paid / takes))
+
+    def _fill(self, view: View, rentable: Rentable, instances: int) -> None:
+        """Seat the best on so many instances."""
+        gpus, left = rentable.gpus, max(0.0, self._end - view.now)
+        widths = [w for w in rentable.profile.widths if w <= gpus * instances]
+        for name in self._ranked(view):
+            if name in self.seats:
+                continue
+            if len(self.seats) >= gpus * instances / min(widths):
+                break
+            trial = view.trials[name]
+            work = capped(trial.trial, self._last) - trial.epoch
+            seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
+            wanted = width_for(work, seconds, rentable.profile.resize.mean, left)
+            found = fitted([*self.seats.values()], wanted, widths, gpus, instances)
+            if found is None:
+                break
+            self.seats[name] = Seat(name, found)
+
+    def _ranked(self, view: View) -> list[TrialId]:
+        """Return those that could train on, the best first; those without a result come last."""
+        known = [
+            (rank_key("max", value), -view.trials[name].epoch, name)
+            for name, value in self._best.items()
+            if view.trials[name].status not in _OVER
+        ]
+        begun = [t.id for t in view.running if t.id not in self._best and t.status != "stopping"]
+        return [*(name for _, _, name in sorted(known)), *begun]
+
+    def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
+        """Return those that have no seat in a plan that was just made."""
+        self._advance(view)
+        leaving, self._leaving = self._leaving, {}
+        return leaving
+
+    def wake_at(self, view: View) -> float | None:
+        """Return when the next plan is due."""
+        at = self._ends(view) if self.exploring else self._again
+        return at if math.isfinite(at) else None
 
     def done(self, view: View) -> bool:
-        """Whether all trials have trained to their end, or the rest is worth no other season."""
+        """Whether all that could be trained has been."""
         if view.running or not at_rest(view):
             return False
-        if self._closed and self.time_left(view) <= self._another(view):
-            return True
-        return self._new.dry(view) and next(self._paused(view), None) is None
+        return not self._ranked(view) and not self._another(view)
 
-
-def cheapest_width(rentable: Rentable) -> Width:
-    """Return the width of at most one GPU at which an epoch costs least."""
-    epochs = rentable.profile.epoch
-    shared = [width for width in epochs if width <= 1] or [min(epochs)]
-    return min(shared, key=lambda width: (width * epochs[width].mean, -width))
+    def _another(self, view: View) -> bool:
+        """Whether something new could be tried, and there is time for an epoch of it."""
+        if self._new.dry(view):
+            return False
+        rentable = self.rentable(view)
+        profile = view.corrected(rentable, ()).profile
+        epoch = profile.epoch_seconds(cheapest_width(rentable))
+        return self.horizon(view) > SEASON * (epoch + profile.start.mean)

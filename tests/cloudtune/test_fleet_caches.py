@@ -28,7 +28,8 @@ def answers(book: FleetBook) -> list[object]:
     held = dict(book.held())
     lists = [book.alive(), book.wanted(), book.usable()]
     flags = [book.unsettled(), book.returning()]
-    return [[r.intent for r in each] for each in lists] + [held, *flags]
+    money = [book.launches, pytest.approx(book.dollars(20.0))]
+    return [[r.intent for r in each] for each in lists] + [held, *flags, *money]
 
 
 def afresh(book: FleetBook) -> list[object]:
@@ -38,7 +39,8 @@ def afresh(book: FleetBook) -> list[object]:
     lists = [alive, wanted, [r for r in book if r.usable]]
     unsettled = any(not r.joined or r.released for r in alive)
     returning = any(r.surplus and not r.released for r in alive)
-    return [[r.intent for r in each] for each in lists] + [held, unsettled, returning]
+    money = [sum(r.launched for r in book), sum(r.dollars(20.0) for r in book)]
+    return [[r.intent for r in each] for each in lists] + [held, unsettled, returning, *money]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([*CHANGES, "request"]))))
@@ -52,6 +54,17 @@ def test_a_book_answers_as_if_it_looked_at_all_instances_each_time(
         else:
             setattr(list(book)[number % len(book.rented)], what, CHANGES[what])
         assert answers(book) == afresh(book)
+
+
+def test_an_instance_is_found_by_its_name_whatever_it_was_called_before() -> None:
+    book = FleetBook()
+    first, second = book.request(offer(), 0.0), book.request(offer(), 0.0)
+    first.instance, second.instance = "i-1", "i-2"
+    assert (book.of("i-1"), book.of("i-2")) == (first, second)
+    first.instance = "i-3"
+    assert book.of("i-3") is first
+    with pytest.raises(KeyError):
+        book.of("i-1")
 
 
 def test_what_a_book_answered_stays_as_it_was() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +20,8 @@ from cloudtune.plan import Limits, Rentable
 from cloudtune.simulation.case import Case
 from cloudtune.simulation.case import play as tried
 from cloudtune.simulation.speed_table import Scaling
-from cloudtune.strategies.seer import Seer, cheapest_width
+from cloudtune.strategies.seer import Seer
+from cloudtune.strategies.seer_rules import cheapest_width
 from cloudtune.trial import EndReason
 from tests.builders import (
     LINEAR,
@@ -181,7 +183,8 @@ def regret(found: list[Result]) -> float:
     [
         ([(3000, 5), (3000, 10), (3000, 20), (3000, 40)], 1.0),
         ([(1000, 1000), (1500, 1000), (2500, 1000)], 1.0),
-        ([(1500, 10), (3000, 10), (6000, 10)], 0.9),  # the same money, more slowly
+        # The same money, more slowly: with fewer GPUs at once new trials may begin deeper.
+        ([(1500, 10), (3000, 10), (6000, 10)], 0.5),
     ],
     ids=["money", "time", "time for the same money"],
 )
@@ -282,6 +285,20 @@ def test_se6_a_profile_that_is_too_optimistic_is_seen_through(limits: Limits) ->
     assert max(played.epochs.values()) > 0.75 * game.max_epochs  # it stopped exploring in time
 
 
+def test_se5_se6_the_winner_reaches_its_end_where_wide_trials_are_slower_than_believed() -> None:
+    """By the profile twice the GPUs are twice as fast; in the world each is a second slower."""
+    slower = profile({1.0: 8.0, 2.0: 9.0, 4.0: 10.0, 8.0: 11.0})
+    takes = slower.launch.mean + slower.boot.mean + slower.start.mean + 27 * 8.0 + 12.0
+    reached = 0
+    for factor, seed in itertools.product([1.5, 2.0, 2.5], range(4)):
+        limits = Limits(factor * takes, factor * takes * 0.01)
+        game = own(60, seed=seed, max_instances=4, profile=profile(LINEAR), limits=limits)
+        real = tuple(replace(each, profile=slower) for each in game.rentables)
+        played, _ = seer(game.but(real=real))
+        reached += max(played.epochs.values()) == 27
+    assert reached >= 11  # before speeds by width were heeded: 5
+
+
 CELLS = [(1500, 10), (3000, 20), (6000, 20), (6000, 40)]
 
 
@@ -341,34 +358,40 @@ def test_money_that_costs_nothing_is_no_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "instances"),
+    ("limits", "instances", "until"),
     [
-        (Limits(100.0, 1.0), 1),  # a cent a second
-        (Limits(100.0, 2.5), 3),  # rounded up: the last of it pays for less than all the time
-        (Limits(100.0, 3.0), 3),
-        (Limits(100.0, 90.0), 8),
-        (Limits(100.0, None), 8),
-        (Limits(None, 5.0), 1),
-        (Limits(0.0, 5.0), 8),
-        (Limits(100.0, 0.0), 1),
+        # A cent a second; three quarters of the money until half of the time.
+        (Limits(100.0, 1.0), 1, 50.0),
+        (Limits(100.0, 2.4), 3, 50.0),
+        (Limits(100.0, 2.5), 4, 46.875),  # another one, for a little less long
+        (Limits(100.0, 90.0), 8, 50.0),
+        (Limits(100.0, 0.5), 1, 37.5),  # not enough for one until then: until it is spent
+        (Limits(100.0, None), 8, 50.0),
+        (Limits(None, 5.0), 1, 375.0),
+        (Limits(0.0, 5.0), 8, 0.0),
+        (Limits(100.0, 0.0), 1, 0.0),
+        (Limits(), 8, math.inf),
     ],
 )
-def test_the_fleet_is_what_the_budget_pays_for_until_the_deadline(
-    limits: Limits, instances: int
+def test_three_quarters_of_the_money_explore_for_half_of_the_time(
+    limits: Limits, instances: int, until: float
 ) -> None:
-    assert strategy(limits).instances(view()) == instances
+    made = strategy()
+    seen = view(limits)
+    assert made.instances(seen) == instances
+    assert made.opening(seen).until == pytest.approx(until)
+    assert made.wake_at(seen) == (None if math.isinf(until) else pytest.approx(until))
 
 
-def test_money_is_time() -> None:
-    """What is left is the deadline's, or what the fleet can be paid for."""
-    made = strategy(Limits(100.0, 3.0))  # three instances, three cents a second
-    assert made.time_left(view(seconds_left=60.0, dollars_left=2.4)) == pytest.approx(60.0)
-    assert made.time_left(view(seconds_left=60.0, dollars_left=1.2)) == pytest.approx(40.0)
-    assert made.time_left(view(seconds_left=60.0)) == 60.0
-    assert strategy(Limits()).time_left(view()) == math.inf
+def test_what_is_left_is_the_deadline_or_what_one_instance_can_be_paid() -> None:
+    made = strategy()
+    assert made.horizon(view(Limits(60.0, 2.4))) == pytest.approx(60.0)
+    assert made.horizon(view(Limits(60.0, 0.3))) == pytest.approx(30.0)
+    assert made.horizon(view(Limits(60.0))) == 60.0
+    assert made.horizon(view(Limits())) == math.inf
 
 
-def strategy(limits: Limits) -> Seer:
+def strategy() -> Seer:
     """Return SEER on at most eight instances of 4 GPUs."""
     rentables = [Rentable(offer(4), profile(LINEAR), 8)]
     return Seer(
@@ -378,14 +401,17 @@ def strategy(limits: Limits) -> Seer:
         mode="max",
         rentables=rentables,
         max_instances=8,
-        limits=limits,
     )
 
 
-def view(**state: float) -> View:
-    """Return a view of plenty, but for what is given."""
-    plenty = {"seconds_left": math.inf, "dollars_left": math.inf, **state}
-    return cast("View", SimpleNamespace(refused=lambda _offer: False, **plenty))
+def view(limits: Limits) -> View:
+    """Return a view of the begin of a run."""
+    state = {
+        "now": 0.0,
+        "seconds_left": math.inf if limits.deadline is None else limits.deadline,
+        "dollars_left": math.inf if limits.budget is None else limits.budget,
+    }
+    return cast("View", SimpleNamespace(refused=lambda _offer: False, **state))
 
 
 # ---- offers ------------------------------------------------------------------------------------
@@ -403,7 +429,7 @@ def test_the_next_offer_is_taken_when_the_first_is_refused_for_good() -> None:
     lost = refused(dict.fromkeys(("i000", "i001"), 0.5))
     game = own(30, limits=Limits(400.0, 4.0), others=(CHEAP,), trouble=lost)
     played, _ = seer(game)
-    assert launched(played) == {"c.4x": 2, "g.4x": 1}
+    assert launched(played) == {"c.4x": 2, "g.4x": 1}  # dearer: the same money pays for one
     assert max(played.epochs.values()) > 9
 
 

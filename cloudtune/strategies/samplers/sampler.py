@@ -8,6 +8,7 @@ alone: it draws labels at random. All are pure of their seed: the same tells, th
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -179,7 +180,6 @@ class TableSampler:
     ) -> None:
         self._rows = tuple(trials)
         self._most = len(self._rows) if most is None else min(most, len(self._rows))
-        self._axes = axes_of_rows([trial.config for trial in self._rows])
         self._kind, self._seed = sampler_kind(kind), seed
         if kind != "random" and not self._axes and self._rows:
             raise UsageError(
@@ -187,12 +187,21 @@ class TableSampler:
                 "of them (--configs), or take the sampler random"
             )
         self._order = np.random.default_rng(seed).permutation(len(self._rows)).tolist()
-        self._places = Places(self._axes, [trial.config for trial in self._rows])
         self._free = np.ones(len(self._rows), dtype=bool)
         self._given = 0
         self._draws: Draws | None = None
         self._chance = np.random.default_rng((seed, 1))
-        self._learner = _learner(self._axes, kind, mode, seed, random_fraction)
+        axes = self._axes if kind in MODEL_BASED else {}
+        self._learner = _learner(axes, kind, mode, seed, random_fraction)
+
+    @cached_property
+    def _axes(self) -> Axes:
+        """The columns; the random order, in which most runs go through a table, needs none."""
+        return axes_of_rows([trial.config for trial in self._rows])
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self._axes, [trial.config for trial in self._rows])
 
     def ask(self) -> Trial | None:
         """Return a row that hasn't been tried; None after the last."""

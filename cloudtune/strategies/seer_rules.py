@@ -1,0 +1,193 @@
+"""What `seer` reckons with: how to open, how much a rung tells, who gets a seat at the end.
+
+Every constant of the strategy stands here, with what it was chosen by; docs/seer.md has the
+figures. All functions are pure.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cloudtune.plan import Rentable
+    from cloudtune.trial import TrialId, Width
+
+MONEY = 0.75
+"""The part of the money that exploring may take."""
+TIME = 0.5
+"""The part of the time that exploring may take."""
+PLANS: tuple[tuple[float, float], ...] = ((0.5, 0.6), (1.0, 1.0))
+"""The plans of the end: each is for a part of the time left, with a part of the money left."""
+ROUND = 0.25
+"""From which fraction on another instance is taken, for a shorter time."""
+APART = 2
+"""A rung is so many times as many epochs as the one below, and one in so many goes on."""
+STEP = 0.92
+"""The rank correlation of a rung with the next that is believed in before anything is known."""
+BELIEF = 4.0
+"""That counts as so many trials."""
+DEEP = 2.0
+"""Exploring is as wide as it takes to reach so many times the first rung in its time."""
+SEASON = 2.0
+"""Another season of exploring needs the time of so many epochs and starts."""
+LATE = 0.03
+"""A plan's epochs may take longer by such a part."""
+_WHOLE = 1e-6
+
+
+# ---- the opening -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How many instances explore, and until which run second."""
+
+    instances: int
+    until: float
+
+
+def opening(
+    now: float,
+    seconds: float,
+    dollars: float,
+    price: float,
+    most: int,
+    *,
+    until: float | None = None,
+) -> Opening:
+    """Return how to explore, with so many seconds and dollars left; a `price` is of a second.
+
+    Where the money doesn't pay one instance for so long, one explores until its part is spent. With
+    `until` it is known already when exploring ends: another offer takes the place of the first.
+    """
+    span = TIME * seconds if until is None else max(0.0, until - now)
+    if math.isinf(dollars) or price == 0:
+        return Opening(most, now + span)
+    paid = MONEY * dollars / price
+    if math.isinf(span):
+        return Opening(1, now + paid)
+    count = paid_for(paid, span, most)
+    return Opening(count, now + min(span, paid / count))
+
+
+def paid_for(paid: float, span: float, most: int) -> int:
+    """Return how many instances are to be had for a span, where `paid` seconds of one are."""
+    return max(1, min(most, math.floor(paid / max(span, 1.0) + ROUND)))
+
+
+# ---- how much a rung tells -------------------------------------------------------------------
+
+
+def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> float:
+    """Return the rank correlation of a rung's results with the next one's, better being greater.
+
+    Those that were let go on are the better ones, among which it is harder to tell who is best: the
+    correlation is corrected for that (Thorndike's case 2). Few trials are believed in part.
+    """
+    both = [name for name in upper if name in lower]
+    found, count = 0.0, len(both)
+    if count > 2:  # two are always in line
+        ranks = _ranks([*lower.values()])
+        place = {name: ranks[n] for n, name in enumerate(lower)}
+        below, above = np.array([place[n] for n in both]), _ranks([upper[n] for n in both])
+        spread, own = float(ranks.std()), float(below.std())
+        if own > 0 and above.std() > 0:
+            seen = float(np.corrcoef(below, above)[0, 1])
+            wider = max(1.0, spread / own)
+            found = seen * wider / math.sqrt(1 - seen**2 + (seen * wider) ** 2)
+    known = max(0.0, count - 3.0)
+    z = known * math.atanh(min(0.99, max(-0.99, found))) + BELIEF * math.atanh(STEP)
+    return max(0.05, math.tanh(z / (known + BELIEF)))
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    order = np.argsort(np.argsort(np.asarray(values), kind="stable"), kind="stable")
+    return order.astype(float)
+
+
+def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup: float) -> int:
+    """Return the number of the rung at which new trials are to be compared first.
+
+    The best of n is the better the larger n; picked by what agrees with the end by rho, it is
+    rho times as much better. So rho(rung) x m(n) is made the most of, m being the mean of the best
+    of n, and n as many as get there with `work` epochs of one trial; `setup` in epochs as well.
+    """
+    best, chosen, rho = -math.inf, 0, 1.0
+    for level, epoch in enumerate(epochs):
+        if epoch * 2 > epochs[-1] and level:
+            break
+        count = max(1.0, work / (epoch + setup))
+        gain = _best_of(count) * rho
+        if gain > best:
+            best, chosen = gain, level
+        rho /= steps[level] if level < len(steps) else STEP
+    return chosen
+
+
+def _best_of(count: float) -> float:
+    """Return the mean of the best of so many draws of a normal distribution, nearly (Blom)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
+# ---- the end ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A trial that is to train to its end, and how wide."""
+
+    trial: TrialId
+    width: Width
+
+
+def width_for(work: float, seconds: Mapping[Width, float], setup: float, left: float) -> Width:
+    """Return the cheapest width at which so many epochs are done in the time left.
+
+    The fastest where none is fast enough. `seconds` are an epoch's, by width.
+    """
+    fitting = [w for w, each in seconds.items() if setup + work * each * (1 + LATE) <= left]
+    if fitting:
+        return min(fitting, key=lambda w: (w * seconds[w], w))
+    return min(seconds, key=lambda w: (seconds[w], w))
+
+
+def nodes(widths: Iterable[Width], gpus: int) -> int:
+    """Return how many instances it takes to seat these widths: the wide ones take whole ones."""
+    whole, rooms = 0, list[float]()
+    for width in sorted(widths, reverse=True):
+        if width > gpus:
+            whole += math.ceil(width / gpus - _WHOLE)
+            continue
+        at = next((n for n, free in enumerate(rooms) if free >= width - _WHOLE), None)
+        if at is None:
+            rooms.append(gpus - width)
+        else:
+            rooms[at] -= width
+    return whole + len(rooms)
+
+
+def fitted(
+    taken: Sequence[Seat], width: Width, widths: Iterable[Width], gpus: int, instances: int
+) -> Width | None:
+    """Return the width, or the widest below it, that there is room for besides; None for none."""
+    used = [seat.width for seat in taken]
+    if sum(used) + min(widths) > gpus * instances + _WHOLE:
+        return None
+    for each in sorted((w for w in widths if w <= width), reverse=True):
+        if nodes([*used, each], gpus) <= instances:
+            return each
+    return None
+
+
+def cheapest_width(rentable: Rentable) -> Width:
+    """Return the width of at most one GPU at which an epoch costs least."""
+    epochs = rentable.profile.epoch
+    shared = [width for width in epochs if width <= 1] or [min(epochs)]
+    return min(shared, key=lambda width: (width * epochs[width].mean, -width))

@@ -1,0 +1,90 @@
+"""What `seer` reckons with, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cloudtune.strategies.seer_rules import (
+    STEP,
+    Seat,
+    first_rung,
+    fitted,
+    nodes,
+    opening,
+    step,
+    width_for,
+)
+
+EPOCHS = (1, 2, 4, 8, 16, 32, 64)
+SPEEDS = {1.0: 60.0, 2.0: 32.0, 4.0: 18.0, 8.0: 20.0}
+
+
+def test_nothing_known_is_what_is_believed() -> None:
+    assert step({}, {}) == pytest.approx(STEP)
+    assert step({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}) == pytest.approx(STEP)
+
+
+def test_a_rung_that_says_nothing_of_the_next_is_found_out() -> None:
+    rng = np.random.default_rng(1)
+    lower = {f"t{n}": float(rng.normal()) for n in range(60)}
+    same = {name: value + 0.01 * float(rng.normal()) for name, value in lower.items()}
+    other = {name: float(rng.normal()) for name in lower}
+    assert step(lower, same) > 0.97
+    assert step(lower, other) < 0.4
+
+
+def test_that_only_the_better_half_went_on_is_corrected_for() -> None:
+    rng = np.random.default_rng(2)
+    found = []
+    for _ in range(20):
+        lower = {f"t{n}": float(rng.normal()) for n in range(80)}
+        upper = {name: 0.9 * v + 0.44 * float(rng.normal()) for name, v in lower.items()}
+        best = sorted(upper, key=lambda name: -lower[name])[:40]
+        found.append(step(lower, {name: upper[name] for name in best}))
+    assert np.mean(found) == pytest.approx(0.88, abs=0.05)  # the whole's; of the half alone 0.75
+
+
+def test_new_trials_begin_deeper_where_the_first_rungs_say_little() -> None:
+    telling = [0.97] * 6
+    silent = [0.2, 0.3, 0.4, 0.97, 0.97, 0.97]
+    assert first_rung(EPOCHS, telling, work=500.0, setup=0.1) == 0
+    assert EPOCHS[first_rung(EPOCHS, silent, work=500.0, setup=0.1)] == 8
+    assert first_rung(EPOCHS, silent, work=500.0, setup=0.1) >= first_rung(
+        EPOCHS, silent, work=20.0, setup=0.1
+    )
+    assert first_rung((5,), [], work=100.0, setup=0.0) == 0
+
+
+def test_the_cheapest_width_that_is_in_time_else_the_fastest() -> None:
+    assert width_for(10, SPEEDS, 20.0, 2000.0) == 1.0
+    assert width_for(10, SPEEDS, 20.0, 400.0) == 2.0
+    assert width_for(10, SPEEDS, 20.0, 100.0) == 4.0
+    assert width_for(10, {1.0: 60.0, 0.5: 100.0}, 0.0, 2000.0) == 0.5
+
+
+def test_wide_seats_take_whole_instances() -> None:
+    assert nodes([], 4) == 0
+    assert nodes([1.0, 1.0, 2.0], 4) == 1
+    assert nodes([3.0, 2.0, 1.0], 4) == 2
+    assert nodes([8.0, 1.0], 4) == 3
+    assert nodes([0.5] * 9, 4) == 2
+
+
+def test_a_seat_is_narrower_where_there_is_no_room() -> None:
+    widths = (1.0, 2.0, 4.0)
+    taken = [Seat("a", 4.0), Seat("b", 2.0)]
+    assert fitted(taken, 4.0, widths, 4, 2) == 2.0
+    assert fitted(taken, 4.0, widths, 4, 3) == 4.0
+    assert fitted([*taken, Seat("c", 2.0)], 1.0, widths, 4, 2) is None
+
+
+def test_the_opening_spends_its_part_by_its_time() -> None:
+    made = opening(10.0, 1000.0, 32.0, 0.01, 64)
+    assert made.instances * 0.01 * (made.until - 10.0) == pytest.approx(24.0)
+    assert made.until <= 510.0
+    replaced = opening(300.0, 710.0, 20.0, 0.02, 64, until=510.0)
+    assert (replaced.instances, replaced.until) == (3, 510.0)
+    assert math.isinf(opening(0.0, math.inf, math.inf, 0.01, 3).until)
