@@ -143,7 +143,7 @@ class _Unfinished:
     """What is measured of a script on an instance type as long as that isn't a profile, on disk."""
 
     path: Path
-    provider: str
+    cloud: str
     measured_at: str
     figures: Figures
 
@@ -152,14 +152,14 @@ class _Unfinished:
         """Return what a measurement that was killed has left, and tell of it; or nothing yet."""
         script = store.script_hash(experiment.train_file)
         path = store.unfinished_path(home.home() / "profiles", script, instance_type)
-        now, provider = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)), experiment.cloud
-        empty = cls(path, provider.provider, now, Figures())
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+        empty = cls(path, experiment.cloud.provider, now, Figures())
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            found = cls(path, data["provider"], data["measured_at"], Figures.of(data["figures"]))
+            found = cls(path, data["cloud"], data["measured_at"], Figures.of(data["figures"]))
         except (AttributeError, OSError, KeyError, TypeError, ValueError):
             return empty  # there is none, or it is damaged: it is measured anew
-        if found.provider != empty.provider or not found.figures.any:
+        if found.cloud != empty.cloud or not found.figures.any:
             return empty
         widths = ", ".join(map(gpus_text, sorted(found.figures.epoch))) or "one core"
         sys.stderr.write(
@@ -182,7 +182,7 @@ class _Unfinished:
         return watched
 
     def _to_json(self) -> dict[str, Any]:
-        known = {"provider": self.provider, "measured_at": self.measured_at}
+        known = {"cloud": self.cloud, "measured_at": self.measured_at}
         return {**known, "figures": self.figures.to_json()}
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cloudtune.experiment import Experiment
 from cloudtune.jobs import home, planning
 from cloudtune.jobs.job import brakes, context_of
+from cloudtune.jobs.planning import LEASE_GRACE_SECONDS
 from cloudtune.jobs.runner import Runner, open_cloud
 from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.fleets import ConstantFleet
@@ -110,7 +111,7 @@ def main(path: str) -> None:
         cloud=open_cloud(experiment, pace=True, profiles=[rented.profile]),
         began=began,
         lease_seconds=600.0,
-        lease_end=began + 600.0,
+        lease_end=began + 600.0 + LEASE_GRACE_SECONDS,
         join_seconds=120.0,
         last_epoch=FAR,
     )
