@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.processes import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +99,7 @@ def processes(emulator: Emulator, instance: str) -> list[psutil.Process]:
 
 
 def alive(found: list[psutil.Process]) -> list[psutil.Process]:
-    return [each for each in found if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in found if is_running(each)]
 
 
 # ---- room ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.processes import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -190,7 +191,7 @@ wait
     assert answer["TerminatingInstances"][0]["CurrentState"]["Name"] == "shutting-down"
     eventually(lambda: states(ec2, [instance]) == {"terminated"})
 
-    assert [p for p in processes if p.is_running() and p.status() != "zombie"] == []
+    assert list(filter(is_running, processes)) == []
     assert not temp.exists()
     gone = describe(ec2, instance)[0]
     assert gone["StateTransitionReason"].startswith("User initiated (2")

@@ -372,7 +372,10 @@ def test_a_zygote_that_is_killed_costs_its_sessions_and_is_replaced(node: Node) 
 
 
 def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and is_running(psutil.Process(pid))
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 PROGRAM = """
