@@ -23,6 +23,7 @@ from cloudtune.planners.replanning import (
     speeds,
 )
 from cloudtune.planners.reserve import NOISE
+from cloudtune.planners.safety_net import SafetyNet
 from cloudtune.planners.selection import measures
 from cloudtune.strategies.base import Verdict
 from cloudtune.text import counted, gpus_text, offer_text, stage_text
@@ -58,7 +59,7 @@ class Replanner:
         self._planner = planner
         self._reserve = reserve
         self._heeds = heeds
-        self._shocks = self._stage = 0
+        self._shocks, self._stage = 0, -1
         self._out_of_reach = False
         self._look_at = math.inf
         self._seen: dict[Place, float] = {}
@@ -107,6 +108,8 @@ class Replanner:
     def _cause(self, view: View, itinerary: Itinerary) -> str | None:
         """Return what has happened that may call for another plan; "" at a rung."""
         shock, rung = view.shocks != self._shocks, itinerary.stage != self._stage
+        if self._stage < 0:  # once before anything is asked for, where spot might leave no time
+            rung = any(each.offer.market == "spot" for each in view.rentables)
         late = view.now >= self._look_at
         self._shocks, self._stage = view.shocks, itinerary.stage
         self._look_at = self.wake_at(view) or math.inf
@@ -151,6 +154,11 @@ class _Look:
 
     def decide(self) -> Mapping[TrialId, Verdict]:
         """Follow another plan where that is better; returns the trials that are cut for it."""
+        net = SafetyNet(self._rest)
+        due = net.due() if self._by.heeds == "all" else None
+        if due is not None and net.on_spot:
+            self._follow(due, "another loss on spot would leave no time to finish on demand")
+            return {}
         going_on = self._rest.going_on()
         within = going_on is not None and going_on.within
         if (
@@ -160,8 +168,10 @@ class _Look:
             and self._as_planned(going_on)
         ):
             return {}
-        found = self._rest.other()
+        found = self._rest.other() if due is None else due
         if found is not None:
+            if self._by.heeds == "all" and due is None and net.may_wait(found):
+                return {}
             if self._rest.refused or not within or going_on is None or self._beats(found, going_on):
                 self._follow(found, self._why(going_on))
             return {}

@@ -200,11 +200,15 @@ class Rest:
         view, missing = self.view, self.it.missing(self.view)
         if any(map(view.refused, missing)):
             return None
-        request = self.request(self.work(), self.training, lambda _offer: False)
-        plan = price(request, _choices(self.it, request.work), self.it.plan.planner)
+        plan = self.present()
         pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
         wait = self._wait() + max([0.0, *pauses])
         return GoingOn(plan, wait, self._keeps(plan, wait))
+
+    def present(self) -> Plan:
+        """Return the rest of the present plan at realised figures, as if all of it could be had."""
+        request = self.request(self.work(), self.training, lambda _offer: False)
+        return price(request, _choices(self.it, request.work), self.it.plan.planner)
 
     def _keeps(self, plan: Plan, wait: float) -> bool:
         """Whether a plan that begins after so long keeps the limits, by a hair more than a hair."""

@@ -381,7 +381,8 @@ class RunPolicy:
         wake = asks if wake is None or wake <= self.now else min(wake, asks)
         timers += self._timer("wake", wake)
         if "tick" not in self._timers and (self._heartbeat or self._fleet.restless()):
-            timers += self._timer("tick", self.now + self.state.brakes.tick)
+            later = self.now if self._heartbeat else self._fleet.quiet_until()
+            timers += self._timer("tick", max(later, self.now + self.state.brakes.tick))
         return timers
 
     def _timer(self, name: str, at: float) -> list[Command]:
