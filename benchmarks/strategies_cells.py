@@ -151,8 +151,11 @@ def _deepobs(folder: Path, seconds: float, *, problem: str) -> Ground:
     return Ground(problem, curves, seconds)
 
 
-def _ogbg(folder: Path, _seconds: float) -> Ground:
-    """AlgoPerf's runs stop at their target, so those that reach it are as good as each other."""
+def algoperf(folder: Path, _seconds: float = 0.0, *, workload: str) -> Ground:
+    """Return AlgoPerf's runs of a workload, with the seconds that they took themselves.
+
+    They stop at their target, so those that reach it are as good as each other.
+    """
     curves = read_curves(
         folder / "curves_algoperf.parquet",
         "val_metric",
@@ -161,10 +164,10 @@ def _ogbg(folder: Path, _seconds: float) -> Ground:
         columns=Columns(
             config="run", epoch="eval", elapsed="submission_s", hyperparameters=("submission",)
         ),
-        where=(("workload", "ogbg"),),
+        where=(("workload", workload),),
     )
     assert curves.mean_seconds is not None
-    return Ground("ogbg", curves, curves.mean_seconds)
+    return Ground(workload, curves, curves.mean_seconds)
 
 
 def _made_up(_folder: Path, _seconds: float, *, name: str, make: Callable[[], Curves]) -> Ground:
@@ -178,7 +181,7 @@ GROUNDS: Mapping[str, Callable[[Path, float], Ground]] = {
     "cifar10_3c3d": partial(_deepobs, problem="cifar10_3c3d"),
     "fmnist_2c2d": partial(_deepobs, problem="fmnist_2c2d"),
     "mnist_vae": partial(_deepobs, problem="mnist_vae"),
-    "ogbg": _ogbg,
+    "ogbg": partial(algoperf, workload="ogbg"),
     "synthetic": partial(_made_up, name="synthetic", make=synthetic),
     "finetuned": partial(_made_up, name="finetuned", make=finetuned),
     "annealed": partial(_made_up, name="annealed", make=annealed),

@@ -16,12 +16,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.strategies_cells import PROFILES, Cell, Ground
+from benchmarks.strategies_cells import PROFILES, Cell, Ground, algoperf
 from benchmarks.strategies_methods import Choices
 from benchmarks.strategies_runs import Job, place, wanted
 from benchmarks.strategies_verdict import crossed
 from cloudtune.simulation.case import play
-from cloudtune.simulation.curves import Columns, read_curves
 from cloudtune.trial import better
 
 if TYPE_CHECKING:
@@ -47,18 +46,7 @@ class Reached(NamedTuple):
 
 def fastmri(folder: Path) -> Ground:
     """Return the fastMRI runs of all submissions."""
-    curves = read_curves(
-        folder / "curves_algoperf.parquet",
-        "val_metric",
-        "max",
-        configs=folder / "curves_algoperf_runs.parquet",
-        columns=Columns(
-            config="run", epoch="eval", elapsed="submission_s", hyperparameters=("submission",)
-        ),
-        where=(("workload", "fastmri"),),
-    )
-    assert curves.mean_seconds is not None
-    return Ground("fastmri", curves, curves.mean_seconds)
+    return algoperf(folder, workload="fastmri")
 
 
 def reached(where: Place, variant: Variant, profile: str, seed: int) -> Reached:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Market: TypeAlias = Literal["on-demand", "spot"]
+PoolName: TypeAlias = tuple[str, str, str]  # instance type, market, zone
 
 LOCAL = "local-"
 """What the name of a user's own machine begins with: nobody rents it out in a market."""
@@ -125,12 +126,12 @@ class Offer:
         return f"{self.instance_type.name} {self.market}{where} ${self.usd_per_hour:g}/h"
 
 
-def pool(offer: Offer) -> tuple[str, str, str]:
+def pool(offer: Offer) -> PoolName:
     """Return what an offer is found by: type, market, zone."""
     return offer.instance_type.name, offer.market, offer.zone
 
 
-def of_pool(known: Mapping[tuple[str, str, str], T], kind: str, market: str, zone: str) -> T:
+def of_pool(known: Mapping[PoolName, T], kind: str, market: str, zone: str) -> T:
     """Return what is known of an offer in a zone, or else of the one that leaves the zone open.
 
     Raises:

@@ -30,8 +30,7 @@ from cloudtune.units import parse_seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.catalog import Offer
-    from cloudtune.engine.simulator import PoolName
+    from cloudtune.catalog import Offer, PoolName
     from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
@@ -141,8 +140,9 @@ def _asked(
     """
     if file is None:
         given = {"--spot-where": where, "--spot-from": begin, "--seeds": seeds > 1}
-        for option in (name for name, value in given.items() if value):
-            raise UsageError(f"{option}: is for --spot-trace FILE; give one, or leave it out")
+        needless = [name for name, value in given.items() if value]
+        if needless:
+            raise UsageError(f"{needless[0]}: is for --spot-trace FILE; give one, or leave it out")
         return None
     try:
         return _Asked(file, where, 0.0 if begin is None else parse_seconds(begin), seeds)

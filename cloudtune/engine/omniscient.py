@@ -32,6 +32,7 @@ from cloudtune.engine.spot_pools import UNLIMITED, Piece
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cloudtune.catalog import PoolName
     from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.engine.timeline import Timeline
     from cloudtune.plan import Rentable
@@ -139,7 +140,7 @@ def fastest(rentable: Rentable) -> float:
 def bound(
     work: float,
     rentables: Sequence[Rentable],
-    pools: Mapping[tuple[str, str, str], PoolTrace],
+    pools: Mapping[PoolName, PoolTrace],
     *,
     most: int,
     until: float,

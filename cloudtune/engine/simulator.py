@@ -45,13 +45,13 @@ from cloudtune.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cloudtune.catalog import PoolName
     from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.plan import Rentable
     from cloudtune.scaling import Measurement, ScalingProfile
 
     Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
     Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
-    PoolName: TypeAlias = tuple[str, str, str]  # as `catalog.pool` gives it
 
 
 @dataclass

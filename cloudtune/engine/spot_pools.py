@@ -16,7 +16,7 @@ from cloudtune.catalog import SpotBehaviour
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 UNLIMITED = 1_000_000
 """So many instances has a pool that is known to have room, and not for how many."""
@@ -35,6 +35,18 @@ class Piece(NamedTuple):
     end: float
     instances: int
     usd_per_hour: float | None
+
+
+class _Seen(NamedTuple):
+    """What a pool was like for a time: the share in which it was there, losses, hours held."""
+
+    there: float
+    lost: int
+    held: float
+
+    def losses(self, counted: float) -> float:
+        """Return so many losses for an hour held; none of who could hold nothing."""
+        return counted / self.held if self.held > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -116,16 +128,13 @@ class PoolTrace:
     @property
     def availability(self) -> float:
         """The share of the time in which there is room for an instance."""
-        pieces = self.pieces(0.0, self.length)
-        return sum(p.end - p.begin for p in pieces if p.instances > 0) / self.length
+        return self._seen(0.0, self.length).there
 
     @property
     def losses(self) -> float:
         """Losses an hour of an instance: those of whoever had all that could be had."""
-        pieces = list(self.pieces(0.0, self.length))
-        held = sum((p.end - p.begin) * p.instances for p in pieces) / 3600.0
-        lost = sum(max(0, a - b) for a, b in zip(self.instances, self._later, strict=True))
-        return lost / held if held > 0 else 0.0
+        seen = self._seen(0.0, self.length)
+        return seen.losses(seen.lost)
 
     @property
     def behaviours(self) -> tuple[SpotBehaviour, ...]:
@@ -135,18 +144,18 @@ class PoolTrace:
         """
         found, parts = [], min(PARTS, max(1, int(self.length / PART_SECONDS)))
         for number in range(parts):
-            begin, end = (self.length * n / parts for n in (number, number + 1))
-            pieces = list(self.pieces(begin, end))
-            there = sum(p.end - p.begin for p in pieces if p.instances > 0) / (end - begin)
-            held = sum((p.end - p.begin) * p.instances for p in pieces) / 3600.0
-            lost = sum(max(0, a.instances - b.instances) for a, b in pairwise(pieces))
-            counted = lost or 0.5 * (there < 1.0)
-            found.append(SpotBehaviour(counted / held if held > 0 else 0.0, there))
+            seen = self._seen(*(self.length * n / parts for n in (number, number + 1)))
+            counted = seen.lost or 0.5 * (seen.there < 1.0)
+            found.append(SpotBehaviour(seen.losses(counted), seen.there))
         return tuple(found)
 
-    @property
-    def _later(self) -> Sequence[int]:
-        return (*self.instances[1:], self.instances[-1])
+    def _seen(self, begin: float, end: float) -> _Seen:
+        pieces = list(self.pieces(begin, end))
+        return _Seen(
+            sum(p.end - p.begin for p in pieces if p.instances > 0) / (end - begin),
+            sum(max(0, a.instances - b.instances) for a, b in pairwise(pieces)),
+            sum((p.end - p.begin) * p.instances for p in pieces) / 3600.0,
+        )
 
     def dollars(self, begin: float, end: float, otherwise: float) -> float:
         """Return what an instance costs from a time to another; at a price where none is known."""

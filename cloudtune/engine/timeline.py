@@ -45,7 +45,7 @@ from cloudtune.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from cloudtune.catalog import Offer
+    from cloudtune.catalog import Offer, PoolName
     from cloudtune.commands import Command
     from cloudtune.engine.ledger import Entry
     from cloudtune.trial import EndReason, TrialId, Width
@@ -365,13 +365,13 @@ def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
     Raises:
         KeyError: the run rented something that isn't among the offers.
     """
-    keyed: dict[tuple[str, str, str], list[Offer]] = {}
+    keyed: dict[PoolName, list[Offer]] = {}
     for offer in offers:
         keyed.setdefault(pool(offer), []).append(offer)
     return {name: _offer(keyed, each.launch) for name, each in timeline.instances.items()}
 
 
-def _offer(keyed: Mapping[tuple[str, str, str], list[Offer]], launch: Launch) -> Offer:
+def _offer(keyed: Mapping[PoolName, list[Offer]], launch: Launch) -> Offer:
     kind, market = launch.instance_type, launch.market
     places = dict.fromkeys(((kind, market, launch.zone), (kind, market, "")))
     known = [offer for place in places for offer in keyed.get(place, ())]

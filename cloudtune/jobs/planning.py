@@ -293,7 +293,7 @@ def run_plan(
         estimator = StageDraws(request, staged, experiment.seed, draws, anew)
         if reacts and any(request.rentable(offer).behaviours for offer in offers):
             # What a run does about pools that go is the policy's to say, not the plan's.
-            rentables, often = problem.rentables, max(runs, SPOT_RUNS) if runs == RUNS else runs
+            rentables, often = problem.rentables, SPOT_RUNS if runs == RUNS else runs
             estimator = PlayedRuns(
                 experiment, rentables, limits, begin, staged, often, follows=True
             )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Place: TypeAlias = tuple[str, Width]  # instance type and width
 
 Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
-DELAYS: tuple[Delay, ...] = ("launch", "boot", "start", "resize")
 
 WEIGHT = 0.2
 """What the newest ratio counts in an average, once there are more than five."""
@@ -229,7 +228,7 @@ class DelayEstimates:
         """Return a rentable with the delays that can be expected there."""
         profile, kind = rentable.profile, rentable.profile.instance_type
         changed = {}
-        for delay in DELAYS:
+        for delay in get_args(Delay):
             if (kind, delay) in self._seen:
                 (total, count), prior = self._seen[kind, delay], getattr(profile, delay)
                 changed[delay] = replace(prior, mean=(prior.mean + total) / (count + 1))

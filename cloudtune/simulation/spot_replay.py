@@ -24,9 +24,8 @@ from cloudtune.events import InstanceGone
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.catalog import Offer
+    from cloudtune.catalog import Offer, PoolName
     from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.simulator import PoolName
     from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.engine.timeline import Timeline
     from cloudtune.plan import Rentable
