@@ -104,12 +104,14 @@ class Move:
 class Noted:
     """The part of an event that the policy has to act upon.
 
-    `reported` is the trial that has finished an epoch, and trains on or waits at its rung;
-    `diverged` one whose metric was not a number. `orphans` are sessions that lost a part of their
-    GPUs: what is left of their workers is to be ended. `failed` are trials that won't come back.
+    `reported` is the trial that has finished an epoch, and trains on or waits at its rung; `late`
+    one that has finished and saved an epoch while its session was being stopped; `diverged` one
+    whose metric was not a number. `orphans` are sessions that lost a part of their GPUs: what is
+    left of their workers is to be ended. `failed` are trials that won't come back.
     """
 
     reported: TrialProgress | None = None
+    late: TrialProgress | None = None
     diverged: TrialProgress | None = None
     orphans: list[str] = field(default_factory=list)
     failed: list[TrialProgress] = field(default_factory=list)

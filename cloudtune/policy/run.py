@@ -80,6 +80,8 @@ class RunPolicy:
         self._stalls = StallWatch(state, self._rules)
         self._heartbeat, self._checked = heartbeat, checked
         self._changed = True
+        self._cut_short: set[TrialId] = set()
+        self._heard_late = False
         self._cleanups = 0
         self._timers: dict[str, float] = {}
 
@@ -218,6 +220,8 @@ class RunPolicy:
         if isinstance(event, TrialFailed) and event.unsynced and self._rules.sync_required:
             self.state.trouble = unsynced_text(event)
             self._end(EndReason.FAILED)
+        if isinstance(event, EpochDone) and noted.late is not None:
+            self._hear_late(noted.late, event)
         commands: list[Command] = [StopTrial(session) for session in noted.orphans]
         if noted.diverged is not None:
             commands.append(self._sessions.stop(noted.diverged, "failed"))
@@ -339,17 +343,33 @@ class RunPolicy:
         reached = reason in _LIMITS and self.strategy.anytime and self.best is not None
         self.ending = EndReason.DONE if reached else reason
 
+    def _hear_late(self, trial: TrialProgress, event: EpochDone) -> None:
+        """Let the strategy hear of an epoch that was over before a limit's stop had arrived.
+
+        A run that is resumed behind its deadline hears only then that its winner had finished.
+        """
+        if trial.id in self._cut_short and self.ending in _LIMITS:
+            self.state.count_late(trial, event)
+            self.strategy.on_result(self.state, trial)
+            self._heard_late = True
+
+    def _end_after_all(self) -> None:
+        """End as done, where all that was wanted was trained before the limit's stop."""
+        if self._heard_late and self.ending in _LIMITS:
+            self.strategy.preempt(self.state)
+            if self.strategy.done(self.state):
+                self.ending = self.strategy.reason or self._success()
+
     def _wind_down(self) -> list[Command]:
         """Stop every session and give every instance back, then end; repeat until confirmed."""
         state = self.state
-        commands: list[Command] = [
-            self._sessions.stop(trial, "parked")
-            for trial in state.live.values()
-            if trial.status != "stopping"
-        ]
+        training = [trial for trial in state.live.values() if trial.status != "stopping"]
+        self._cut_short |= {trial.id for trial in training}
+        commands: list[Command] = [self._sessions.stop(trial, "parked") for trial in training]
         commands += self._fleet.release_all()
         if not self.fleet.alive() or self._cleanups > state.brakes.patience:
             state.ended = True
+            self._end_after_all()
             assert self.ending is not None
             commands.append(EndRun(self.ending))
         elif not self.winding_down:

@@ -377,6 +377,10 @@ class RunState:
             self.backoff(rented.offer).no_shows += 1
             self.trouble = why
 
+    def count_late(self, trial: TrialProgress, event: EpochDone) -> None:
+        """Count an epoch that a trial finished and saved while its session was being stopped."""
+        trial.record(event, event.metrics[self.metric.name])
+
     def began_session(self, trial: TrialProgress) -> None:
         """Take note that the workers of a trial have been asked for."""
         self.live[trial.id] = trial
@@ -406,6 +410,7 @@ class RunState:
             # Nobody waits for it any more, but a result that is saved is a result.
             if event.checkpoint is not None and not diverged(self.mode, metric):
                 self.record.offer(found)
+                noted.late = trial
             return
         assert trial.offer is not None
         self.speeds.note(trial.id, self._by_offer[trial.offer].profile, trial.width, event.seconds)

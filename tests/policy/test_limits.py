@@ -14,6 +14,7 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunResumed,
     RunStarted,
     TimerFired,
     TrialStarted,
@@ -64,6 +65,20 @@ def test_the_deadline_leaves_time_to_give_everything_back() -> None:
     )
     gone = InstanceGone(95.0, "i000", 95.0, "released")
     assert policy.handle(gone) == (EndRun(EndReason.DEADLINE),)
+
+
+@pytest.mark.parametrize(("last", "ending"), [(9, EndReason.DONE), (8, EndReason.DEADLINE)])
+def test_a_winner_that_finished_before_the_deadline_s_stop_came_has_won(
+    last: int, ending: EndReason
+) -> None:
+    policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
+    begun(policy, "i000")
+    assert StopTrial("t00.1") in policy.handle(RunResumed(200.0)), "behind the deadline"
+    for number in range(1, last + 1):
+        policy.handle(epoch(200.0, "t00.1", number))
+    policy.handle(TrialStopped(200.0, "t00.1"))
+    gone = InstanceGone(201.0, "i000", 201.0, "its lease was over")
+    assert policy.handle(gone) == (EndRun(ending),)
 
 
 def test_a_deadline_that_has_passed_already_rents_nothing() -> None:
