@@ -22,6 +22,9 @@ PoolName: TypeAlias = tuple[str, str, str]  # instance type, market, zone
 LOCAL = "local-"
 """What the name of a user's own machine begins with: nobody rents it out in a market."""
 
+CPU = "cpu"
+"""What stands for the model of a GPU where a machine has none, and trials share its cores."""
+
 # Few enough names to read in a message; otherwise only the nearest is given.
 _LISTED = 12
 

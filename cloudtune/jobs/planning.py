@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import SpotBehaviour
+from cloudtune.catalog import CPU, SpotBehaviour
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.node.lease import RENEW_SECONDS
@@ -132,6 +132,8 @@ def problem_of(
     notes: list[str] = []
     for offer in offers:
         machine = offer.instance_type
+        if machine.gpu == CPU:
+            notes.append(f"{machine.name} has no GPU: what is called one here is a slot of its CPU")
         if machine.name not in by_type:
             derived = _derived(machine, profiles, known)
             if derived is None:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import LOCAL, Catalog, InstanceType, Offer
+from cloudtune.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
 from cloudtune.infra.node.gpus import own_gpus
@@ -57,7 +57,7 @@ def this_machine(slots: int | None = None) -> InstanceType:
         )
     taken = found[:slots]
     count = len(taken) or slots or cores()
-    models = Counter(model(gpu) for gpu in taken) or Counter({"cpu": count})
+    models = Counter(model(gpu) for gpu in taken) or Counter({CPU: count})
     return InstanceType(
         name=LOCAL + "-".join(f"{number}x-{name}" for name, number in models.items()),
         gpus=count,

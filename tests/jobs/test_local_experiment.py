@@ -199,6 +199,9 @@ def test_what_costs_nothing_is_told_without_dollars_and_without_a_market(tmp_pat
     assert "checkpoint:" not in text, "nothing was saved"
     assert "nothing: this machine has no price, and no charges are named" in text
     assert "Where the time went" in text
+    machine = this_machine(2)
+    slots = f"{machine.name} has no GPU: what is called one here is a slot of its CPU"
+    assert (slots in text) == (machine.gpu == "cpu"), "nobody is told of GPUs that aren't there"
     priced = planning.make_plan(
         problem(load(tmp_path, with_cloud("price: $3.60/h"))), Limits(600.0, 1.0)
     )
