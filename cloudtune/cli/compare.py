@@ -32,12 +32,15 @@ from cloudtune.simulation.curves import Columns, read_curves
 from cloudtune.simulation.offer_table import offers_of
 from cloudtune.simulation.parallel import play_all
 from cloudtune.simulation.speed_table import scalings
+from cloudtune.simulation.trace_file import matched, read_traces
 from cloudtune.units import format_seconds, parse_dollars, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from cloudtune.catalog import Offer
+    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.policy.registry import Choice
     from cloudtune.simulation.case import Result
 
@@ -134,7 +137,23 @@ def _benchmark(given: Mapping[str, Any]) -> Benchmark:
         epoch_seconds=epoch_seconds,
         delays=_delays(given),
         max_instances=given["max_instances"],
+        traces=_traces(given["spot_trace"], given["spot_where"], offers),
     )
+
+
+def _traces(
+    file: Path | None, where: Sequence[str], offers: Sequence[Offer]
+) -> Mapping[Offer, PoolTrace]:
+    """Return the trace of each spot offer; none where no file is given.
+
+    Raises:
+        UsageError: a mistake in the file, or it isn't clear which trace is of which offer.
+    """
+    if file is None:
+        if where:
+            raise UsageError("--spot-where: is for --spot-trace FILE; give one, or leave it out")
+        return {}
+    return matched(read_traces(file, where), offers, file)
 
 
 def _condition(text: str) -> tuple[str, str]:

@@ -85,6 +85,12 @@ def offer_options(command: Command) -> Command:
             show_default=True,
             help="Where to rent offers given by name.",
         ),
+        _file(
+            "--spot-trace",
+            "FILE",
+            "Spot pools as this table has them, from a second on that the seed draws.",
+        ),
+        _text("--spot-where", "COLUMN=VALUE", "Of the trace only the rows with it.", multiple=True),
         _number("--max-instances", "Rent no more at once.", default=MAX_INSTANCES),
     )
 

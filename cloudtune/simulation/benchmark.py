@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from cloudtune.catalog import pool
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.plan import Rentable
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.simulation.spot_replay import on_traces
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.catalog import Offer
+    from cloudtune.catalog import Offer, PoolName
+    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.simulation.curves import Curves
     from cloudtune.simulation.speed_table import Scaling
 
@@ -88,12 +92,14 @@ class Benchmark:
     """Curves, and what may be rented to train on: all that strategies are tried on.
 
     `epoch_seconds` is what an epoch takes at the profile's width 1, for a curve of average speed.
+    Spot pools have what the `traces` say, from a second on that each run's seed draws.
     """
 
     curves: Curves
     rentables: tuple[Rentable, ...]
     epoch_seconds: float
     max_instances: int = MAX_INSTANCES
+    traces: Mapping[PoolName, PoolTrace] = field(default_factory=dict)
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
@@ -130,7 +136,16 @@ class Benchmark:
             own = seconds[_number(config)]
             return own[min(epoch, len(own)) - 1] / mean if own and mean else 1.0
 
-        return SimWorld(self.rentables, self.metric.name, metric_of, seed, pace_of)
+        pools = self._pools(random.Random(f"where in the traces {seed}"))  # noqa: S311
+        return SimWorld(self.rentables, self.metric.name, metric_of, seed, pace_of, pools=pools)
+
+    def _pools(self, chance: random.Random) -> dict[PoolName, PoolTrace]:
+        """Return the traces as they go by from a drawn second on; what costs more is gone."""
+        prices = {pool(each.offer): each.offer.usd_per_hour for each in self.rentables}
+        return {
+            name: trace.begun_at(chance.uniform(0.0, trace.length)).capped(prices[name])
+            for name, trace in self.traces.items()
+        }
 
 
 def benchmark(
@@ -141,14 +156,22 @@ def benchmark(
     epoch_seconds: float,
     delays: Delays | None = None,
     max_instances: int = MAX_INSTANCES,
+    traces: Mapping[Offer, PoolTrace] | None = None,
 ) -> Benchmark:
     """Return a benchmark of these curves; a scaling for each offer.
 
     `epoch_seconds` is what an epoch takes on one GPU on average: the curves' mean, where they know.
+    `traces` are those of spot offers: a pool is reckoned with at its trace's usual price.
     """
     made = delays or Delays()
     rentables = tuple(
         Rentable(offer, made.profile(offer, scaling, epoch_seconds), max_instances)
         for offer, scaling in zip(offers, scalings, strict=True)
     )
-    return Benchmark(curves, rentables, epoch_seconds, max_instances)
+    priced = tuple(on_traces(rentables, traces or {}))
+    given = {
+        pool(now.offer): traces[before.offer]
+        for before, now in zip(rentables, priced, strict=True)
+        if traces and before.offer in traces
+    }
+    return Benchmark(curves, priced, epoch_seconds, max_instances, given)

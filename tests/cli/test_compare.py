@@ -155,6 +155,21 @@ def test_what_is_varied_has_a_column() -> None:
     ]
 
 
+def test_spot_offers_are_there_when_the_trace_says_so(folder: Path) -> None:
+    (folder / "o.csv").write_text(
+        "instance_type,gpus,usd_per_hour,market\nbox,2,2,spot\nbox,2,6,on-demand\n"
+    )
+    bills = {}
+    for there in ("1", "0"):
+        (folder / "t.csv").write_text(f"seconds,available\n0,{there}\n600,{there}\n")
+        said = simulate(f"{LIMITS} --spot-trace t.csv --fleet naive:1 -o json")
+        (cell,) = json.loads(said.out)["cells"]
+        bills[there] = cell["dollars"]
+    assert bills["1"] < 0.5 * bills["0"], "spot at a third of the price, or on-demand in its stead"
+    said = simulate(f"{LIMITS} --spot-where zone=a")
+    assert (said.code, said.err.startswith("--spot-where: is for --spot-trace")) == (2, True)
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_strategy_with_stages_goes_by_its_plan_if_no_fleet_is_named() -> None:
     said = simulate(f"{LIMITS} --strategy rubberband -o json")
