@@ -2,7 +2,7 @@
 
     python -m benchmarks.strategies /work/shared/data --out DIR [--quick] [--seeds 20]
         [--grounds alexnet,cifar10_3c3d,…] [--profiles near-linear,…] [--etas 2,3,4]
-        [--fleets constant,naive] [--processes 2] [--again seer,…]
+        [--fleets constant,naive] [--processes 2] [--again seer,…] [--spot "48 of 64"]
 
 What is tried is in strategies_cells.py (curves, profiles, limits) and strategies_methods.py (who,
 in which variants); how it is judged, in strategies_verdict.py. Runs are kept in DIR/runs.jsonl as
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.spot import POOLS
 from benchmarks.strategies_cells import (
     EPOCH_SECONDS,
     GRID,
@@ -28,21 +29,26 @@ from benchmarks.strategies_cells import (
     Cell,
     scale_of,
 )
-from benchmarks.strategies_methods import OURS, PEERS, Choices
+from benchmarks.strategies_methods import OURS, PACKS, PEERS, PLAIN, SPOT, Choices
 from benchmarks.strategies_plots import draw
 from benchmarks.strategies_runs import Contest, Kept, do_all
 from benchmarks.strategies_verdict import Book, Verdict, cells_table, table
+from cloudtune.simulation.trace_file import read_traces
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.strategies_cells import Ground
     from benchmarks.strategies_runs import Done, Job
+    from cloudtune.engine.spot_pools import PoolTrace
 
 QUICK_GROUNDS = ("alexnet", "cifar10_3c3d", "synthetic")
 QUICK_PROFILES = ("near-linear", "sublinear", "non-monotone")
 QUICK = Choices(etas=(3,), fleets=("constant",))
 SUBJECTS = (*OURS, "rubberband")
+SEER = "seer"
+ON_SPOT = (SEER + SPOT, SEER + PACKS)
+"""Held against the peers on demand, and against the peers on spot (": spot")."""
 _EVERY_SECONDS = 60.0
 _FEWEST_SEEDS = 4
 """Each half of the seeds needs two."""
@@ -58,6 +64,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--grounds", type=_names)
     parser.add_argument("--profiles", type=_names)
     parser.add_argument("--methods", type=_names, default=(*PEERS, *OURS))
+    parser.add_argument("--spot", choices=list(POOLS), help="spot, from this pool, by its trace")
+    parser.add_argument("--sizes", type=_numbers)
+    parser.add_argument("--cells", type=int, default=1, help="every which cell of the grid")
     parser.add_argument("--etas", type=_numbers)
     parser.add_argument("--fleets", type=_names)
     parser.add_argument("--epoch-seconds", type=float, default=EPOCH_SECONDS)
@@ -84,7 +93,22 @@ def _grounds(given: argparse.Namespace) -> list[Ground]:
 
 def _choices(given: argparse.Namespace) -> Choices:
     usual = QUICK if given.quick else Choices()
-    return Choices(given.etas or usual.etas, given.fleets or usual.fleets)
+    sizes = given.sizes or usual.sizes
+    return Choices(given.etas or usual.etas, given.fleets or usual.fleets, sizes)
+
+
+def _methods(given: argparse.Namespace) -> tuple[str, ...]:
+    if given.spot is None:
+        return tuple(given.methods)
+    ours = tuple(SEER + market for market in (SPOT, PACKS))
+    return (*given.methods, *ours, *(peer + SPOT for peer in PLAIN))
+
+
+def _trace(given: argparse.Namespace) -> PoolTrace | None:
+    if given.spot is None:
+        return None
+    file, where = POOLS[given.spot]
+    return read_traces(given.data / file, where)[0].trace
 
 
 @dataclass(frozen=True)
@@ -116,7 +140,10 @@ class Report:
         lines = [f"{len(seeds)} seeds", *table(verdicts), "", *audited(done)]
         print("\n".join(lines), flush=True)
         self._write("table.txt", lines)
-        self._write("cells.txt", [li for name in SUBJECTS for li in cells_table(verdicts, name)])
+        self._write(
+            "cells.txt",
+            [li for name in (*SUBJECTS, *ON_SPOT) for li in cells_table(verdicts, name)],
+        )
         _write_csv(self.out / "cells.csv", verdicts)
         return verdicts
 
@@ -125,7 +152,11 @@ class Report:
         wanted = set(self.contest.cells)
         for each in done:
             book.add(row for row in each.rows if Cell(row.deadline, row.budget) in wanted)
-        return book.verdicts(self.contest.profiles, SUBJECTS, PEERS, seeds)
+        profiles = self.contest.profiles
+        found = book.verdicts(profiles, (*SUBJECTS, *ON_SPOT), PEERS, seeds)
+        peers = [peer + SPOT for peer in PLAIN]
+        beside = book.verdicts(profiles, ON_SPOT, peers, seeds)
+        return [*found, *(v._replace(method=f"{v.method} : spot") for v in beside)]
 
     def _write(self, name: str, lines: Sequence[str]) -> None:
         (self.out / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -153,12 +184,16 @@ def _run(given: argparse.Namespace, report: Report) -> None:
     todo = [job for job in left if job is not None]
     print(f"{len(left)} jobs, {len(todo)} to do", flush=True)
     began = said = time.perf_counter()
-    for count, done in enumerate(do_all(todo, given.data, given.epoch_seconds, given.processes), 1):
+    for count, done in enumerate(_done(given, todo), 1):
         report.kept.keep(done)
         if time.perf_counter() - said > _EVERY_SECONDS:
             said = time.perf_counter()
             print(f"{count} of {len(todo)} jobs in {said - began:.0f} s", flush=True)
             report.write()
+
+
+def _done(given: argparse.Namespace, todo: Sequence[Job]) -> Iterator[Done]:
+    return do_all(todo, given.data, given.epoch_seconds, given.processes, _trace(given))
 
 
 def main() -> None:
@@ -168,9 +203,9 @@ def main() -> None:
     contest = Contest(
         grounds=_grounds(given),
         profiles=given.profiles or (QUICK_PROFILES if given.quick else tuple(PROFILES)),
-        methods=given.methods,
+        methods=_methods(given),
         choices=_choices(given),
-        cells=QUICK_GRID if given.quick else GRID,
+        cells=(QUICK_GRID if given.quick else GRID)[:: given.cells],
         seeds=given.seeds or (6 if given.quick else 20),
     )
     report = Report(contest, Kept(given.out / "runs.jsonl", given.again), given.out)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from benchmarks.curves_synthetic import annealed, finetuned, synthetic
 from cloudtune.catalog import InstanceType, Offer
+from cloudtune.infra.aws import pricing
 from cloudtune.plan import Limits
 from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
 from cloudtune.simulation.curves import Columns, read_curves
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.simulation.curves import Curves
     from cloudtune.trial import Mode
 
 MACHINE = InstanceType("p3.8xlarge", 4, "V100", 16384, 32, 249856)
 OFFER = Offer(MACHINE, "on-demand", "us-east-1", 12.24)
+PACKED = 0.645
+"""Of two equal jobs on one V100 each has so much of its speed: median of 22 pairs, Gavel's."""
 DELAYS = Delays(launch=20.0, boot=120.0, start=10.0, resize=20.0, release=5.0)
 PROFILES: dict[str, dict[float, float]] = {
     # petuum/adaptdl, branch osdi21-artifact: ImageNet at a batch of 1600, nodes of 4 GPUs
@@ -46,6 +51,17 @@ FLOOR = 0.005
 """Regrets below this share of a table's range count as this much: nobody can tell them apart."""
 _HOPELESS = 90.0
 """The percentile of configurations beyond which one is as bad as nothing at all."""
+
+
+def _spot_share() -> float:
+    """Return the median price of spot, as a share of on-demand's, of our own catalogue's types."""
+    prices: dict[str, dict[str, float]] = {}
+    for offer in pricing.catalog("us-east-1", pricing.MARKETS).offers:
+        prices.setdefault(offer.instance_type.name, {})[offer.market] = offer.usd_per_hour
+    return median(p["spot"] / p["on-demand"] for p in prices.values() if len(p) > 1)
+
+
+SPOT_SHARE = _spot_share()
 
 
 class Cell(NamedTuple):
@@ -81,16 +97,21 @@ class Ground:
         """Return the limits of a cell, in seconds and dollars."""
         return Limits(cell.deadline * self.full_seconds, cell.budget * self.full_dollars)
 
-    def benchmark(self, profile: str) -> Benchmark:
-        """Return what runs are played on."""
-        scaling = Scaling(dict(PROFILES[profile]))
+    def benchmark(
+        self, profile: str, trace: PoolTrace | None = None, *, packs: bool = False
+    ) -> Benchmark:
+        """Return what runs are played on: with a trace of its pool there is spot as well."""
+        scaling = Scaling({**({0.5: PACKED} if packs else {}), **PROFILES[profile]})
+        spot = replace(OFFER, market="spot", usd_per_hour=SPOT_SHARE * OFFER.usd_per_hour)
+        offers = [OFFER] if trace is None else [spot, OFFER]
         return benchmark(
             self.curves,
-            [scaling],
-            [OFFER],
+            [scaling] * len(offers),
+            offers,
             epoch_seconds=self.epoch_seconds,
             delays=DELAYS,
             max_instances=max(SIZES) * 2,
+            traces=None if trace is None else {spot: trace},
         )
 
 

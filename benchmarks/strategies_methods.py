@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.strategies_cells import SIZES
@@ -23,6 +23,11 @@ PEERS = (
 )
 OURS = ("seer", "seer-constant", "seer-random", "seer-barrier")
 """seer-random is seer with the peers' sampler: what of its gain isn't the model's."""
+SPOT, PACKS = "@spot", "@spot+packed"
+"""Behind a method's name: it may have spot, which comes and goes; and pack two trials on a GPU."""
+PLAIN = ("random", "halving", "hyperband", "asha", "asha-stopping")
+"""The peers that have spot in the plain way: the cheapest first, on-demand where that is refused,
+a trial that was lost goes on from its checkpoint."""
 WITHOUT_ETA = frozenset({"random", "median"})
 HEEDING = frozenset({"hypersched", "rubberband", *OURS})
 """They look at their limits, or at how training scales: they are played in each cell."""
@@ -40,11 +45,18 @@ class Variant:
     fleet: str = ""
     trials: int | None = None
     sampler: str = ""
+    market: str = ""
 
     @property
     def method(self) -> str:
         """The method that it is a variant of."""
-        return f"{self.strategy}-{self.sampler}" if self.sampler else self.strategy
+        named = f"{self.strategy}-{self.sampler}" if self.sampler else self.strategy
+        return named + self.market
+
+    @property
+    def read(self) -> bool:
+        """Whether one long run tells what it comes to within any limits."""
+        return self.strategy not in HEEDING and not self.market
 
     @property
     def label(self) -> str:
@@ -64,6 +76,11 @@ class Choices:
 
     def of(self, method: str, configurations: int) -> Iterator[Variant]:
         """Yield the variants of a method on a table of so many configurations."""
+        method, at, market = method.partition("@")
+        for variant in self._of(method, configurations):
+            yield replace(variant, market=at + market)
+
+    def _of(self, method: str, configurations: int) -> Iterator[Variant]:
         if method in OURS:
             alike = method.endswith("-random")
             yield Variant(method.removesuffix("-random"), sampler="random" if alike else "")

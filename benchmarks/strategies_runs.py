@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.strategies_cells import GROUNDS, OFFER, PROFILES, Cell, scale_of
-from benchmarks.strategies_methods import HEEDING, Variant
+from benchmarks.strategies_methods import HEEDING, PACKS, Variant
 from benchmarks.strategies_reading import track_of
 from cloudtune.simulation.case import Case, record
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from benchmarks.strategies_cells import Ground, Scale
     from benchmarks.strategies_methods import Choices
+    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.plan import Limits
     from cloudtune.simulation.benchmark import Benchmark
 
@@ -84,7 +85,7 @@ class Place:
 
     def done(self, job: Job) -> Done:
         """Play a job."""
-        return self._played(job) if job.variant.strategy in HEEDING else self._read(job)
+        return self._read(job) if job.variant.read else self._played(job)
 
     def _played(self, job: Job) -> Done:
         found = [self._play(job, cell) for cell in job.cells]
@@ -141,10 +142,12 @@ def wanted(job: Job, limits: Limits) -> Case:
     )
 
 
-def place(ground: Ground, profile: str) -> Place:
-    """Return where jobs on these curves and this profile are played."""
+def place(ground: Ground, profile: str, market: str = "", trace: PoolTrace | None = None) -> Place:
+    """Return where jobs on these curves and this profile are played; a market may need a trace."""
     known = profile if profile != ANY else next(iter(PROFILES))
-    return Place(ground, ground.benchmark(known), scale_of(ground.curves))
+    assert trace is not None or not market, f"{market} without a trace"
+    used = ground.benchmark(known, trace if market else None, packs=market == PACKS)
+    return Place(ground, used, scale_of(ground.curves))
 
 
 # ---- all of them ---------------------------------------------------------------------------------
@@ -171,7 +174,7 @@ class Contest:
     def _variants(self, ground: Ground) -> Iterator[tuple[Variant, str]]:
         for method in self.methods:
             for variant in self.choices.of(method, len(ground.curves.curves)):
-                for profile in self.profiles if method in HEEDING else (ANY,):
+                for profile in self.profiles if variant.strategy in HEEDING else (ANY,):
                     yield variant, profile
 
 
@@ -218,11 +221,12 @@ def _cell(row: Row) -> Cell:
 
 
 _where: tuple[Path, float]
+_trace: PoolTrace | None
 
 
-def _begin(folder: Path, epoch_seconds: float) -> None:
-    global _where  # noqa: PLW0603  what a worker is given at its begin
-    _where = (folder, epoch_seconds)
+def _begin(folder: Path, epoch_seconds: float, trace: PoolTrace | None) -> None:
+    global _where, _trace
+    _where, _trace = (folder, epoch_seconds), trace
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -232,20 +236,24 @@ def _ground(name: str) -> Ground:
 
 
 @cache
-def _place(ground: str, profile: str) -> Place:
-    return place(_ground(ground), profile)
+def _place(ground: str, profile: str, market: str) -> Place:
+    return place(_ground(ground), profile, market, _trace)
 
 
 def _do(job: Job) -> Done:
-    return _place(job.ground, job.profile).done(job)
+    return _place(job.ground, job.profile, job.variant.market).done(job)
 
 
 def do_all(
-    todo: Iterable[Job], folder: Path, epoch_seconds: float, processes: int
+    todo: Iterable[Job],
+    folder: Path,
+    epoch_seconds: float,
+    processes: int,
+    trace: PoolTrace | None = None,
 ) -> Iterator[Done]:
-    """Yield what the jobs come to, as they are done."""
+    """Yield what the jobs come to, as they are done; on spot the pool is as the trace says."""
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, fresh, _begin, (folder, epoch_seconds)) as pool:
+    with ProcessPoolExecutor(processes, fresh, _begin, (folder, epoch_seconds, trace)) as pool:
         futures = [pool.submit(_do, job) for job in todo]
         try:
             for future in as_completed(futures):
