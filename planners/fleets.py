@@ -93,18 +93,26 @@ class NaiveFleet(Unplanned):
 
 
 def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
-    """Yield the emptiest of the instances that exceed a target, if their trials fit elsewhere."""
-    for offer, held in view.held.items():
-        usable = [r.instance for r in view.fleet.usable() if r.offer == offer and r.instance]
-        load = {name: _load(view, name) for name in usable}
-        elsewhere = sum(offer.gpus - gpus for gpus in load.values())
+    """Yield the emptiest of the instances that exceed a target, if their trials fit elsewhere.
+
+    Those whose GPUs cost most come first.
+    """
+    usable = [rented for rented in view.fleet.usable() if rented.instance]
+    load = {rented.instance: _load(view, rented.instance) for rented in usable if rented.instance}
+    elsewhere = sum(rented.offer.gpus for rented in usable) - sum(load.values())
+    for offer, held in sorted(view.held.items(), key=lambda each: -_gpu_price(each[0])):
+        names = [r.instance for r in usable if r.offer == offer and r.instance]
         too_many = max(0, held - target.get(offer, 0))
-        for name in sorted(load, key=lambda name: (load[name], name))[:too_many]:
+        for name in sorted(names, key=lambda name: (load[name], name))[:too_many]:
             elsewhere -= offer.gpus - load[name]
             if load[name] > elsewhere:
-                break
+                return
             elsewhere -= load[name]
             yield name
+
+
+def _gpu_price(offer: Offer) -> float:
+    return offer.usd_per_second / offer.gpus
 
 
 def _load(view: View, instance: str) -> float:

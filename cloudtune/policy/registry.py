@@ -124,7 +124,7 @@ def _seer(context: BuildContext, sampler: Sampler, *, constant: bool = False) ->
         min_epochs=context.min_epochs,
         max_epochs=context.max_epochs,
         mode=context.mode,
-        rentables=sorted(context.rentables, key=epoch_dollars),
+        rentables=context.rentables,
         max_instances=context.max_instances,
         constant=constant,
     )

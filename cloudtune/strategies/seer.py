@@ -20,9 +20,11 @@ from cloudtune.strategies.seer_rules import (
     APART,
     DEEP,
     LATE,
+    MONEY,
     PLANS,
     SEASON,
     STEP,
+    Offers,
     Opening,
     Seat,
     cheapest_width,
@@ -31,6 +33,7 @@ from cloudtune.strategies.seer_rules import (
     nodes,
     opening,
     paid_for,
+    steady,
     step,
     width_for,
 )
@@ -75,7 +78,7 @@ class Seer:
         constant: bool = False,
     ) -> None:
         self.name = "seer-constant" if constant else "seer"
-        self.rentables = tuple(rentables)
+        self.offers = Offers(rentables)
         self.constant = constant
         self._new = NewTrials(sampler)
         self._mode = mode
@@ -94,6 +97,7 @@ class Seer:
         self._fresh = True  # whether what is reported isn't trained a second time
         self._opening: Opening | None = None
         self._opened_for: Offer | None = None
+        self._kept: float | None = None  # dollars that exploring leaves for the end
         self._plans = 0  # how many plans of the end were made
         self._again = math.inf  # when the next one is due
         self.seats: dict[TrialId, Seat] = {}
@@ -108,11 +112,8 @@ class Seer:
     # ---- time and money ------------------------------------------------------------------
 
     def rentable(self, view: View) -> Rentable:
-        """Return the first of the rentables that can be had."""
-        for rentable in self.rentables:
-            if not view.refused(rentable.offer):
-                return rentable
-        return self.rentables[0]
+        """Return what is planned with: the cheapest that can be had, as far as is known."""
+        return self.offers.chosen
 
     @property
     def exploring(self) -> bool:
@@ -125,20 +126,19 @@ class Seer:
         if self._opening is None or self._opened_for != offer:
             left = view.seconds_left, view.dollars_left
             until = None if self._opening is None else self._opening.until
-            found = opening(view.now, *left, offer.usd_per_second, self._max_instances, until=until)
+            found = opening(
+                *(view.now, *left, offer.usd_per_second, self._max_instances),
+                until=until,
+                kept=self._kept if until is not None else None,
+            )
+            if until is None:
+                self._kept = (1 - MONEY) * view.dollars_left
             if self.constant:
-                found = Opening(self._steady(view, offer.usd_per_second), found.until)
+                found = Opening(
+                    steady(*left, offer.usd_per_second, self._max_instances), found.until
+                )
             self._opening, self._opened_for = found, offer
         return self._opening
-
-    def _steady(self, view: View, price: float) -> int:
-        """Return as many instances as the budget pays for until the deadline."""
-        if math.isinf(view.dollars_left) or price == 0:
-            return self._max_instances
-        if math.isinf(view.seconds_left):
-            return 1
-        count = math.floor(view.dollars_left / (max(view.seconds_left, 1.0) * price) + 1e-9)
-        return max(1, min(self._max_instances, count))
 
     def instances(self, view: View) -> int:
         """Return how many instances there are to be now."""
@@ -365,7 +365,11 @@ class Seer:
 
     def _advance(self, view: View) -> None:
         """Make a plan of the end where one is due."""
-        if self.exploring:
+        another = self.offers.look(view, self.instances(view))
+        if another and not self.exploring:
+            self._plans -= 1  # the same part of the end once more
+            self._plan(view)
+        elif self.exploring:
             if view.now >= self._ends(view) and self._best:
                 self._plan(view)
         elif view.now >= self._again:

@@ -16,7 +16,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from cloudtune.catalog import Offer
     from cloudtune.plan import Rentable
+    from cloudtune.strategies.base import View
     from cloudtune.trial import TrialId, Width
 
 MONEY = 0.75
@@ -39,6 +41,8 @@ SEASON = 2.0
 """Another season of exploring needs the time of so many epochs and starts."""
 LATE = 0.03
 """A plan's epochs may take longer by such a part."""
+BACK = 6.0
+"""To a cheaper offer that is there again it goes back where so many boots and resizes are left."""
 _WHOLE = 1e-6
 
 
@@ -61,25 +65,101 @@ def opening(
     most: int,
     *,
     until: float | None = None,
+    kept: float | None = None,
 ) -> Opening:
     """Return how to explore, with so many seconds and dollars left; a `price` is of a second.
 
     Where the money doesn't pay one instance for so long, one explores until its part is spent. With
-    `until` it is known already when exploring ends: another offer takes the place of the first.
+    `until` it is known already when exploring ends, and with `kept` how many dollars the end is to
+    have: another offer takes the place of the first.
     """
     span = TIME * seconds if until is None else max(0.0, until - now)
     if math.isinf(dollars) or price == 0:
         return Opening(most, now + span)
-    paid = MONEY * dollars / price
+    paid = (MONEY * dollars if kept is None else max(0.0, dollars - kept)) / price
     if math.isinf(span):
         return Opening(1, now + paid)
     count = paid_for(paid, span, most)
     return Opening(count, now + min(span, paid / count))
 
 
+def steady(seconds: float, dollars: float, price: float, most: int) -> int:
+    """Return how many instances so many dollars pay for until the end, at a `price` a second."""
+    if math.isinf(dollars) or price == 0:
+        return most
+    if math.isinf(seconds):
+        return 1
+    return max(1, min(most, math.floor(dollars / (max(seconds, 1.0) * price) + 1e-9)))
+
+
 def paid_for(paid: float, span: float, most: int) -> int:
     """Return how many instances are to be had for a span, where `paid` seconds of one are."""
     return max(1, min(most, math.floor(paid / max(span, 1.0) + ROUND)))
+
+
+def epoch_dollars(rentable: Rentable) -> float:
+    """Return the dollars of an epoch at its cheapest width, packed where that pays.
+
+    On spot with what losses add: for each hour held so many boots, starts and halves of an epoch.
+    """
+    profile, offer, width = rentable.profile, rentable.offer, cheapest_width(rentable)
+    seconds = profile.epoch_seconds(width)
+    lost = profile.boot.mean + profile.start.mean + seconds / 2
+    again = 1 + offer.interruptions_per_hour * lost / 3600.0
+    return seconds * width / rentable.gpus * offer.usd_per_second * again
+
+
+def joined(view: View, offer: Offer) -> int:
+    """Return how many instances of an offer take trials."""
+    return sum(rented.offer == offer for rented in view.fleet.usable())
+
+
+def launched(view: View, offer: Offer) -> bool:
+    """Return whether an instance of an offer that is to stay was granted."""
+    held = view.fleet.wanted()
+    return any(rented.offer == offer and rented.launched_at is not None for rented in held)
+
+
+class Offers:
+    """The offers in the order of what an epoch costs, and the one that is planned with."""
+
+    def __init__(self, rentables: Sequence[Rentable]) -> None:
+        self.rentables = tuple(sorted(rentables, key=epoch_dollars))
+        self.chosen = self.rentables[0]
+        self.in_order = tuple(each.offer for each in self.rentables)
+
+    def of(self, offer: Offer) -> Rentable:
+        """Return what is known of an offer."""
+        return self.rentables[self.in_order.index(offer)]
+
+    def cheaper(self, offer: Offer, other: Offer) -> bool:
+        """Return whether an epoch costs less on an offer than on another."""
+        return self.in_order.index(offer) < self.in_order.index(other)
+
+    def look(self, view: View, instances: int) -> bool:
+        """Say whether another is planned with from now on; of this one so many are wanted.
+
+        One that is refused gives way to the next, unless all that is wanted of it is there. A
+        cheaper one is back once its instances that take trials cost half of what may be spent a
+        second, not when it might be.
+        """
+        before = self.chosen
+        self.chosen = self._now(view, instances)
+        return self.chosen is not before
+
+    def _now(self, view: View, instances: int) -> Rentable:
+        now = self.chosen.offer
+        half = instances * now.usd_per_second / 2
+        for offer in self.in_order:
+            there = joined(view, offer) * offer.usd_per_second >= half
+            if self.cheaper(offer, now) and there and not view.avoided(offer):
+                return self.of(offer)
+        if not view.avoided(now) or view.held.get(now, 0) >= instances:
+            return self.chosen
+        dearer = self.in_order[self.in_order.index(now) + 1 :]
+        willing = (offer for offer in dearer if not view.avoided(offer))
+        possible = (offer for offer in self.in_order if not view.refused(offer))
+        return self.of(next(willing, next(possible, now) if view.refused(now) else now))
 
 
 # ---- how much a rung tells -------------------------------------------------------------------

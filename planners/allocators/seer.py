@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.planners.fleets import Unplanned, emptied
 from cloudtune.strategies.base import ByWidth
+from cloudtune.strategies.seer_rules import BACK, ROUND, joined, launched
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -42,10 +43,11 @@ class SeerAllocator(ByWidth):
 
 
 class SeerFleet(Unplanned):
-    """As many instances as the strategy has planned.
+    """As many instances as what the strategy has planned may cost, by the second.
 
-    The fleet is of the first offer that can be had; instances rented already count, whatever their
-    offer. Where there are too many, trials move together as their epochs end.
+    The cheapest offers that can be had make them up, several at once where one doesn't do. What is
+    dearer stays until the cheaper ones that were asked for take trials: there is a way back. Where
+    there are too many, trials move together as their epochs end.
     """
 
     name = "seer"
@@ -56,27 +58,45 @@ class SeerFleet(Unplanned):
 
     def could_ask(self, view: View) -> Collection[Offer]:
         """Return all that can be rented."""
-        return tuple(each.offer for each in self._strategy.rentables)
+        return self._strategy.offers.in_order
 
     def max_gpus(self, view: View) -> int:
         """Return the GPUs of the whole fleet."""
-        return self._strategy.instances(view) * self._strategy.rentable(view).gpus
+        return sum(offer.gpus * count for offer, count in self.target(view, 0.0).items())
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the fleet as planned."""
-        rentable, count = self._strategy.rentable(view), self._strategy.instances(view)
+        planned, count = self._strategy.rentable(view).offer, self._strategy.instances(view)
+        if planned.usd_per_second == 0 or count == 0:
+            return {planned: count}
+        willing = self._willing(view, planned)
         wanted: dict[Offer, int] = {}
-        for offer, held in view.held.items():
-            if offer != rentable.offer:
-                wanted[offer] = min(held, count)
-                count -= wanted[offer]
-        willing = self._willing(view, rentable.offer)
-        if willing != rentable.offer:
-            staying = min(count, view.held.get(rentable.offer, 0))
-            gpus = (count - staying) * rentable.gpus
-            wanted[willing] = wanted.get(willing, 0) + math.ceil(gpus / willing.gpus)
-            count = staying
-        return {**wanted, rentable.offer: count}
+        left = count * planned.usd_per_second
+        for offer in self._strategy.offers.in_order:
+            there = joined(view, offer) if offer == willing else view.held.get(offer, 0)
+            wanted[offer] = min(there, self._for(left, offer))
+            left -= wanted[offer] * offer.usd_per_second
+        more = self._for(left + self._returning(view, wanted, willing), willing)
+        if self._strategy.offers.cheaper(willing, planned) and not launched(view, willing):
+            more = min(more, 1)  # nobody knows whether there are any: one asks for all
+        least = 0 if any(wanted.values()) else 1
+        return {**wanted, willing: max(least, wanted[willing] + more)}
+
+    @staticmethod
+    def _for(rate: float, offer: Offer) -> int:
+        """Return how many instances so many dollars a second pay for, a quarter too few or not."""
+        return max(0, math.floor(rate / offer.usd_per_second + ROUND))
+
+    def _returning(self, view: View, wanted: Mapping[Offer, int], willing: Offer) -> float:
+        """Return the dollars a second of what is dearer, if it pays to ask for cheaper instead.
+
+        Both bill while those boot and trials move; the time that is left must be worth it.
+        """
+        offers = self._strategy.offers.in_order
+        dear = sum(wanted[o] * o.usd_per_second for o in offers[offers.index(willing) + 1 :])
+        profile = view.corrected(self._strategy.offers.of(willing), ()).profile
+        takes = profile.boot.mean + profile.resize.mean
+        return dear if self._strategy.horizon(view) > BACK * takes else 0.0
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return the emptiest instances that are too many, if their trials fit elsewhere."""
@@ -85,7 +105,7 @@ class SeerFleet(Unplanned):
             return ()
         return tuple(emptied(view, target))
 
-    def _willing(self, view: View, first: Offer) -> Offer:
-        """Return the first offer that isn't refused just now; the very first if all are."""
-        offers = (each.offer for each in self._strategy.rentables)
-        return next((offer for offer in (first, *offers) if not view.avoided(offer)), first)
+    def _willing(self, view: View, planned: Offer) -> Offer:
+        """Return the cheapest offer that isn't refused just now; the planned one if all are."""
+        offers = self._strategy.offers.in_order
+        return next((offer for offer in offers if not view.avoided(offer)), planned)

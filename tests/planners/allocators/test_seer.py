@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from cloudtune.catalog import pool
+from cloudtune.commands import Launch
+from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.plan import Limits
-from cloudtune.simulation.case import Case, play
+from cloudtune.simulation.case import Case, play, record
 from cloudtune.simulation.curves import Curve, Curves
 from cloudtune.simulation.speed_table import Scaling
-from tests.builders.curves import small_benchmark
+from tests.builders.curves import curves, small_benchmark
+
+if TYPE_CHECKING:
+    from cloudtune.simulation.benchmark import Benchmark
+    from cloudtune.simulation.case import Played
 
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
 
@@ -46,3 +54,64 @@ def test_the_end_has_fewer_instances_than_exploring_and_each_goes_once() -> None
     assert 0 < sizes[-2] < max(sizes)
     assert found.flaps == ()
     assert found.regret == pytest.approx(0.0, abs=0.011)
+
+
+# ---- several offers --------------------------------------------------------------------------
+
+LIMITS = Limits(6000.0, 12.0)
+SEER = Case("seer", LIMITS, sampler="random")
+
+
+def on_spot_too(*there: int) -> Benchmark:
+    """Return a benchmark with spot at a third of the price; room for so many in each 2000 s."""
+    made = small_benchmark(curves(60, 27), gpus=4, spread=0.0, scaling=LINEAR)
+    (dear,) = made.rentables
+    price = dear.offer.usd_per_hour / 3
+    cheap = replace(dear, offer=replace(dear.offer, market="spot", usd_per_hour=price))
+    starts = tuple(2000.0 * n for n in range(len(there)))
+    trace = PoolTrace("t", starts, there, 2000.0 * len(there))
+    return replace(made, rentables=(cheap, dear), traces={pool(cheap.offer): trace})
+
+
+def played(made: Benchmark, seed: int = 0) -> Played:
+    found = record(made, replace(SEER, seed=seed))
+    assert not found.result.violations
+    assert not found.result.flaps
+    return found
+
+
+def seconds(found: Played, market: str, begin: float = 0.0, end: float = 1e9) -> float:
+    """Return the instance-seconds of a market that were paid for between two times."""
+    leases = [lease for lease in found.audit.leases if lease.offer.market == market]
+    return sum(max(0.0, min(each.end, end) - max(each.begin, begin)) for each in leases)
+
+
+def test_a_pool_that_is_dry_costs_what_on_demand_costs_and_no_more() -> None:
+    made = on_spot_too(0)
+    alone = play(replace(made, rentables=made.rentables[1:], traces={}), SEER)
+    found = played(made)
+    assert found.result.seconds > 0.9 * alone.seconds, "its money lasts as long"
+    assert found.result.regret == pytest.approx(alone.regret, abs=0.01)
+    assert seconds(found, "spot") == 0.0
+
+
+def test_while_on_demand_stands_in_one_request_asks_for_spot_at_a_time() -> None:
+    entries = played(on_spot_too(0)).entries
+    asked = [[c for c in entry.commands if isinstance(c, Launch)] for entry in entries]
+    rounds = [sum(c.market == "spot" for c in each) for each in asked]
+    first = next(count for count in rounds if count)
+    assert first > 1, "all that is wanted"
+    assert set(rounds[rounds.index(first) + 1 :]) == {0, 1}
+
+
+def test_it_goes_back_to_spot_that_is_there_again_and_stays_within_its_money() -> None:
+    made = on_spot_too(0, 8)
+    traces = [made.world(seed).pools[pool(made.rentables[0].offer)] for seed in range(50)]
+    dry = [it.instances[0] == 0 and 500 < it.starts[1] < 1500 for it in traces]
+    seed = dry.index(True)
+    back = traces[seed].starts[1]
+    found = played(made, seed)
+    assert seconds(found, "on-demand", end=back) > 0
+    assert seconds(found, "spot", back, back + 600) > 0, "asked for again"
+    late = seconds(found, "on-demand", back + 900, back + 1900)
+    assert late < 0.2 * seconds(found, "spot", back + 900, back + 1900)
