@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
@@ -20,7 +21,6 @@ from cloudtune.strategies.seer_rules import (
     APART,
     DEEP,
     LATE,
-    MONEY,
     PLANS,
     SEASON,
     STEP,
@@ -97,7 +97,6 @@ class Seer:
         self._fresh = True  # whether what is reported isn't trained a second time
         self._opening: Opening | None = None
         self._opened_for: Offer | None = None
-        self._kept: float | None = None  # dollars that exploring leaves for the end
         self._plans = 0  # how many plans of the end were made
         self._again = math.inf  # when the next one is due
         self.seats: dict[TrialId, Seat] = {}
@@ -121,24 +120,16 @@ class Seer:
         return self._plans == 0
 
     def opening(self, view: View) -> Opening:
-        """Return how many instances explore, and until when; worked out once."""
-        offer = self.rentable(view).offer
-        if self._opening is None or self._opened_for != offer:
-            left = view.seconds_left, view.dollars_left
-            until = None if self._opening is None else self._opening.until
-            found = opening(
-                *(view.now, *left, offer.usd_per_second, self._max_instances),
-                until=until,
-                kept=self._kept if until is not None else None,
-            )
-            if until is None:
-                self._kept = (1 - MONEY) * view.dollars_left
-            if self.constant:
-                found = Opening(
-                    steady(*left, offer.usd_per_second, self._max_instances), found.until
-                )
-            self._opening, self._opened_for = found, offer
-        return self._opening
+        """Return how many instances explore, and until when; anew where the offer is another."""
+        offer, before = self.rentable(view).offer, self._opening
+        if before is not None and self._opened_for == offer:
+            return before
+        left, price = (view.seconds_left, view.dollars_left), offer.usd_per_second
+        made = opening(view.now, *left, price, self._max_instances, before=before)
+        if self.constant:
+            made = replace(made, instances=steady(*left, price, self._max_instances))
+        self._opening, self._opened_for = made, offer
+        return made
 
     def instances(self, view: View) -> int:
         """Return how many instances there are to be now."""

@@ -51,10 +51,11 @@ _WHOLE = 1e-6
 
 @dataclass(frozen=True)
 class Opening:
-    """How many instances explore, and until which run second."""
+    """How many instances explore, until which run second, and how many dollars the end keeps."""
 
     instances: int
     until: float
+    kept: float = 0.0
 
 
 def opening(
@@ -64,23 +65,22 @@ def opening(
     price: float,
     most: int,
     *,
-    until: float | None = None,
-    kept: float | None = None,
+    before: Opening | None = None,
 ) -> Opening:
     """Return how to explore, with so many seconds and dollars left; a `price` is of a second.
 
-    Where the money doesn't pay one instance for so long, one explores until its part is spent. With
-    `until` it is known already when exploring ends, and with `kept` how many dollars the end is to
-    have: another offer takes the place of the first.
+    Where the money doesn't pay one instance for so long, one explores until its part is spent.
+    `before` is what another offer takes the place in: that it ends then, and what it keeps, stays.
     """
-    span = TIME * seconds if until is None else max(0.0, until - now)
+    span = TIME * seconds if before is None else max(0.0, before.until - now)
+    kept = (1 - MONEY) * dollars if before is None else before.kept
     if math.isinf(dollars) or price == 0:
-        return Opening(most, now + span)
-    paid = (MONEY * dollars if kept is None else max(0.0, dollars - kept)) / price
+        return Opening(most, now + span, kept)
+    paid = max(0.0, dollars - kept) / price
     if math.isinf(span):
-        return Opening(1, now + paid)
+        return Opening(1, now + paid, kept)
     count = paid_for(paid, span, most)
-    return Opening(count, now + min(span, paid / count))
+    return Opening(count, now + min(span, paid / count), kept)
 
 
 def steady(seconds: float, dollars: float, price: float, most: int) -> int:

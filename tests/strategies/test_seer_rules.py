@@ -85,6 +85,10 @@ def test_the_opening_spends_its_part_by_its_time() -> None:
     made = opening(10.0, 1000.0, 32.0, 0.01, 64)
     assert made.instances * 0.01 * (made.until - 10.0) == pytest.approx(24.0)
     assert made.until <= 510.0
-    replaced = opening(300.0, 710.0, 20.0, 0.02, 64, until=510.0)
-    assert (replaced.instances, replaced.until) == (3, 510.0)
+    assert made.kept == pytest.approx(8.0)
+    replaced = opening(300.0, 710.0, 20.0, 0.02, 64, before=made)
+    spent = replaced.instances * 0.02 * (replaced.until - 300.0)
+    assert (replaced.instances, replaced.kept) == (3, made.kept)
+    assert replaced.until <= made.until
+    assert 20.0 - spent >= made.kept - 1e-9, "at twice the price the end keeps what it had"
     assert math.isinf(opening(0.0, math.inf, math.inf, 0.01, 3).until)

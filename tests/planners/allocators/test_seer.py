@@ -14,6 +14,7 @@ from cloudtune.plan import Limits
 from cloudtune.simulation.case import Case, play, record
 from cloudtune.simulation.curves import Curve, Curves
 from cloudtune.simulation.speed_table import Scaling
+from cloudtune.strategies.seer_rules import Offers
 from tests.builders.curves import curves, small_benchmark
 
 if TYPE_CHECKING:
@@ -84,6 +85,23 @@ def seconds(found: Played, market: str, begin: float = 0.0, end: float = 1e9) ->
     """Return the instance-seconds of a market that were paid for between two times."""
     leases = [lease for lease in found.audit.leases if lease.offer.market == market]
     return sum(max(0.0, min(each.end, end) - max(each.begin, begin)) for each in leases)
+
+
+def test_the_offer_is_chosen_by_what_an_epoch_costs_with_packing_and_losses() -> None:
+    """Packed, an epoch is half a GPU for 78 s, alone one for 60: 39 x $12 is below 60 x $9.60.
+
+    A loss costs 30 s of boot, 4 of start and half an epoch: 64 s, twenty times an hour a third.
+    """
+    (packs,) = small_benchmark(gpus=4, spread=0.0, scaling=Scaling({0.5: 0.77, 1.0: 1.0})).rentables
+    profile = replace(packs.profile, epoch={1.0: packs.profile.epoch[1.0]})
+    alone = replace(packs, offer=replace(packs.offer, usd_per_hour=9.6), profile=profile)
+    assert Offers([alone, packs]).chosen is packs
+    assert Offers([alone, replace(packs, profile=profile)]).chosen is alone
+    often = replace(alone.offer, market="spot", usd_per_hour=8.0, interruptions_per_hour=20.0)
+    spot = replace(alone, offer=often)
+    assert Offers([spot, alone]).chosen is alone
+    seldom = replace(spot, offer=replace(often, interruptions_per_hour=2.0))
+    assert Offers([alone, seldom]).chosen is seldom
 
 
 def test_a_pool_that_is_dry_costs_what_on_demand_costs_and_no_more() -> None:
