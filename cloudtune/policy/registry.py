@@ -34,6 +34,7 @@ from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.samplers import sampler as samplers
 from cloudtune.strategies.seer import Seer
+from cloudtune.strategies.seer_rules import steady
 from cloudtune.strategies.successive_halving import Halving
 
 if TYPE_CHECKING:
@@ -238,12 +239,15 @@ def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
 
 
 def affordable_instances(context: BuildContext) -> int:
-    """Return how many of the cheapest instance the budget pays for from now to the deadline."""
-    limits, offer = context.limits, context.cheapest.offer
-    if limits.budget is None or not limits.deadline or offer.usd_per_second == 0:
+    """Return how many of the cheapest instance the budget pays for from now to the deadline.
+
+    As many as there may be where there is no deadline.
+    """
+    limits, price = context.limits, context.cheapest.offer.usd_per_second
+    if not limits.deadline:
         return context.max_instances
-    count = math.floor(limits.budget / (limits.deadline * offer.usd_per_second) + 1e-9)
-    return max(1, min(context.max_instances, count))
+    dollars = math.inf if limits.budget is None else limits.budget
+    return steady(limits.deadline, dollars, price, context.max_instances)
 
 
 def fleet_rule(context: BuildContext, name: str) -> FleetRule:
