@@ -356,8 +356,9 @@ class RunPolicy:
     def _end_after_all(self) -> None:
         """End as done, where all that was wanted was trained before the limit's stop."""
         if self._heard_late and self.ending in _LIMITS:
-            self.strategy.preempt(self.state)
+            verdicts = self.strategy.preempt(self.state)
             if self.strategy.done(self.state):
+                self._sessions.preempt(verdicts)  # nobody has a session that it could stop
                 self.ending = self.strategy.reason or self._success()
 
     def _wind_down(self) -> list[Command]:

@@ -79,6 +79,7 @@ def test_a_winner_that_finished_before_the_deadline_s_stop_came_has_won(
     policy.handle(TrialStopped(200.0, "t00.1"))
     gone = InstanceGone(201.0, "i000", 201.0, "its lease was over")
     assert policy.handle(gone) == (EndRun(ending),)
+    assert (policy.trials["t00"].status == "finished") == (ending is EndReason.DONE)
 
 
 def test_a_deadline_that_has_passed_already_rents_nothing() -> None:
