@@ -168,9 +168,11 @@ class Stage:
         return next((path.parent for path in self.home.glob("runs/*/ledger.jsonl")), None)
 
     def entries(self) -> list[Entry]:
-        """Return the ledger so far."""
+        """Return the ledger so far; none where its first line is just being written."""
         folder = self.run_folder
-        return [] if folder is None else list(read_entries(folder / "ledger.jsonl"))
+        if folder is None or b"\n" not in (folder / "ledger.jsonl").read_bytes():
+            return []
+        return list(read_entries(folder / "ledger.jsonl"))
 
     def in_phase(self, phase: str) -> bool:
         """Whether the run has come that far."""
