@@ -118,7 +118,10 @@ class FleetKeeper:
         self._beyond_limits, self._asks_at = False, math.inf
         if target.items() == state.held.items() and not state.fleet.returning():
             return []
-        commands: list[Command] = list(self._shrink(state.held - target))
+        extra = state.held - target
+        commands: list[Command] = []
+        if extra or state.fleet.returning():
+            commands += self._shrink(extra)
         self._vacate(needed)
         # Only now: what has just been given back, or is to go, doesn't count as held any more.
         missing = target - state.held

@@ -222,15 +222,20 @@ class SessionKeeper:
     # ---- where, and how wide -----------------------------------------------------------------
 
     def _shapes(self, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Yield the allocator's shapes for each task, in widths that are of use to its trial."""
+        """Return the allocator's shapes for each task, in widths that are of use to its trial."""
         state = self._state
-        for task, shapes in zip(tasks, self.allocator.shapes(state, tasks), strict=True):
-            trial = state.trials.get(task.trial.id)
-            widest, least = state.widest, 0.0 if trial is None else trial.min_width
-            if least == 0.0 and widest == math.inf:
-                yield shapes
-            else:
-                yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
+        found = self.allocator.shapes(state, tasks)
+        return self._refitted(tasks, found) if state.refits else found
+
+    def _refitted(
+        self, tasks: Sequence[Task], found: Iterator[Sequence[Shape]]
+    ) -> Iterator[Sequence[Shape]]:
+        """Yield shapes at widths at which the trial of each task hasn't failed."""
+        trials, widest = self._state.trials, self._state.widest
+        for task, shapes in zip(tasks, found, strict=True):
+            trial = trials.get(task.trial.id)
+            least = 0.0 if trial is None else trial.min_width
+            yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
 
     def _shapes_again(self, task: Task) -> Sequence[Shape]:
         """Return the shapes in which a lost trial may go on, the best first.

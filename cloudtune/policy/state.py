@@ -72,6 +72,7 @@ class RunState:
     ) -> None:
         self.rentables = tuple(rentables)
         self.widest, self.why_narrow = math.inf, ""
+        self.refits = 0  # how many trials failed for their width, and go on at another
         self.max_instances = max_instances
         self.vcpu_quotas = dict(vcpu_quotas or {})
         self.metric = metric
@@ -438,6 +439,7 @@ class RunState:
             self._leave(trial, trial.after, noted)  # it was over: how it ended doesn't matter
             return
         if refitted(self, trial, event):
+            self.refits += 1
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)

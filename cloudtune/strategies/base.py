@@ -324,7 +324,7 @@ class Allocator(Protocol):
         ...
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Yield for each task that is to start what it may have, the best first; none: it waits.
+        """Give for each task that is to start what it may have, the best first; none: it waits.
 
         The run takes one answer at a time: when it asks for the next task's, the task before has
         its GPUs or waits, as `view` then shows.
@@ -344,10 +344,10 @@ class ByWidth:
         raise NotImplementedError
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Yield each task's width as its only shape; no shape for 0."""
+        """Return each task's width as its only shape; no shape for 0."""
         widths = self.widths(view, tasks)
         made = {width: [Shape(width)] if width else [] for width in set(widths)}
-        yield from [made[width] for width in widths]
+        return map(made.__getitem__, widths)
 
 
 class FleetRule(Protocol):

@@ -97,14 +97,14 @@ class Rung:
 class Standing:
     """The best result of each trial, greater being better, and who is ahead.
 
-    In `_order` are all trials with a result that may still train, with the key of it, the best
-    first; who is over is dropped when that is seen. Of equal results whoever has trained longer
-    comes first, which is seen then as well: trials fall back to their checkpoints.
+    In `_order` are all trials with a result that may still train, the best first; who is over is
+    dropped when that is seen. Of equal results whoever has trained longer comes first, which is
+    looked at then as well: trials fall back to their checkpoints.
     """
 
     def __init__(self) -> None:
         self._best: dict[TrialId, float] = {}
-        self._order: list[tuple[tuple[int, float], TrialId]] = []
+        self._order: list[tuple[float, TrialId]] = []  # minus the best result, and whose it is
 
     def __len__(self) -> int:
         return len(self._best)
@@ -123,12 +123,12 @@ class Standing:
                 return
             self.forget(trial)
         self._best[trial] = value
-        bisect.insort(self._order, (rank_key("max", value), trial))
+        bisect.insort(self._order, (-value, trial))
 
     def forget(self, trial: TrialId) -> None:
         """Forget the results of a trial."""
         if trial in self._best:
-            held = rank_key("max", self._best.pop(trial)), trial
+            held = -self._best.pop(trial), trial
             at = bisect.bisect_left(self._order, held)
             if self._order[at : at + 1] == [held]:
                 del self._order[at]
@@ -137,11 +137,11 @@ class Standing:
         """Yield those that could train on, the best first."""
         order, at = self._order, 0
         while at < len(order):
-            key, end = order[at][0], at + 1
-            while end < len(order) and order[end][0] == key:
+            minus, end = order[at][0], at + 1
+            while end < len(order) and order[end][0] == minus:
                 end += 1
             equal = [name for _, name in order[at:end] if trials[name].status not in OVER]
-            order[at:end] = [(key, name) for name in equal]
+            order[at:end] = [(minus, name) for name in equal]
             at += len(equal)
             yield from sorted(equal, key=lambda name: (-trials[name].epoch, name))
 

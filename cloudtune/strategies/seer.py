@@ -156,11 +156,6 @@ class Seer:
         assert self._width is not None
         return self._width
 
-    def width_of(self, view: View, trial: TrialId) -> Width:
-        """Return the width that a trial should have now."""
-        seat = self.seats.get(trial)
-        return self.width(view) if seat is None else seat.width
-
     def _look(self, view: View) -> None:
         """Work out anew at which rung, and how wide, new trials are compared first."""
         rentable = view.corrected(self.rentable(view), ())
@@ -236,9 +231,8 @@ class Seer:
             if not view.fits(seat.width, offer):
                 break
 
-    def _taking(self, view: View) -> Iterator[Seat]:
-        trials = view.trials
-        return (seat for name, seat in self.seats.items() if trials[name].status == "parked")
+    def _taking(self, view: View) -> list[Seat]:
+        return [s for name, s in self.seats.items() if view.trials[name].status == "parked"]
 
     # ---- who goes on ---------------------------------------------------------------------
 
@@ -328,11 +322,11 @@ class Seer:
             self._reseat.discard(trial.id)
             if trial.width != seat.width:
                 return Verdict.PAUSE
-        waiting = next(self._taking(view), None)
-        if waiting is not None and self._complete(view):
-            ahead = list(self.seats)
-            if ahead.index(waiting.trial) < ahead.index(trial.id):
-                return Verdict.PAUSE
+        for name in self.seats:
+            if name == trial.id:
+                break
+            if view.trials[name].status == "parked":  # who is ahead of it waits
+                return Verdict.PAUSE if self._complete(view) else Go(last)
         return Go(last)
 
     def _complete(self, view: View) -> bool:

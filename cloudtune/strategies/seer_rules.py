@@ -160,16 +160,18 @@ def width_for(work: float, seconds: Mapping[Width, float], setup: float, left: f
 
 def nodes(widths: Iterable[Width], gpus: int) -> int:
     """Return how many instances it takes to seat these widths: the wide ones take whole ones."""
-    whole, rooms = 0, list[float]()
-    for width in sorted(widths, reverse=True):
+    whole, rooms = 0, list[float]()  # instances without any room left, and what others have
+    order = sorted(widths, reverse=True)
+    for width in order:
         if width > gpus:
             whole += math.ceil(width / gpus - _WHOLE)
             continue
-        at = next((n for n, free in enumerate(rooms) if free >= width - _WHOLE), None)
-        if at is None:
-            rooms.append(gpus - width)
+        at = next((n for n, free in enumerate(rooms) if free >= width - _WHOLE), len(rooms))
+        free = (rooms.pop(at) if at < len(rooms) else gpus) - width
+        if free >= order[-1] - _WHOLE:
+            rooms.insert(at, free)
         else:
-            rooms[at] -= width
+            whole += 1
     return whole + len(rooms)
 
 

@@ -39,8 +39,8 @@ def test_who_is_ahead_is_who_a_sort_of_all_puts_first(
         elif change == "forgotten":
             best.pop(name, None)
             standing.forget(name)
-        elif change == "finished" or change == "cut":
-            trial.status = change
+        elif change in {"finished", "cut"}:
+            trial.status = "finished" if change == "finished" else "cut"
         else:
             trial.epoch = trial.epoch + 1 if change == "further" else 0
         ahead = sorted(
