@@ -141,9 +141,12 @@ class Standing:
             while end < len(order) and order[end][0] == minus:
                 end += 1
             equal = [name for _, name in order[at:end] if trials[name].status not in OVER]
-            order[at:end] = [(minus, name) for name in equal]
+            if len(equal) < end - at:
+                order[at:end] = [(minus, name) for name in equal]
             at += len(equal)
-            yield from sorted(equal, key=lambda name: (-trials[name].epoch, name))
+            if len(equal) > 1:
+                equal.sort(key=lambda name: (-trials[name].epoch, name))
+            yield from equal
 
 
 class NewTrials:

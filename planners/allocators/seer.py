@@ -29,7 +29,7 @@ class SeerAllocator(ByWidth):
     def min_width(self, view: View) -> Width:
         """Return the width at which trials explore, or the narrowest seat's."""
         seats = self._strategy.seats.values()
-        return min((seat.width for seat in seats), default=self._strategy.width(view))
+        return min([seat.width for seat in seats], default=self._strategy.width(view))
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         """Return the width of each task."""
