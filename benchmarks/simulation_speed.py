@@ -253,7 +253,7 @@ def growth(repeats: int) -> None:
     print("\nThe same deadline, and money for so many trials: least time of a job, audited")
     print("| strategy | trials | events | s a job | jobs/s | times that of 64 trials |")
     print("|---|---|---|---|---|---|")
-    for name in ("asha", "seer", "sha"):
+    for name in ("asha", "seer"):
         found = {}
         for size in SIZES:
             limits = Limits(1800.0, DOLLARS_EACH * size)
