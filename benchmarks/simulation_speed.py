@@ -51,7 +51,7 @@ OFFER = Offer(InstanceType("p3.16xlarge", 8, "V100", 16384, 64, 499712), "on-dem
 LINEAR = Scaling({1.0: 1.0, 2.0: 1.9, 4.0: 3.6, 8.0: 6.8})
 NO_DELAYS = Delays(launch=0.0, boot=0.0, start=0.0, resize=0.0, release=0.0, spread=0.0)
 DAY = Limits(8 * 3600.0, 300.0)
-SIZES = (8, 16, 32, 64, 128, 210, 256, 512)
+SIZES = (8, 16, 32, 64, 128, 210, 512, 1024)
 DOLLARS_EACH = 0.6
 STRATEGIES = ("random", "sha", "hyperband", "asha", "asha-stopping", "hypersched", "seer")
 

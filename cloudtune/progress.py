@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cloudtune.trial import better
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cloudtune.catalog import Offer
     from cloudtune.events import EpochDone
     from cloudtune.trial import Mode, Slice, Trial, TrialId, Width
@@ -49,6 +53,7 @@ class TrialProgress:
     """
 
     trial: Trial
+    id: TrialId = field(init=False, repr=False, compare=False)
     status: Status = "waiting"
     after: Status = "waiting"
     sessions: int = 0
@@ -69,10 +74,8 @@ class TrialProgress:
     seconds: float = 0.0
     epoch_seconds: float = 0.0
 
-    @property
-    def id(self) -> TrialId:
-        """The trial's id."""
-        return self.trial.id
+    def __post_init__(self) -> None:
+        self.id = self.trial.id
 
     @property
     def live(self) -> bool:
@@ -113,6 +116,73 @@ class TrialProgress:
         """Fall back to the last checkpoint: what the next session starts from."""
         self.epoch = self.checkpoint_epoch
         self.metric = self.history.get(self.epoch)
+
+
+class LiveTrials(Collection[TrialProgress]):
+    """The trials of a run that have sessions, in the order in which those began.
+
+    How many of them wait at a rung, and how many GPUs they have, is counted as they come, change
+    and go: a round of decisions asks for it, however many there are. So each session begins by
+    `add`, ends by `remove`, and changes its trial's status by `become` alone.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[TrialId, TrialProgress] = {}
+        self._at_rung: set[TrialId] = set()
+        self._busy: Counter[Width] = Counter()  # how many trials of each width aren't at a rung
+        self._idle: Counter[Width] = Counter()  # and how many are
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[TrialProgress]:
+        return iter(self.by_id.values())
+
+    def __contains__(self, trial: object) -> bool:
+        return isinstance(trial, TrialProgress) and trial.id in self.by_id
+
+    @property
+    def at_rung(self) -> int:
+        """How many wait at a rung."""
+        return len(self._at_rung)
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs that they have."""
+        return self.busy_gpus + sum([width * count for width, count in self._idle.items()])
+
+    @property
+    def busy_gpus(self) -> float:
+        """The GPUs of those that don't wait at a rung."""
+        return sum([width * count for width, count in self._busy.items()])
+
+    def add(self, trial: TrialProgress) -> None:
+        """Take note of a session that begins: it is being set up."""
+        self.by_id[trial.id] = trial
+        self._busy[trial.width] += 1
+
+    def become(self, trial: TrialProgress, status: Status) -> None:
+        """Change the status of one of them to another that has a session."""
+        trial.status = status
+        if status == "at rung":
+            if trial.id not in self._at_rung:
+                self._at_rung.add(trial.id)
+                self._busy[trial.width] -= 1
+                self._idle[trial.width] += 1
+        elif self._at_rung:
+            self._leave_rung(trial)
+
+    def remove(self, trial: TrialProgress) -> None:
+        """Take note that a session is over; its trial's status is the caller's."""
+        self._leave_rung(trial)
+        self._busy[trial.width] -= 1
+        del self.by_id[trial.id]
+
+    def _leave_rung(self, trial: TrialProgress) -> None:
+        if trial.id in self._at_rung:
+            self._at_rung.remove(trial.id)
+            self._idle[trial.width] -= 1
+            self._busy[trial.width] += 1
 
 
 @dataclass

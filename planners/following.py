@@ -253,7 +253,7 @@ class PlannedStages:
         """Return the trials of the stage that still have to train: first who does where it is."""
         it = self.itinerary
         ready = [name for name in it.members if self._may_begin(view.trials.get(name))]
-        here = [n for n in ready if n in view.trials and view.trials[n].status == "at rung"]
+        here = {n: 0 for n in ready if n in view.trials and view.trials[n].status == "at rung"}
         others = [name for name in ready if name not in here]
         names = [*here, *others[: max(0, room - len(here))]]
         tasks = tuple(Task(it.trials[name], it.rung_of(it.trials[name])) for name in names)
@@ -424,12 +424,13 @@ class PlannedWidths:
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Yield for each task the groups that have room for one more when its turn comes."""
+        it, sessions, shapes = self._itinerary, -1, list[Shape]()
         for _ in tasks:
-            if self._planned_fleet:
-                groups = self._itinerary.groups(view)
-                yield [Shape(group.width, group.offer) for group in groups]
-            else:
-                yield [Shape(group.width) for group in self._itinerary.stage_plan.groups]
+            if len(view.running) != sessions:  # else the last task waits, and all is as it was
+                sessions = len(view.running)
+                groups = it.groups(view) if self._planned_fleet else it.stage_plan.groups
+                shapes = [Shape(g.width, g.offer if self._planned_fleet else None) for g in groups]
+            yield shapes
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         """Return the width of the trial's group; its own width where it sits in no group."""
@@ -457,8 +458,7 @@ class PlannedFleet:
         stage's own GPUs: the next trials are asked for now, and take over as soon as those are
         gone.
         """
-        groups = self._itinerary.stage_plan.groups
-        planned = Counter({group.offer: group.instances for group in groups})
+        planned = Counter({g.offer: g.instances for g in self._itinerary.stage_plan.groups})
         expected = planned | Counter(view.held)
         usable = {rented.instance for rented in view.fleet.usable()}
         going = sum(

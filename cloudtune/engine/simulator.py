@@ -411,11 +411,19 @@ def synthetic_metric(mode: str, seed: int) -> Curve:
     A configuration's hash gives it a level and a pace; its metric approaches the level
     exponentially: 0 … 1 for mode max, mirrored for min.
     """
+    # By identity, and each with its configuration, so that it stays the only one of its id.
+    known: dict[int, tuple[Mapping[str, object], float, float]] = {}
 
-    def metric(config: Mapping[str, object], epoch: int) -> float:
+    def drawn_for(config: Mapping[str, object]) -> tuple[Mapping[str, object], float, float]:
         key = f"{seed}:{sorted(config.items())!r}".encode()
         bits = hashlib.sha256(key).digest()
-        level, pace = 0.5 + bits[0] / 512, 0.1 + bits[1] / 512
+        return config, 0.5 + bits[0] / 512, 0.1 + bits[1] / 512
+
+    def metric(config: Mapping[str, object], epoch: int) -> float:
+        found = known.get(id(config))
+        if found is None:
+            found = known[id(config)] = drawn_for(config)
+        _, level, pace = found
         value = level * (1 - math.exp(-pace * epoch))
         return value if mode == "max" else 1 - value
 

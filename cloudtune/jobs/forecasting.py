@@ -19,6 +19,7 @@ from cloudtune.jobs.job import policy_of
 from cloudtune.plan import Forecast, Limits, Spread
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.scaling import DELAYS
+from cloudtune.simulation.case import without_collection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +133,8 @@ class PlayedRuns:
         )
         world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
         counting = _Counting(world, most)
-        run(policy, counting, _Nothing())
+        with without_collection():
+            run(policy, counting, _Nothing())
         if not policy.ended:
             raise UsageError(
                 f"{experiment.strategy.name} would never end: {MAX_EVENTS:,} events of a simulated "

@@ -56,6 +56,10 @@ class FreeGpus:
                         room.take(piece)
         self.offers = dict(usable)
 
+    def stays(self, pieces: Iterable[Slice]) -> bool:
+        """Whether what sits on these slices may stay there: none is on an instance that goes."""
+        return self.offers.keys() >= {piece.instance for piece in pieces}
+
     def give(self, pieces: Iterable[Slice]) -> None:
         """Make slices free."""
         for piece in pieces:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cloudtune.policy.state import RunState
 
 
+_NONE = 1e-9  # what sums of GPUs may differ by
+
+
 def check(state: RunState) -> None:
     """Raise AssertionError if the state contradicts itself."""
     alive = Counter(rented.offer for rented in state.fleet.alive())
@@ -18,9 +21,19 @@ def check(state: RunState) -> None:
     for trial in state.trials.values():
         assert trial.checkpoint_epoch <= trial.epoch, f"{trial.id}: checkpoint from the future"
         assert trial.live == bool(trial.placement), f"{trial.id}: {trial.status} on no GPU"
-    assert set(state.live) == {t.id for t in state.trials.values() if t.live}
+    _check_live(state)
     assert all(t.status == "waiting" for t in state.again.values())
     _check_rooms(state)
+
+
+def _check_live(state: RunState) -> None:
+    """Raise AssertionError if what is counted of the trials with sessions isn't what they are."""
+    live, at_rung = state.live, [trial for trial in state.live if trial.status == "at rung"]
+    assert {t.id for t in live} == {t.id for t in state.trials.values() if t.live}
+    assert live.at_rung == len(at_rung), f"{len(at_rung)} wait at a rung, not {live.at_rung}"
+    gpus, idle = sum(trial.width for trial in live), sum(trial.width for trial in at_rung)
+    assert abs(live.gpus - gpus) < _NONE, f"trials have {gpus} GPUs, not {live.gpus}"
+    assert abs(live.busy_gpus - (gpus - idle)) < _NONE, f"{gpus - idle} GPUs are busy"
 
 
 def _check_rooms(state: RunState) -> None:

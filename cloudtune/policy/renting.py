@@ -116,9 +116,12 @@ class FleetKeeper:
         wanted = self.rule.target(state, needed)
         self._target = target = Counter({o: n for o, n in wanted.items() if n > 0})
         self._beyond_limits, self._asks_at = False, math.inf
-        if target == state.held and not state.fleet.returning():
+        if target.items() == state.held.items() and not state.fleet.returning():
             return []
-        commands: list[Command] = list(self._shrink(state.held - target))
+        extra = state.held - target
+        commands: list[Command] = []
+        if extra or state.fleet.returning():
+            commands += self._shrink(extra)
         self._vacate(needed)
         # Only now: what has just been given back, or is to go, doesn't count as held any more.
         missing = target - state.held
@@ -129,13 +132,13 @@ class FleetKeeper:
         askable = Counter(
             {o: n for o, n in missing.items() if not asked_at[o] and self._may_ask(o)}
         )
-        alive = Counter(rented.offer for rented in state.fleet.alive())
-        affordable = self._limits.affordable(askable.elements())
+        affordable = self._limits.affordable(askable.elements()) if askable else []
         if not self.rule.can_train(state, state.held + Counter(affordable)):
             waits = any(asked_at[o] or state.avoided(o) for o in missing)
             self._beyond_limits = bool(missing) and not waits
             return commands  # what would be rented could only idle
         # Instances that are going still count here: quotas and the cap are on what is alive.
+        alive = Counter(rented.offer for rented in state.fleet.alive())
         for offer in affordable:
             if state.admits(alive + Counter([offer])):
                 alive[offer] += 1
@@ -172,8 +175,9 @@ class FleetKeeper:
     def _idle(self) -> bool:
         """Whether nothing trains, and what is held is not enough for it."""
         state = self._state
-        can = self.rule.can_train(state, state.held)
-        return bool(self._target) and not state.live and not can
+        if not self._target or state.live:
+            return False
+        return not self.rule.can_train(state, state.held)
 
     def _given_up(self) -> bool:
         """Whether nothing trains, and each offer that might be wanted is pointless to ask for.
@@ -181,8 +185,9 @@ class FleetKeeper:
         Asked before anything is launched: where a round of requests takes longer than the pause
         after it, the next one would begin at once, for ever.
         """
-        offers = {*self._target, *self.rule.could_ask(self._state)}
-        return self._idle() and all(map(self._pointless, offers))
+        if not self._idle():
+            return False
+        return all(map(self._pointless, {*self._target, *self.rule.could_ask(self._state)}))
 
     def _pointless(self, offer: Offer) -> bool:
         """Whether an offer was refused again and again, and there is nothing to wait for.

@@ -285,7 +285,7 @@ class RunPolicy:
         commands = sessions.start_again()  # trials under way come before any new one
         min_width = self.allocator.min_width(state)
         tasks = self._wanted(sessions.room(self.fleet_rule.max_gpus(state), min_width))
-        going_on = [task for task in tasks if self._goes_on(task)]
+        going_on = [task for task in tasks if self._goes_on(task)] if state.live.at_rung else []
         for task in going_on:  # all before any of them: an allocator sees them as one group
             state.granted[task.trial.id] = task.until
         commands += [sessions.let_on(state.trials[task.trial.id]) for task in going_on]
@@ -294,8 +294,9 @@ class RunPolicy:
         waiting += [[Shape(trial.width or min_width)] for trial in state.again.values()]
         commands += sessions.make_room(waiting)
         waiting_gpus = sum([shapes[0].width for shapes in waiting])
-        needed = sum([trial.width for trial in state.live.values()]) + waiting_gpus
-        commands += self._fleet.fit(needed)  # last: only what found no GPUs calls for more
+        commands += self._fleet.fit(
+            state.live.gpus + waiting_gpus
+        )  # last: only what found no GPUs calls for more
         self._end(self._fleet.hopeless())
         if self.ending is None and not state.live and self._fleet.settled():
             commands += self._unstick(tasks)
@@ -364,7 +365,7 @@ class RunPolicy:
     def _wind_down(self) -> list[Command]:
         """Stop every session and give every instance back, then end; repeat until confirmed."""
         state = self.state
-        training = [trial for trial in state.live.values() if trial.status != "stopping"]
+        training = [trial for trial in state.live if trial.status != "stopping"]
         self._cut_short |= {trial.id for trial in training}
         commands: list[Command] = [self._sessions.stop(trial, "parked") for trial in training]
         commands += self._fleet.release_all()

@@ -47,7 +47,8 @@ class SessionKeeper:
 
     def stop(self, trial: TrialProgress, after: Status, *, stacks: bool = False) -> Command:
         """End a trial's session; `after` is what becomes of the trial."""
-        trial.status, trial.after = "stopping", after
+        self._state.live.become(trial, "stopping")
+        trial.after = after
         self._state.delays.stops(trial.id, self._state.now)
         return StopTrial(trial.session, stacks)
 
@@ -59,7 +60,7 @@ class SessionKeeper:
         moved = self._resized(trial)
         if moved is not None:
             return [moved]
-        trial.status = "training"
+        self._state.live.become(trial, "training")
         return [ExtendTrial(trial.session, until)] if until > before else []
 
     def let_on(self, trial: TrialProgress) -> Command:
@@ -67,7 +68,7 @@ class SessionKeeper:
         moved = self._resized(trial)
         if moved is not None:
             return moved
-        trial.status = "training"
+        self._state.live.become(trial, "training")
         return ExtendTrial(trial.session, self._state.granted[trial.id])
 
     def preempt(self, verdicts: Mapping[TrialId, Verdict]) -> list[Command]:
@@ -107,8 +108,7 @@ class SessionKeeper:
             return None
         width = trial.width_for(self.allocator.resized(state, trial) or trial.width)
         assert trial.offer is not None
-        stays = all(piece.instance in state.free.offers for piece in trial.placement)
-        if width == trial.width and stays:
+        if width == trial.width and state.free.stays(trial.placement):
             return None
         found = state.free.move(width, trial.offer, trial.placement)
         if found is None:
@@ -150,8 +150,8 @@ class SessionKeeper:
 
         Returns the commands, and the first choice of shape of each task that has to wait.
         """
-        known = self._state.trials
-        ready = [t for t in tasks if t.trial.id not in known or not known[t.trial.id].live]
+        live = self._state.live.by_id
+        ready = [task for task in tasks if task.trial.id not in live]
         commands: list[Command] = []
         waiting: list[Sequence[Shape]] = []
         in_vain: Sequence[Shape] = ()  # what found no room: nothing is given back meanwhile
@@ -189,13 +189,14 @@ class SessionKeeper:
         """
         commands: list[Command] = []
         wanted: dict[tuple[Offer | None, ...], float] = {}
-        if "at rung" not in {trial.status for trial in self._state.live.values()}:
+        live = self._state.live
+        if not live.at_rung:
             return commands
         for shapes in waiting:
             offers = tuple(shape.offer for shape in shapes)
             wanted[offers] = wanted.get(offers, 0.0) + max(shape.width for shape in shapes)
         for offers, missing in wanted.items():
-            here = [t for t in self._state.live.values() if None in offers or t.offer in offers]
+            here = [trial for trial in live if None in offers or trial.offer in offers]
             gpus = missing - sum(trial.width for trial in here if trial.status == "stopping")
             idle = [trial for trial in here if trial.status == "at rung"]
             while gpus > 0 and idle:
@@ -210,28 +211,31 @@ class SessionKeeper:
 
     def room(self, max_gpus: int, min_width: Width) -> int:
         """Return how many tasks more there is work for, on so many GPUs at so small a width."""
-        live = self._state.live.values()
-        busy = sum([t.width for t in live if t.status != "at rung"])
-        room = math.floor((max_gpus - busy) / min_width + _WHOLE)
+        live = self._state.live
+        room = math.floor((max_gpus - live.busy_gpus) / min_width + _WHOLE)
         if self.max_concurrent is not None:
-            idle = sum(t.status == "at rung" for t in live)
-            room = min(room, self.max_concurrent - len(live) + idle)
+            room = min(room, self.max_concurrent - len(live) + live.at_rung)
         # Where nothing trains, one is asked for, however wide: it may have to do with less.
-        room = max(room, 1 if all(t.status == "at rung" for t in live) else 0)
+        room = max(room, 1 if live.at_rung == len(live) else 0)
         return room - len(self._state.again)
 
     # ---- where, and how wide -----------------------------------------------------------------
 
     def _shapes(self, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Yield the allocator's shapes for each task, in widths that are of use to its trial."""
+        """Return the allocator's shapes for each task, in widths that are of use to its trial."""
         state = self._state
-        for task, shapes in zip(tasks, self.allocator.shapes(state, tasks), strict=True):
-            trial = state.trials.get(task.trial.id)
-            widest, least = state.widest, 0.0 if trial is None else trial.min_width
-            if least == 0.0 and widest == math.inf:
-                yield shapes
-            else:
-                yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
+        found = self.allocator.shapes(state, tasks)
+        return self._refitted(tasks, found) if state.refits else found
+
+    def _refitted(
+        self, tasks: Sequence[Task], found: Iterator[Sequence[Shape]]
+    ) -> Iterator[Sequence[Shape]]:
+        """Yield shapes at widths at which the trial of each task hasn't failed."""
+        trials, widest = self._state.trials, self._state.widest
+        for task, shapes in zip(tasks, found, strict=True):
+            trial = trials.get(task.trial.id)
+            least = 0.0 if trial is None else trial.min_width
+            yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
 
     def _shapes_again(self, task: Task) -> Sequence[Shape]:
         """Return the shapes in which a lost trial may go on, the best first.

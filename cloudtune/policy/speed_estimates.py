@@ -77,7 +77,8 @@ class SpeedEstimates:
             self._note_factor(place, ratio / self._all.value)
         self._all.note(ratio / self._factor(place))
         if home == place:
-            self._paces.setdefault(trial, _Average()).note(ratio / self._factor(place))
+            known = known or self._paces.setdefault(trial, _Average())
+            known.note(ratio / self._factor(place))
             deviation = profile.epoch[width].sd / expected
             self._noise[trial] = (deviation / APART) ** 2
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cloudtune.progress import TrialProgress
 
 TIMER = "stall"
+_BEGINS, _TELLS = (StartTrial, ExtendTrial), (EpochDone, TrialStarted)
+"""From which commands on a trial is to tell something, and the events by which it does."""
 
 
 class StallWatch:
@@ -41,8 +43,8 @@ class StallWatch:
         """Take note of what was told and asked for; returns what sets the timer, if it must."""
         if math.isinf(self._rules.stall_factor):
             return []
-        fresh = [c.session for c in commands if isinstance(c, StartTrial | ExtendTrial)]
-        if isinstance(event, EpochDone | TrialStarted):
+        fresh = [c.session for c in commands if isinstance(c, _BEGINS)]
+        if isinstance(event, _TELLS):
             self._note(event.session, event.at)
             fresh.append(event.session)
         elif isinstance(event, RunResumed):  # what was told meanwhile was told to nobody
@@ -51,14 +53,16 @@ class StallWatch:
             self._due = math.inf
         self._since.update(dict.fromkeys(fresh, event.at))
         if math.isinf(self._due):
-            return self._timer(self._state.live.values())
+            return self._timer(self._state.live)
+        if event.at + self._rules.stall_least >= self._due:
+            return []  # none that was heard of just now is to be looked at sooner
         told = map(self._state.current, fresh)
         return self._timer(trial for trial in told if trial is not None)
 
     def end(self, sessions: SessionKeeper) -> list[Command]:
         """Return what ends the trials that have told nothing for too long."""
         now, commands = self._state.now, []
-        for trial in list(self._state.live.values()):
+        for trial in list(self._state.live):
             if self._due_at(trial) <= now:
                 silent = format_seconds(now - self._since[trial.session])
                 expected = format_seconds(self._expected(trial))

@@ -33,19 +33,23 @@ from cloudtune.policy.base import Brakes, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import refitted
-from cloudtune.progress import OVER, Best, Record, TrialProgress
+from cloudtune.progress import OVER, Best, LiveTrials, Record
 from cloudtune.trial import diverged
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.fleet import Rented
     from cloudtune.plan import Limits, Rentable
     from cloudtune.policy.base import Metric
-    from cloudtune.progress import Status
+    from cloudtune.progress import Status, TrialProgress
     from cloudtune.trial import Mode, Slice, TrialId, Width
+
+
+_TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
+"""What tells that an instance goes, or won't come."""
 
 
 class RunState:
@@ -68,6 +72,7 @@ class RunState:
     ) -> None:
         self.rentables = tuple(rentables)
         self.widest, self.why_narrow = math.inf, ""
+        self.refits = 0  # how many trials failed for their width, and go on at another
         self.max_instances = max_instances
         self.vcpu_quotas = dict(vcpu_quotas or {})
         self.metric = metric
@@ -81,7 +86,7 @@ class RunState:
         self.interrupted = False
         self.record = Record(metric.mode)
         self.trials: dict[TrialId, TrialProgress] = {}
-        self.live: dict[TrialId, TrialProgress] = {}
+        self.live = LiveTrials()
         self.granted: dict[TrialId, int] = {}  # the epoch that each may train to
         self.again: dict[TrialId, TrialProgress] = {}  # to go on, whatever else is wanted
         self.moves: dict[TrialId, Move] = {}
@@ -110,9 +115,9 @@ class RunState:
         return self.record.best
 
     @property
-    def running(self) -> Sequence[TrialProgress]:
+    def running(self) -> Collection[TrialProgress]:
         """The trials that have sessions, those that wait at a rung or are stopping included."""
-        return tuple(self.live.values())
+        return self.live
 
     @property
     def held(self) -> Counter[Offer]:
@@ -225,7 +230,7 @@ class RunState:
 
     def taken(self) -> Sequence[Slice]:
         """Return the slices that sessions sit on."""
-        return [piece for trial in self.live.values() for piece in trial.placement]
+        return [piece for trial in self.live for piece in trial.placement]
 
     def kept(self) -> Sequence[Slice]:
         """Return the slices that are taken, and those that are kept for trials that move."""
@@ -238,7 +243,9 @@ class RunState:
         """Take an event down; returns the part of it that the policy has to act upon."""
         self.now, noted = event.at, Noted()
         self.mishaps += self._is_mishap(event)
-        match event:
+        match event:  # the most frequent one first
+            case EpochDone():
+                self._note_epoch(event, noted)
             case RunStarted():
                 self.began = event.at
             case InstanceLaunched():
@@ -261,8 +268,6 @@ class RunState:
                 self._note_refusal(event)
             case TrialStarted():
                 self._note_started(event.session)
-            case EpochDone():
-                self._note_epoch(event, noted)
             case TrialStopped():
                 self._note_stopped(event.session, noted)
             case TrialFailed():
@@ -283,7 +288,7 @@ class RunState:
 
     def _is_mishap(self, event: Event) -> bool:
         """Whether something was lost or refused that was to stay."""
-        if isinstance(event, NodeLost | InterruptionNotice | InstanceGone | LaunchFailed):
+        if isinstance(event, _TROUBLES):
             return not self.fleet[event.intent].released
         return isinstance(event, TrialLost)
 
@@ -317,7 +322,7 @@ class RunState:
         that never answer, so the policy has it stopped.
         """
         instance = self.fleet[intent].instance
-        for trial in list(self.live.values()):
+        for trial in list(self.live):
             if any(piece.instance == instance for piece in trial.placement):
                 if trial.status != "stopping":
                     noted.orphans.append(trial.session)
@@ -383,7 +388,7 @@ class RunState:
 
     def began_session(self, trial: TrialProgress) -> None:
         """Take note that the workers of a trial have been asked for."""
-        self.live[trial.id] = trial
+        self.live.add(trial)
         self.delays.asks(trial.id, self.now)
         self.free.take(trial.placement)
 
@@ -398,7 +403,7 @@ class RunState:
             setup = self.delays.note_started(trial, self.now)
             self.setups.append(setup)
             trial.seconds += setup
-            trial.status = "training"
+            self.live.become(trial, "training")
 
     def _note_epoch(self, event: EpochDone, noted: Noted) -> None:
         trial = self.current(event.session)
@@ -422,7 +427,7 @@ class RunState:
         self.record.offer(found)
         # "training" already now: the last worker may say that it is set up after the first epoch.
         at_rung = event.epoch >= self.granted[trial.id]
-        trial.status = "at rung" if at_rung else "training"
+        self.live.become(trial, "at rung" if at_rung else "training")
         noted.reported = trial
 
     def _note_stopped(self, session: str, noted: Noted) -> None:
@@ -439,6 +444,7 @@ class RunState:
             self._leave(trial, trial.after, noted)  # it was over: how it ended doesn't matter
             return
         if refitted(self, trial, event):
+            self.refits += 1
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)
@@ -471,7 +477,7 @@ class RunState:
     def _leave(self, trial: TrialProgress, status: Status, noted: Noted) -> None:
         """Take a trial off its GPUs; one that was to train on comes back before anything new."""
         self.free.give(trial.placement)
-        self.live.pop(trial.id, None)
+        self.live.remove(trial)
         trial.status, trial.placement = status, ()
         if status == "waiting":
             trial.rewind()  # to its last checkpoint: what the next session starts from

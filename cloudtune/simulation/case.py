@@ -200,7 +200,7 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
     Raises:
         UsageError: no strategy, allocator, fleet or sampler of such a name.
     """
-    with _no_collection():
+    with without_collection():
         return _record(benchmark, case, make)
 
 
@@ -226,8 +226,8 @@ def _record(benchmark: Benchmark, case: Case, make: Maker) -> Played:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Leave the search for garbage in cycles out: all that a run makes is kept in its ledger.
+def without_collection() -> Iterator[None]:
+    """Leave the search for garbage in cycles out while a run is played: it makes next to none.
 
     It goes through everything that there is, again and again: a quarter of a run's time.
     """

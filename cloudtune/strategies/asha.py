@@ -59,10 +59,9 @@ class Asha(Judging):
             trial = view.trials[name].trial
             task = Task(trial, capped(trial, self._epochs[level + 1]))
             groups.append(TrialGroup(f"rung {level + 1}", (task,)))
-        new = self._new.peek(view, room - len(groups))
+        new = self._new.tasks(view, room - len(groups), self._epochs[0])
         if new:
-            tasks = tuple(Task(trial, capped(trial, self._epochs[0])) for trial in new)
-            groups.append(TrialGroup("rung 0", tasks))
+            groups.append(TrialGroup("rung 0", new))
         return groups
 
     def _promotable(self, view: View) -> Iterator[tuple[int, TrialId]]:

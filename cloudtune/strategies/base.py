@@ -51,11 +51,18 @@ class Task:
 
     A trial that has never run begins at epoch 0; with `clone_of` it begins from that trial's last
     checkpoint and epoch.
+
+    Raises:
+        ValueError: no epoch to train.
     """
 
     trial: Trial
     until: int
     clone_of: TrialId | None = None
+
+    def __post_init__(self) -> None:
+        if self.until < 1:
+            raise ValueError(f"{self.trial.id}: a trial needs a budget of an epoch or more")
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class TrialGroup:
     """Tasks that are wanted together, the most wanted first (Fluid's TrialGroup).
 
     Raises:
-        ValueError: no task, or one without an epoch to train.
+        ValueError: no task.
     """
 
     name: str
@@ -72,8 +79,6 @@ class TrialGroup:
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError(f"group {self.name} holds no trial")
-        if any(task.until < 1 for task in self.tasks):
-            raise ValueError(f"group {self.name}: every trial needs a budget of an epoch or more")
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class View(Protocol):
         ...
 
     @property
-    def running(self) -> Sequence[TrialProgress]:
+    def running(self) -> Collection[TrialProgress]:
         """The trials that have sessions, those that wait at a rung or are stopping included."""
         ...
 
@@ -319,7 +324,7 @@ class Allocator(Protocol):
         ...
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Yield for each task that is to start what it may have, the best first; none: it waits.
+        """Give for each task that is to start what it may have, the best first; none: it waits.
 
         The run takes one answer at a time: when it asks for the next task's, the task before has
         its GPUs or waits, as `view` then shows.
@@ -339,10 +344,10 @@ class ByWidth:
         raise NotImplementedError
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Yield each task's width as its only shape; no shape for 0."""
+        """Return each task's width as its only shape; no shape for 0."""
         widths = self.widths(view, tasks)
         made = {width: [Shape(width)] if width else [] for width in set(widths)}
-        yield from [made[width] for width in widths]
+        return map(made.__getitem__, widths)
 
 
 class FleetRule(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.base import Go, TrialGroup, Verdict
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
 
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ class RandomSearch(Judging):
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the next trials."""
-        new = self._new.peek(view, room)
-        if not new:
-            return ()
-        tasks = tuple(Task(trial, capped(trial, self._max_epochs)) for trial in new)
-        return (TrialGroup(self.name, tasks),)
+        new = self._new.tasks(view, room, self._max_epochs)
+        return (TrialGroup(self.name, new),) if new else ()
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to its end."""

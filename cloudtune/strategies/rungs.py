@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import itertools
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from cloudtune.progress import OVER
+from cloudtune.strategies.base import Task
 from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
@@ -90,35 +94,129 @@ class Rung:
         return found
 
 
+class Standing:
+    """The best result of each trial, greater being better, and who is ahead.
+
+    In `_order` are all trials with a result that may still train, the best first; who is over is
+    dropped when that is seen. Of equal results whoever has trained longer comes first, which is
+    looked at then as well: trials fall back to their checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self._best: dict[TrialId, float] = {}
+        self._order: list[tuple[float, TrialId]] = []  # minus the best result, and whose it is
+
+    def __len__(self) -> int:
+        return len(self._best)
+
+    def __contains__(self, trial: object) -> bool:
+        return trial in self._best
+
+    def best(self, trial: TrialId) -> float:
+        """Return the best result of a trial; -inf for none."""
+        return self._best.get(trial, -math.inf)
+
+    def note(self, trial: TrialId, value: float) -> None:
+        """Take note of a result."""
+        if trial in self._best:
+            if value <= self._best[trial]:
+                return
+            self.forget(trial)
+        self._best[trial] = value
+        bisect.insort(self._order, (-value, trial))
+
+    def forget(self, trial: TrialId) -> None:
+        """Forget the results of a trial."""
+        if trial in self._best:
+            held = -self._best.pop(trial), trial
+            at = bisect.bisect_left(self._order, held)
+            if self._order[at : at + 1] == [held]:
+                del self._order[at]
+
+    def ranked(self, trials: Mapping[TrialId, TrialProgress]) -> Iterator[TrialId]:
+        """Yield those that could train on, the best first."""
+        order, at = self._order, 0
+        while at < len(order):
+            minus, end = order[at][0], at + 1
+            while end < len(order) and order[end][0] == minus:
+                end += 1
+            equal = [name for _, name in order[at:end] if trials[name].status not in OVER]
+            if len(equal) < end - at:
+                order[at:end] = [(minus, name) for name in equal]
+            at += len(equal)
+            if len(equal) > 1:
+                equal.sort(key=lambda name: (-trials[name].epoch, name))
+            yield from equal
+
+
 class NewTrials:
-    """Trials that a sampler gave and that haven't begun; they are asked for as they are needed."""
+    """Trials that a sampler gave and that haven't begun; they are asked for as they are needed.
+
+    None of those that wait was among the first `_begun` trials of the run when it was looked at.
+    The tasks are those of the first that wait, one each and in the same order, all until `_until`:
+    what waits is asked for again and again.
+    """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
         self._waiting: deque[Trial] = deque()
+        self._tasks: deque[Task] = deque()
+        self._until = 0
+        self._begun = 0
         self._dry = False
         self._told: dict[TrialId, int] = {}
 
     def peek(self, view: View, count: int) -> list[Trial]:
         """Return the next `count` trials, or as many as there are."""
-        if any(trial.id in view.trials for trial in self._waiting):
-            self._waiting = deque(t for t in self._waiting if t.id not in view.trials)
+        self._fetch(view, count)
+        return list(itertools.islice(self._waiting, max(0, count)))
+
+    def tasks(self, view: View, count: int, until: int) -> tuple[Task, ...]:
+        """Return the next `count` trials as tasks, to train until that epoch or their own last."""
+        self._fetch(view, count)
+        if until != self._until:
+            self._until = until
+            self._tasks.clear()
+        for trial in itertools.islice(self._waiting, len(self._tasks), max(0, count)):
+            self._tasks.append(Task(trial, capped(trial, until)))
+        return tuple(itertools.islice(self._tasks, max(0, count)))
+
+    def take(self, view: View) -> Trial | None:
+        """Return the next trial, which is the caller's from then on; None if there is none."""
+        self._fetch(view, 1)
+        return self._drop_first() if self._waiting else None
+
+    def _fetch(self, view: View, count: int) -> None:
+        """Have so many trials wait, or as many as there are; those that have begun wait no more."""
+        if len(view.trials) != self._begun:
+            self._drop_begun(view)
         while len(self._waiting) < count and not self._dry:
             trial = self._sampler.ask()
             if trial is None:
                 self._dry = True
             else:
                 self._waiting.append(trial)
-        return [self._waiting[n] for n in range(min(count, len(self._waiting)))]
 
-    def take(self, view: View) -> Trial | None:
-        """Return the next trial, which is the caller's from then on; None if there is none."""
-        found = self.peek(view, 1)
-        return self._waiting.popleft() if found else None
+    def _drop_begun(self, view: View) -> None:
+        """Drop the trials that have begun: the first ones, but where others were started sooner."""
+        left = len(view.trials) - self._begun
+        while self._waiting and self._waiting[0].id in view.trials:
+            self._drop_first()
+            left -= 1
+        if left and any(trial.id in view.trials for trial in self._waiting):
+            self._waiting = deque(t for t in self._waiting if t.id not in view.trials)
+            self._tasks.clear()
+        self._begun = len(view.trials)
+
+    def _drop_first(self) -> Trial:
+        if self._tasks:
+            self._tasks.popleft()
+        return self._waiting.popleft()
 
     def dry(self, view: View) -> bool:
         """Whether there will never be another one."""
-        return not self.peek(view, 1)
+        self._fetch(view, 1)
+        return not self._waiting
 
     def learn(self, trial: TrialProgress) -> None:
         """Tell the sampler of an epoch, but not again of one that is trained a second time."""

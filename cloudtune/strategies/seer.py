@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.strategies.rungs import NewTrials, Rung, at_rest, capped, rung_epochs
+from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, capped, rung_epochs
 from cloudtune.strategies.seer_rules import (
     APART,
     DEEP,
@@ -37,7 +37,6 @@ from cloudtune.strategies.seer_rules import (
     step,
     width_for,
 )
-from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Decision, Sampler, View
     from cloudtune.trial import EndReason, Mode, TrialId, Width
-
-_OVER = frozenset({"failed", "finished", "cut"})
 
 
 class Seer:
@@ -92,7 +89,7 @@ class Seer:
         self._counted = [0] * len(self._epochs)
         self._first: int | None = None
         self._width: Width | None = None
-        self._best: dict[TrialId, float] = {}
+        self._best = Standing()
         self._furthest: dict[TrialId, int] = {}
         self._fresh = True  # whether what is reported isn't trained a second time
         self._opening: Opening | None = None
@@ -122,7 +119,7 @@ class Seer:
     def opening(self, view: View) -> Opening:
         """Return how many instances explore, and until when; anew where the offer is another."""
         offer, before = self.rentable(view).offer, self._opening
-        if before is not None and self._opened_for == offer:
+        if before is not None and self._opened_for is offer:
             return before
         left, price = (view.seconds_left, view.dollars_left), offer.usd_per_second
         made = opening(view.now, *left, price, self._max_instances, before=before)
@@ -149,11 +146,6 @@ class Seer:
             self._look(view)
         assert self._width is not None
         return self._width
-
-    def width_of(self, view: View, trial: TrialId) -> Width:
-        """Return the width that a trial should have now."""
-        seat = self.seats.get(trial)
-        return self.width(view) if seat is None else seat.width
 
     def _look(self, view: View) -> None:
         """Work out anew at which rung, and how wide, new trials are compared first."""
@@ -185,7 +177,7 @@ class Seer:
             else:
                 return [TrialGroup("exploring", tuple(tasks))] if tasks else []
         self._fill_up(view)
-        if not self.seats and not self._ranked(view) and self._another(view):
+        if not self.seats and self._nobody(view) and self._another(view):
             # All are at their end: another season.
             self._plans, self._opening, self._must = 0, None, math.inf
             return self.requests(view, room)
@@ -215,8 +207,7 @@ class Seer:
                 elif trial.status != "stopping":
                     rung.leave(name)
         goal = self._epochs[first]
-        for new in self._new.peek(view, max(0, room - count)):
-            yield Task(new, capped(new, goal))
+        yield from self._new.tasks(view, room - count, goal)
 
     def _seated(self, view: View) -> Iterator[Task]:
         """Yield those with a seat that don't train, the best first, as far as they can start.
@@ -256,13 +247,13 @@ class Seer:
         self._fresh = trial.epoch > self._furthest.get(trial.id, 0)
         self._furthest[trial.id] = max(trial.epoch, self._furthest.get(trial.id, 0))
         value = self._sign * trial.metric
-        self._best[trial.id] = max(value, self._best.get(trial.id, -math.inf))
+        self._best.note(trial.id, value)
         level = bisect.bisect_left(self._epochs, trial.epoch)
         at_end = trial.epoch >= capped(trial.trial, self._epochs[level])
         if not at_end or trial.id in self._results[level]:
             return
         self._results[level][trial.id] = value
-        self._rungs[level].record(trial.id, self._sign * self._best[trial.id])
+        self._rungs[level].record(trial.id, self._sign * self._best.best(trial.id))
         for below in self._rungs[:level]:
             if trial.id in below:
                 below.leave(trial.id)
@@ -322,11 +313,11 @@ class Seer:
             self._reseat.discard(trial.id)
             if trial.width != seat.width:
                 return Verdict.PAUSE
-        waiting = next(iter(self._taking(view)), None)
-        if waiting is not None and self._complete(view):
-            ahead = list(self.seats)
-            if ahead.index(waiting.trial) < ahead.index(trial.id):
-                return Verdict.PAUSE
+        for name in self.seats:
+            if name == trial.id:
+                break
+            if view.trials[name].status == "parked":  # who is ahead of it waits
+                return Verdict.PAUSE if self._complete(view) else Go(last)
         return Go(last)
 
     def _complete(self, view: View) -> bool:
@@ -336,7 +327,7 @@ class Seer:
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed: its seat is free."""
         self._new.learn_failure(trial)
-        self._best.pop(trial.id, None)
+        self._best.forget(trial.id)
         self._leave(trial.id)
 
     def _leave(self, trial: TrialId) -> None:
@@ -372,9 +363,8 @@ class Seer:
 
     def _hurry(self, view: View, trial: TrialProgress) -> None:
         """Work out when the best has to go on, at its fastest, to reach its last epoch."""
-        if trial.id != self._leader and self._best[trial.id] <= self._best.get(
-            self._leader, -math.inf
-        ):
+        best = self._best.best
+        if trial.id != self._leader and best(trial.id) <= best(self._leader):
             return
         self._leader = trial.id
         rentable = view.corrected(self.rentable(view), (trial.id,))
@@ -432,7 +422,7 @@ class Seer:
 
     def _most(self, view: View, rentable: Rentable, paid: float) -> int:
         """Return on how many instances the best still reaches its end before the money does."""
-        best = next(iter(self._ranked(view)), None)
+        best = next(self._ranked(view), None)
         if best is None:
             return self._max_instances
         takes = self._takes(view.trials[best], view.corrected(rentable, (best,)))
@@ -458,15 +448,16 @@ class Seer:
                 break
             self.seats[name] = Seat(name, found)
 
-    def _ranked(self, view: View) -> list[TrialId]:
-        """Return those that could train on, the best first; those without a result come last."""
-        known = [
-            (rank_key("max", value), -view.trials[name].epoch, name)
-            for name, value in self._best.items()
-            if view.trials[name].status not in _OVER
-        ]
-        begun = [t.id for t in view.running if t.id not in self._best and t.status != "stopping"]
-        return [*(name for _, _, name in sorted(known)), *begun]
+    def _ranked(self, view: View) -> Iterator[TrialId]:
+        """Yield those that could train on, the best first; those without a result come last."""
+        yield from self._best.ranked(view.trials)
+        for trial in view.running:
+            if trial.id not in self._best and trial.status != "stopping":
+                yield trial.id
+
+    def _nobody(self, view: View) -> bool:
+        """Whether none that has begun could train on."""
+        return next(self._ranked(view), None) is None
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return those that have no seat in a plan that was just made."""
@@ -483,7 +474,7 @@ class Seer:
         """Whether all that could be trained has been."""
         if view.running or not at_rest(view):
             return False
-        return not self._ranked(view) and not self._another(view)
+        return self._nobody(view) and not self._another(view)
 
     def _another(self, view: View) -> bool:
         """Whether something new could be tried, and there is time for an epoch of it."""

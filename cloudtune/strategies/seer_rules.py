@@ -7,6 +7,7 @@ figures. All functions are pure.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -239,18 +240,34 @@ def width_for(work: float, seconds: Mapping[Width, float], setup: float, left: f
 
 
 def nodes(widths: Iterable[Width], gpus: int) -> int:
-    """Return how many instances it takes to seat these widths: the wide ones take whole ones."""
-    whole, rooms = 0, list[float]()
-    for width in sorted(widths, reverse=True):
+    """Return how many instances it takes to seat these widths: the wide ones take whole ones.
+
+    The widest first, each on the first instance that has room for it; instances with as much room
+    are filled together, so that it takes no longer for many seats than for few.
+    """
+    whole, rooms = 0, list[tuple[float, float]]()  # free GPUs, and how many instances have so many
+    for width, count in sorted(Counter(widths).items(), reverse=True):
         if width > gpus:
-            whole += math.ceil(width / gpus - _WHOLE)
-            continue
-        at = next((n for n, free in enumerate(rooms) if free >= width - _WHOLE), None)
-        if at is None:
-            rooms.append(gpus - width)
+            whole += count * math.ceil(width / gpus - _WHOLE)
         else:
-            rooms[at] -= width
-    return whole + len(rooms)
+            rooms = _seated(width, count, [*rooms, (gpus, math.inf)])
+    return whole + sum(int(many) for _, many in rooms)
+
+
+def _seated(
+    width: Width, count: int, rooms: Iterable[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Return what room is left by so many seats more; of the endless many only what they take."""
+    found = list[tuple[float, float]]()
+    for free, many in rooms:
+        each = math.floor((free + _WHOLE) / width)
+        full = min(many, count // each) if each else 0
+        rest = count - int(full) * each if full < many and each else 0
+        count -= int(full) * each + rest
+        found += [(free - each * width, full), (free - rest * width, 1 if rest else 0)]
+        if many < math.inf:
+            found.append((free, many - full - (1 if rest else 0)))
+    return [(free, many) for free, many in found if many]
 
 
 def fitted(

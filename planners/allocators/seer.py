@@ -30,11 +30,14 @@ class SeerAllocator(ByWidth):
     def min_width(self, view: View) -> Width:
         """Return the width at which trials explore, or the narrowest seat's."""
         seats = self._strategy.seats.values()
-        return min((seat.width for seat in seats), default=self._strategy.width(view))
+        return min([seat.width for seat in seats], default=self._strategy.width(view))
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         """Return the width of each task."""
-        return [self._strategy.width_of(view, task.trial.id) for task in tasks]
+        seats, width = self._strategy.seats, self._strategy.width(view)
+        if not seats:
+            return [width] * len(tasks)
+        return [seats[t.trial.id].width if t.trial.id in seats else width for t in tasks]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         """Return the width of its seat; one without a seat keeps what it has."""

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cloudtune.progress import Best, Record, TrialProgress
+from cloudtune.progress import Best, LiveTrials, Record, TrialProgress
 from cloudtune.trial import EndReason, Trial, better, rank_key
 from tests.builders import epoch
 
 if TYPE_CHECKING:
+    from cloudtune.progress import Status
     from cloudtune.trial import Mode
 
 
@@ -58,3 +61,42 @@ def test_every_ending_has_an_exit_code_of_its_own() -> None:
     codes = {reason: reason.exit_code for reason in EndReason}
     assert codes[EndReason.DONE] == 0
     assert len(set(codes.values())) == len(EndReason)
+
+
+CHANGES: tuple[Status, ...] = ("training", "at rung", "stopping")
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 5),
+            st.sampled_from([*CHANGES, "over"]),
+            st.sampled_from([0.25, 1.0, 4.0]),
+        ),
+        max_size=60,
+    )
+)
+def test_what_is_counted_of_live_trials_is_what_a_pass_over_them_finds(
+    steps: list[tuple[int, Literal["training", "at rung", "stopping", "over"], float]],
+) -> None:
+    live = LiveTrials()
+    known = [TrialProgress(Trial(f"t{number}", {})) for number in range(6)]
+    order: list[TrialProgress] = []
+    for number, change, width in steps:
+        trial = known[number]
+        if trial not in order:
+            trial.status, trial.width = "starting", width
+            live.add(trial)
+            order.append(trial)
+        elif change == "over":
+            live.remove(trial)
+            trial.status = "parked"
+            order.remove(trial)
+        else:
+            live.become(trial, change)
+        resting = [each for each in order if each.status == "at rung"]
+        assert list(live) == order
+        assert (len(live), live.at_rung) == (len(order), len(resting))
+        assert [each in live for each in known] == [each.live for each in known]
+        assert live.gpus == sum(each.width for each in order)
+        assert live.busy_gpus == live.gpus - sum(each.width for each in resting)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
+import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
 from cloudtune.errors import UsageError
 from cloudtune.plan import Limits
 from cloudtune.policy.registry import STRATEGIES
-from cloudtune.simulation.benchmark import Delays
+from cloudtune.simulation.benchmark import Delays, benchmark
 from cloudtune.simulation.case import Case, check, play, policy_of, record
 from cloudtune.simulation.curves import Curve, Curves
 from cloudtune.simulation.parallel import play_all
 from cloudtune.simulation.speed_table import Scaling
 from cloudtune.trial import better
 from tests.builders import offer
-from tests.builders.curves import curves, small_benchmark
+from tests.builders.curves import SUBLINEAR, curves, small_benchmark
 
 STUDY = small_benchmark()
 HOUR = Limits(3600.0, 12.0)
@@ -231,3 +235,36 @@ def test_in_other_processes_the_runs_are_the_same() -> None:
 def test_a_study_survives_pickling() -> None:
     copied = pickle.loads(pickle.dumps(STUDY))
     assert play(copied, Case("asha", HOUR)) == play(STUDY, Case("asha", HOUR))
+
+
+# ---- how much work a run is ----------------------------------------------------------------------
+
+
+def calls_an_event(strategy: str, trials: int) -> float:
+    """Return the Python calls that a run takes for each of its events, on ever larger fleets."""
+    delays = Delays(launch=5.0, boot=60.0, start=4.0, resize=6.0, release=2.0, spread=0.02)
+    place = benchmark(
+        curves(trials),
+        [SUBLINEAR],
+        [offer(4, 12.0)],
+        epoch_seconds=60.0,
+        delays=delays,
+        max_instances=64,
+    )
+    case = Case(strategy, Limits(900.0, 0.4 * trials), max_trials=trials)
+    policy, ledger = policy_of(place, case), MemoryLedger()
+    world, calls = place.world(0), itertools.count()
+    sys.setprofile(lambda _frame, what, _arg: next(calls) if what == "call" else None)
+    try:
+        run(policy, world, ledger)
+    finally:
+        sys.setprofile(None)
+    return next(calls) / len(ledger.entries)
+
+
+@pytest.mark.parametrize(("strategy", "most"), [("asha", 1.15), ("random", 1.1), ("seer", 1.2)])
+def test_an_event_is_as_much_work_among_many_trials_as_among_few(
+    strategy: str, most: float
+) -> None:
+    few, many = (calls_an_event(strategy, trials) for trials in (32, 128))
+    assert many < most * few, f"{few:.0f} calls an event with 32 trials, {many:.0f} with 128"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloudtune.strategies.seer_rules import (
     STEP,
@@ -17,6 +20,9 @@ from cloudtune.strategies.seer_rules import (
     step,
     width_for,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EPOCHS = (1, 2, 4, 8, 16, 32, 64)
 SPEEDS = {1.0: 60.0, 2.0: 32.0, 4.0: 18.0, 8.0: 20.0}
@@ -92,3 +98,28 @@ def test_the_opening_spends_its_part_by_its_time() -> None:
     assert replaced.until <= made.until
     assert 20.0 - spent >= made.kept - 1e-9, "at twice the price the end keeps what it had"
     assert math.isinf(opening(0.0, math.inf, math.inf, 0.01, 3).until)
+
+
+def plain_nodes(widths: Sequence[float], gpus: int) -> int:
+    """Return how many instances it takes, one seat after the other."""
+    whole, rooms = 0, list[float]()
+    for width in sorted(widths, reverse=True):
+        if width > gpus:
+            whole += math.ceil(width / gpus - 1e-6)
+            continue
+        at = next((n for n, free in enumerate(rooms) if free >= width - 1e-6), None)
+        if at is None:
+            rooms.append(gpus - width)
+        else:
+            rooms[at] -= width
+    return whole + len(rooms)
+
+
+@given(
+    widths=st.lists(st.sampled_from([0.125, 0.25, 1 / 3, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0, 12.0])),
+    gpus=st.sampled_from([1, 2, 4, 8]),
+)
+def test_seats_filled_together_take_as_many_instances_as_one_by_one(
+    widths: list[float], gpus: int
+) -> None:
+    assert nodes(widths, gpus) == plain_nodes(widths, gpus)
