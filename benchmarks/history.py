@@ -1,6 +1,7 @@
 """What an earlier run is worth: regret with one that is useful, far off, random or reversed.
 
     python -m benchmarks.history /work/shared/data [--seeds 4] [--budgets 3,8] [--tables alexnet,…]
+    python -m benchmarks.history /work/shared/data --published      # by the trust rule of before
 
 An earlier run is one of `seer` on another table that shares the search space, with other seeds; its
 records are carried over as `cloudtune run` does. Useful ones are of a similar task: another data
@@ -59,6 +60,8 @@ HALVES = (
     ("alexnet", "fmnist_2c2d", "finetuned", "synthetic", "ogbg", "fastmri_tanh"),
     ("cifar10_3c3d", "mnist_vae", "annealed", "quadratic_deep", "fastmri", "ogbg_model_size"),
 )
+_COLD = 3
+"""So many times as many seeds have the runs that know nothing."""
 _FAR, _NEAR = 30.0, 2.0
 """By what the learning rates of a made-up task are multiplied."""
 
@@ -95,7 +98,7 @@ class Tables:
 
     def __init__(self, folder: Path, seeds: int) -> None:
         self._folder = folder
-        self.seeds = range(seeds)
+        self._seeds = seeds
         self.ground = cache(self._ground)
         self.benchmark: Callable[[str], Benchmark] = cache(
             lambda table: self.ground(table).benchmark(PROFILE)
@@ -179,7 +182,8 @@ class Tables:
         """Return the regret (geometric mean over seeds), at least what nobody can tell apart."""
         ground, scale = self.ground(table), scale_of(self.ground(table).curves)
         found = []
-        for seed in self.seeds:
+        # All earlier runs of a table are held against the same cold ones: those are to be sure.
+        for seed in range(self._seeds * (_COLD if past is None else 1)):
             known = () if past is None else (self.past(past, seed),)
             limits = ground.limits(cell)
             case = Case(strategy, limits, fleet=fleet, seed=seed, past=known)
