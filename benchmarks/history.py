@@ -11,8 +11,8 @@ share the space and little else. Random ones have the scores of the table's own 
 order, reversed ones upside down.
 
 Peers are `asha`, on the fleet that is best for the cell in hindsight, without the earlier run
-(cold) and with it (warm). Ratios are of regrets, geometric means over seeds, as few runs that found
-next to nothing would decide about other means.
+(cold) and with it (warm); with a seed both draw the same otherwise. Ratios are of regrets,
+geometric means over seeds, as few runs that found next to nothing would decide about other means.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ HALVES = (
     ("alexnet", "fmnist_2c2d", "finetuned", "synthetic", "ogbg", "fastmri_tanh"),
     ("cifar10_3c3d", "mnist_vae", "annealed", "quadratic_deep", "fastmri", "ogbg_model_size"),
 )
-_COLD = 3
-"""So many times as many seeds have the runs that know nothing."""
 _FAR, _NEAR = 30.0, 2.0
 """By what the learning rates of a made-up task are multiplied."""
 
@@ -98,7 +96,7 @@ class Tables:
 
     def __init__(self, folder: Path, seeds: int) -> None:
         self._folder = folder
-        self._seeds = seeds
+        self._seeds = range(seeds)
         self.ground = cache(self._ground)
         self.benchmark: Callable[[str], Benchmark] = cache(
             lambda table: self.ground(table).benchmark(PROFILE)
@@ -182,8 +180,7 @@ class Tables:
         """Return the regret (geometric mean over seeds), at least what nobody can tell apart."""
         ground, scale = self.ground(table), scale_of(self.ground(table).curves)
         found = []
-        # All earlier runs of a table are held against the same cold ones: those are to be sure.
-        for seed in range(self._seeds * (_COLD if past is None else 1)):
+        for seed in self._seeds:
             known = () if past is None else (self.past(past, seed),)
             limits = ground.limits(cell)
             case = Case(strategy, limits, fleet=fleet, seed=seed, past=known)
