@@ -69,7 +69,7 @@ def history_facts(past: Mapping[str, int]) -> list[Fact]:
     told = ", ".join(f"{run} ({counted(trials, 'trial')})" for run, trials in past.items())
     return [
         Fact("history", f"earlier runs rank configurations, as far as they prove right: {told}"),
-        Fact("", "--history off leaves them out"),
+        Fact("", "`--history off` leaves them out"),
     ]
 
 
