@@ -317,7 +317,7 @@ def test_plan_and_report_say_who_had_a_say(place: Place) -> None:
     path = place.experiment()
     said = place("plan", path, "--profile", "train.json").out
     assert "first-run (40 trials)" in said
-    assert "--history off leaves them out" in said
+    assert "`--history off` leaves them out" in said
     told = place("simulate", path, "--profile", "train.json").out
     assert f"of {TRIALS} configurations came from first-run (trust 0.3 at first, " in told
 
