@@ -18,12 +18,24 @@ Mode: TypeAlias = Literal["min", "max"]
 
 
 @dataclass(frozen=True)
+class NamedBy:
+    """Who named a configuration: an earlier run, or "", and how far earlier runs were trusted."""
+
+    run: str
+    trust: float
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One configuration in training; it ends at epoch `epochs` at the latest, where that is set."""
+    """One configuration in training; it ends at epoch `epochs` at the latest, where that is set.
+
+    `origin` says who named it, where earlier runs had a say.
+    """
 
     id: TrialId
     config: Mapping[str, object]
     epochs: int | None = None
+    origin: NamedBy | None = None
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "charges.per_hour": ("for an hour of the run: this machine, storage", "none"),
     "storage": ("where checkpoints go; on AWS a bucket",),
+    "history": (
+        (
+            "the [earlier runs](history.md) that have a say in which configurations are tried: "
+            "`auto` (those that fit), `off` (none), or a list of runs, as `cloudtune runs` has them"
+        ),
+    ),
     "seed": ("of the search and of the training",),
 }
 """What each field says; and, where its default is no value, what holds without it."""

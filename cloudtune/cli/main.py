@@ -16,6 +16,7 @@ from cloudtune.cli.options import OUTPUT
 from cloudtune.cli.plan import plan
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
+from cloudtune.cli.runs import runs
 from cloudtune.cli.simulate import simulate
 from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
@@ -65,6 +66,7 @@ cli.add_command(status)
 cli.add_command(gc)
 cli.add_command(run)
 cli.add_command(resume)
+cli.add_command(runs)
 cli.add_command(profile)
 cli.add_command(Simulate(simulate))
 

@@ -9,6 +9,7 @@ import click
 
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
+from cloudtune.jobs import history
 from cloudtune.jobs.job import choices, sampler_name
 from cloudtune.jobs.stages import PLANNERS, PlanOptions
 from cloudtune.plan import Limits
@@ -40,6 +41,11 @@ def experiment_options(command: Command) -> Command:
         ),
         click.option("--seed", type=int, help="Seed of the search and of the training."),
         click.option("--storage", metavar="URI", help="Where checkpoints go."),
+        click.option(
+            "--history",
+            metavar="RUNS",
+            help="Earlier runs that have a say: auto, off, or their names, as in RUN,RUN.",
+        ),
     ]
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
@@ -102,6 +108,7 @@ _OVERRIDES = {
     "market": "cloud.market",
     "seed": "seed",
     "storage": "storage",
+    "history": "history",
 }
 
 
@@ -120,7 +127,10 @@ def load_experiment(path: Path, given: Mapping[str, Any]) -> Experiment:
     if "cloud.instances" in overrides:
         names = str(overrides["cloud.instances"]).split(",")
         overrides["cloud.instances"] = [name.strip() for name in names]
-    experiment = Experiment.load(path, overrides, _types_of, choices())
+    if overrides.get("history") not in {None, "auto", "off"}:
+        names = str(overrides["history"]).split(",")
+        overrides["history"] = [name.strip() for name in names]
+    experiment = Experiment.load(path, overrides, _types_of, choices(), history.mistakes_in)
     sampler_name(experiment)  # refuses what doesn't go together
     experiment.check_train()
     return experiment

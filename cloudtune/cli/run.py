@@ -246,12 +246,12 @@ def _screen(job: Job, policy: RunPolicy) -> RunScreen:
 
 def _conclude(ended: Ended) -> int:
     from cloudtune.display.report_screen import show_report
-    from cloudtune.jobs import runner
+    from cloudtune.jobs import history
     from cloudtune.jobs.report import load
 
     out, found = console(), load(ended.folder)
     show_report(out, found)
-    runner.remember(found)
+    history.remember(ended.folder, found)
     swept = ended.swept
     if swept.unconfirmed is None:
         checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))

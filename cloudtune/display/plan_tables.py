@@ -20,7 +20,7 @@ from cloudtune.text import (
 from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudtune.jobs.figures import Figures, RungReport
     from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
@@ -52,12 +52,24 @@ def header(proposal: Proposal) -> list[Fact]:
     return [
         Fact("job", _job(proposal)),
         *deciders(plan),
+        *history_facts(proposal.past),
         *([] if concurrent is None else [Fact("", f"at most {concurrent} trials at once")]),
         *([] if proposal.target is None else [Fact("", _target(proposal))]),
         *([] if proposal.objective is None else [Fact("asked", _asked(proposal))]),
         Fact("limits", _limits(proposal)),
         *price_facts(proposal.prices),
         *speed_facts(proposal.profiles),
+    ]
+
+
+def history_facts(past: Mapping[str, int]) -> list[Fact]:
+    """Return which earlier runs have a say in which configurations are tried; `trials` of each."""
+    if not past:
+        return []
+    told = ", ".join(f"{run} ({counted(trials, 'trial')})" for run, trials in past.items())
+    return [
+        Fact("history", f"earlier runs rank configurations, as far as they prove right: {told}"),
+        Fact("", "`--history off` leaves them out"),
     ]
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from cloudtune.display import cost_tables, plan_tables
 from cloudtune.display.terminal import beside, print_sheet
+from cloudtune.jobs.figures import origins
 from cloudtune.scaling import MEASURED
 from cloudtune.text import counted, gpus_text, group_text, percent, width_text
 from cloudtune.units import format_dollars, format_seconds
@@ -143,6 +144,9 @@ def _show_facts(out: Console, report: Report) -> None:
             "DistributedDataParallel.",
             markup=False,
         )
+    came_from = origins(report.policy)
+    if came_from is not None:
+        out.print(came_from.text(), markup=False)
     target = report.policy.target
     if target is not None:
         at = report.target_at

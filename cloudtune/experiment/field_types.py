@@ -81,6 +81,24 @@ def _parameter(value: object) -> object:
         raise refuse(str(error), *map(str, only)) from None
 
 
+def _history(value: object) -> object:
+    """Return "auto", "off" or the names of runs, each once."""
+    if value is False:  # what half the world's readers of YAML take off for
+        return "off"
+    if value in ("auto", "off"):
+        return value
+    if not isinstance(value, list | tuple):
+        raise refuse(f"{shown(value)} is not known; write auto, off or a list of runs")
+    if not value:
+        raise refuse("the list is empty; write auto, off or a list of runs")
+    for index, run in enumerate(value):
+        if not isinstance(run, str) or not _NAME.fullmatch(run):
+            raise refuse(f"{shown(run)} is no name of a run; `cloudtune runs` lists them", index)
+        if run in value[:index]:
+            raise refuse(f"{shown(run)} is listed twice; keep one", index)
+    return tuple(value)
+
+
 def _directory(value: object) -> Path:
     if not isinstance(value, str | Path):
         raise refuse(f"{shown(value)} is not a folder; write its path")
@@ -100,4 +118,5 @@ Name = Annotated[Text, AfterValidator(_name)]
 Train = Annotated[Text, AfterValidator(_train)]
 Storage = Annotated[Text, AfterValidator(_storage)]
 Parameter = Annotated[Any, PlainValidator(_parameter)]
+History = Annotated[Any, PlainValidator(_history)]
 Directory = Annotated[Path, PlainValidator(_directory)]

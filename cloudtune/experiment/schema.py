@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +25,7 @@ from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
 from cloudtune.experiment.field_types import (
     Directory,
     Dollars,
+    History,
     Name,
     Parameter,
     Seconds,
@@ -34,18 +34,18 @@ from cloudtune.experiment.field_types import (
     Train,
     Whole,
 )
+from cloudtune.experiment.overrides import overridden, placed
 from cloudtune.experiment.script_check import check_function
 from cloudtune.experiment.search_space import Domain, parse_domain
 from cloudtune.experiment.validation import (
     ExperimentMistakesError,
     FieldPath,
     Mistake,
-    dotted,
     mistakes_in,
     refuse,
     unknown_field,
 )
-from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
+from cloudtune.experiment.yaml_file import read_yaml
 from cloudtune.providers import PROVIDERS, Registered, owners
 
 _SIZE = re.compile(r":\d+$")
@@ -326,6 +326,7 @@ class Experiment(_Section):
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
     charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
+    history: History = Field(default="off", examples=["auto"])
     seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
     directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
 
@@ -376,13 +377,15 @@ class Experiment(_Section):
         overrides: Mapping[str, object] | None = None,
         known_instances: Callable[[str], Collection[str]] | None = None,
         known_choices: Mapping[str, Collection[str]] | None = None,
+        check: Callable[[Experiment], Iterable[Mistake]] = lambda _experiment: (),
     ) -> Experiment:
         """Return the experiment in a YAML file.
 
         `overrides` are options that go before the file, by dotted field name, such as
         "limits.deadline": "5m"; None stands for an option that was not given. `known_instances`
         gives the types that a provider has, and `known_choices` are the names that each field of
-        `strategy` may have, where the caller knows them.
+        `strategy` may have, where the caller knows them. `check` gives the mistakes in an otherwise
+        valid experiment that its caller alone can see.
 
         Raises:
             ExperimentError: all the mistakes, each with its line or its option.
@@ -395,16 +398,18 @@ class Experiment(_Section):
         }
         fields = dict(document.value)
         for field, value in options.items():
-            fields = _overridden(fields, field, value)
+            fields = overridden(fields, field, value)
         mistakes = list(_file_mistakes(fields, known_instances))
         mistakes += _strategy_mistakes(fields.get("strategy"), known_choices or {})
         try:
             experiment = cls(**{**fields, "directory": Path(path).absolute().parent})
         except ExperimentMistakesError as error:
             mistakes += error.mistakes
+        else:
+            mistakes += check(experiment)
         if mistakes:
             mistakes.sort(key=lambda mistake: document.line(mistake.path))
-            raise ExperimentMistakesError([_placed(each, document, options) for each in mistakes])
+            raise ExperimentMistakesError([placed(each, document, options) for each in mistakes])
         return experiment
 
     def to_json(self) -> dict[str, Any]:
@@ -421,17 +426,6 @@ class Experiment(_Section):
         if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
             raise ExperimentError(f"{shown(data)} is not an experiment; give what to_json returned")
         return cls(**data)
-
-
-def _overridden(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
-    """Return the fields with one set; a section that is no mapping is left to be refused."""
-    name, below = str(path[0]), path[1:]
-    if not below:
-        return {**fields, name: value}
-    section = fields.get(name, {})
-    if not isinstance(section, Mapping):
-        return dict(fields)
-    return {**fields, name: _overridden(section, below, value)}
 
 
 def _file_mistakes(
@@ -479,21 +473,6 @@ def _instances_near(instance: str, known: Collection[str]) -> str:
     if len(names) <= _LISTED_INSTANCES:
         return allowed_names(instance, names)
     return f"{len(names)} types are known.{nearest(instance, names)}"
-
-
-def _placed(
-    mistake: Mistake, document: YamlDocument, options: Mapping[FieldPath, object]
-) -> Mistake:
-    for path in options:
-        if mistake.path[: len(path)] == path:
-            return replace(mistake, place=_option(path))
-    return replace(mistake, place=document.place(mistake.path))
-
-
-def _option(path: FieldPath) -> str:
-    """Return "--deadline" for limits.deadline: limits and cloud are left out, as in the options."""
-    words = path[1:] if path[0] in {"limits", "cloud"} and len(path) > 1 else path
-    return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")
 
 
 __all__ = ["Charges", "Cloud", "Epochs", "Experiment", "Limits", "Metric", "Strategy"]

@@ -150,6 +150,10 @@ def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
+_OFF = frozenset({("history",)})
+"""Fields where off can't be meant for anything else than the word."""
+
+
 @dataclass
 class _Reader:
     """Turns nodes into values and takes notes on the way."""
@@ -188,6 +192,8 @@ class _Reader:
         if isinstance(node, SequenceNode):
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         assert isinstance(node, ScalarNode), "YAML has three kinds of nodes"
+        if path in _OFF and node.value == "off":
+            return "off"
         try:
             return _scalar(node)
         except ExperimentError as error:

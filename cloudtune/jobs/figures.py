@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.trial import better
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.engine.timeline import Timeline
     from cloudtune.policy.run import RunPolicy
@@ -45,6 +46,39 @@ def figures(policy: RunPolicy) -> Figures:
         gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
         instances=_most((since, until) for since, until, _ in lives),
     )
+
+
+@dataclass(frozen=True)
+class Origins:
+    """How many configurations came from which earlier run, of all `trials`.
+
+    The trust in earlier runs is that at the first and at the last of these trials.
+    """
+
+    trials: int
+    named: Mapping[str, int]
+    trust: tuple[float, float]
+
+    def text(self) -> str:
+        """Return it as a sentence, as in "12 of 40 configurations came from r (trust 0.6)"."""
+        first, last = (f"{each:.2g}" for each in self.trust)
+        trust = f"trust {last}" if first == last else f"trust {first} at first, {last} at the end"
+        named = [f"{count} from {run}" for run, count in self.named.items()]
+        if len(self.named) == 1:
+            ((run, count),) = self.named.items()
+            return f"{count} of {self.trials} configurations came from {run} ({trust})"
+        told = f", {', '.join(named)}" if named else ""
+        count = sum(self.named.values())
+        return f"{count} of {self.trials} configurations came from earlier runs ({trust}){told}"
+
+
+def origins(policy: RunPolicy) -> Origins | None:
+    """Return where the configurations of a run came from; None where no earlier run had a say."""
+    found = [t.trial.origin for t in policy.trials.values() if t.trial.origin is not None]
+    if not found:
+        return None
+    named = Counter(origin.run for origin in found if origin.run)
+    return Origins(len(policy.trials), dict(named), (found[0].trust, found[-1].trust))
 
 
 def _most(lives: Iterable[tuple[float, float]]) -> int:

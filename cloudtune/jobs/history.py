@@ -1,299 +1,281 @@
-"""Warm knowledge: what past runs of the same script tell of a configuration that is new.
+"""What is known of earlier runs, and which of them have something to tell of a new one.
 
-Kept as JSON lines, a file for each version of the script. A prediction is the weighted mean of the
-nearest configurations that were seen, with an interval from how wrong that was for each of those
-themselves, when it was left out.
+Of each run a record stands beside its ledger, and is made from that: what was tried, how that went,
+what it took. A record that is missing, or older than its ledger, is made again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from cloudtune.engine.timeline import prices
-from cloudtune.strategies.samplers.axes import Places, axes_by_size
+from cloudtune.engine.ledger import DAMAGED
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment.validation import Mistake
+from cloudtune.infra.processes import write_atomically
+from cloudtune.jobs import control, home
+from cloudtune.profiles import store
+from cloudtune.serialization import decode, encode
+from cloudtune.strategies.samplers.axes import axes_by_size
+from cloudtune.strategies.samplers.past import PastRun, PastTrial, scores, shared_axes, useless
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.engine.timeline import Timeline
-    from cloudtune.experiment.search_space import Domain
+    from cloudtune.experiment import Experiment
     from cloudtune.jobs.report import Report
-    from cloudtune.plan import Rentable
-    from cloudtune.strategies.samplers.axes import Config
+    from cloudtune.trial import Mode
 
 VERSION = 1
-MOST = 2000
-"""So many of the latest trials are looked at."""
-
-LEVEL = 0.9
-_STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895)
-"""Student's t at 95 % by degrees of freedom: for so few that no quantile can be read off them."""
-_NEIGHBOURS = (1, 3, 5, 8, 13)
+RECORD = "record.json"
+MOST_RUNS = 4
+"""So many earlier runs have a say at most, where the experiment names none."""
+MOST_TRIALS = 400
+"""So many trials of a run are carried over at most, evenly from its best to its worst."""
+_LOOKED_AT = 100
+_OVERLAP = 0.5
+"""A run of another script has at least this share of the parameters in common."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A trial of a past run: how long its epochs took and what they gave.
+class TrialRecord:
+    """A trial that trained an epoch, or failed: its metric by epoch, as far as that is a number."""
 
-    `pace` is the seconds of its epochs, relative to what the run's profile says that they take.
-    """
-
-    run: str
-    trial: str
     config: Mapping[str, object]
-    pace: float | None
-    metric: str
-    history: Mapping[int, float]
+    values: Mapping[int, float]
     failed: bool = False
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """A figure that nine in ten times lies between low and high; of `n` that were seen.
+class RunRecord:
+    """What a run tells later ones.
 
-    `sd` and the interval are infinite where nothing says how wrong it may be.
+    `began` is Unix time. `script` is the path of its training script, `script_hash` that file as it
+    was ("" where nobody knows). `ended` says how, or is None: the run goes on, or its controller
+    died. `ledger_bytes` is how long the ledger was from which this was made.
     """
 
-    mean: float
-    sd: float
-    low: float
-    high: float
-    n: int
+    run: str
+    began: float
+    script: str
+    function: str
+    script_hash: str
+    strategy: str
+    metric: str
+    mode: Mode
+    best: float | None
+    seconds: float
+    dollars: float
+    ended: str | None
+    emulated: bool
+    ledger_bytes: int
+    trials: tuple[TrialRecord, ...] = field(default=())
 
-
-# ---- what is kept ----------------------------------------------------------------------------
-
-
-def path_of(folder: Path, script_hash: str) -> Path:
-    """Return the file of a script's runs."""
-    return folder / f"{script_hash[:16]}.jsonl"
-
-
-def rows(report: Report) -> list[Seen]:
-    """Return a row for each trial of a run that trained an epoch or failed."""
-    paces = _paces(report.timeline, (*report.job.rentables, *report.job.standins))
-    trials = report.policy.trials.values()
-    return [
-        Seen(
-            report.job.run,
-            trial.id,
-            dict(trial.trial.config),
-            paces.get(trial.id),
-            report.job.experiment.metric.name,
-            {epoch: value for epoch, value in trial.history.items() if math.isfinite(value)},
-            trial.status == "failed",
+    def past(self) -> PastRun:
+        """Return what is carried over: each trial's score among the others of the run."""
+        found = scores([{} if t.failed else t.values for t in self.trials], self.mode)
+        pairs = sorted(zip(found, self.trials, strict=True), key=lambda pair: -pair[0].value)
+        step = max(1.0, len(pairs) / MOST_TRIALS)
+        kept = [pairs[int(n * step)] for n in range(min(len(pairs), MOST_TRIALS))]
+        return PastRun(
+            self.run,
+            tuple(PastTrial(t.config, round(s.value, 6), round(s.weight, 6)) for s, t in kept),
         )
-        for trial in trials
-        if trial.id in paces or trial.status == "failed"
-    ]
-
-
-def _paces(timeline: Timeline, rentables: Sequence[Rentable]) -> dict[str, float]:
-    """Return by trial what its epochs took, relative to the profile of where it ran."""
-    profiles = {each.offer: each for each in rentables}
-    priced = prices(timeline, profiles)
-    offers = {it.instance: priced[it.intent] for it in timeline.instances.values()}
-    sums: dict[str, tuple[float, float]] = {}
-    for epoch in timeline.epochs:
-        rentable = profiles[offers[epoch.session.start.placement[0].instance]]
-        took, said = sums.get(epoch.trial, (0.0, 0.0))
-        expected = rentable.epoch_seconds(epoch.width)
-        sums[epoch.trial] = (took + epoch.told.seconds, said + expected)
-    return {trial: took / said for trial, (took, said) in sums.items() if took > 0 and said > 0}
-
-
-def append(path: Path, seen: Iterable[Seen]) -> None:
-    """Add trials to a file, all in one write, so that runs that end together don't mix."""
-    lines = [json.dumps(_to_json(each), allow_nan=False) + "\n" for each in seen]
-    if not lines:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = "" if _ends_whole(path) else "\n"  # the last write was cut short: leave its line to it
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(handle, (before + "".join(lines)).encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _ends_whole(path: Path) -> bool:
-    if not path.exists() or path.stat().st_size == 0:
-        return True
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
-
-
-def _to_json(seen: Seen) -> dict[str, Any]:
-    data = {"cloudtune_knowledge": VERSION, **vars(seen)}
-    return data | {"history": {str(epoch): value for epoch, value in seen.history.items()}}
-
-
-def _from_json(line: str) -> Seen:
-    """Return the trial of a line.
-
-    Raises:
-        ValueError: it is damaged, or of another version.
-    """
-    data = json.loads(line)
-    if not isinstance(data, dict) or data.pop("cloudtune_knowledge", None) != VERSION:
-        raise ValueError("not of this version")
-    try:
-        history = {int(epoch): float(value) for epoch, value in data["history"].items()}
-        pace = None if data["pace"] is None else float(data["pace"])
-        seen = Seen(**{**data, "history": history, "pace": pace})
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"damaged: {error}") from None
-    if not isinstance(seen.config, dict) or not all(map(math.isfinite, history.values())):
-        raise ValueError("damaged: no configuration, or a metric that is no number")
-    if pace is not None and not 0 < pace < math.inf:
-        raise ValueError(f"damaged: a pace of {pace}")
-    return seen
-
-
-# ---- what it tells ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Knowledge:
-    """What past runs tell of the configurations of a search space.
+class Listed:
+    """A run of this machine; without a `record` where nothing can be told of it.
 
-    `notices` say what of it couldn't be used.
+    `state` says of one that hasn't ended whether it runs or its controller died. `why` says why no
+    later run learns from it, "" where one may.
     """
 
-    space: Mapping[str, Domain]
-    seen: tuple[Seen, ...] = ()
-    metric: str = ""
-    notices: tuple[str, ...] = ()
-    _made: dict[int, _Neighbours | None] = field(default_factory=dict, repr=False, compare=False)
+    run: str
+    record: RunRecord | None
+    state: str
+    why: str
 
-    @classmethod
-    def load(cls, path: Path, space: Mapping[str, Domain], metric: str) -> Knowledge:
-        """Return what a file holds of a search space and a metric; nothing if there is none."""
-        if not path.exists():
-            return cls(space, metric=metric)
-        found: list[Seen] = []
-        damaged: list[int] = []
-        for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-            if line.strip():
-                try:
-                    found.append(_from_json(line.decode()))
-                except ValueError:
-                    damaged.append(number)
-        fitting = [each for each in found if _fits(space, each.config)]
-        notices = []
-        if damaged:
-            notices.append(f"{path}:{damaged[0]}: {len(damaged)} damaged lines are left out")
-        if len(fitting) < len(found):
-            notices.append(
-                f"{path}: {len(found) - len(fitting)} trials of another search space are left out"
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def record_of(report: Report, ledger_bytes: int) -> RunRecord:
+    """Return what a run tells later ones; `ledger_bytes` is how long its ledger is."""
+    job, policy = report.job, report.policy
+    experiment, best = job.experiment, policy.best
+    hashes = {profile.script_hash for profile in job.profiles} - {""}
+    return RunRecord(
+        run=job.run,
+        began=job.began,
+        script=str(experiment.train_file),
+        function=experiment.train_function,
+        script_hash=min(hashes, default=""),
+        strategy=job.plan.strategy,
+        metric=experiment.metric.name,
+        mode=experiment.metric.mode,
+        best=None if best is None else best.metric,
+        seconds=report.seconds,
+        dollars=report.dollars,
+        ended=policy.ending.value if policy.ended and policy.ending else None,
+        emulated=report.basis.emulated,
+        ledger_bytes=ledger_bytes,
+        trials=tuple(
+            TrialRecord(
+                dict(trial.trial.config),
+                {epoch: value for epoch, value in trial.history.items() if math.isfinite(value)},
+                trial.status == "failed",
             )
-        return cls(space, tuple(fitting[-MOST:]), metric, tuple(notices))
-
-    def predict_pace(self, config: Config) -> Prediction | None:
-        """Return how many times as long as profiled a config's epochs take; None if unknown."""
-        found = self._of(0, lambda seen: None if seen.pace is None else math.log(seen.pace))
-        if found is None:
-            return None
-        logs = found.predict(config)
-        mean = math.exp(logs.mean)
-        return Prediction(mean, mean * logs.sd, _exp(logs.low), _exp(logs.high), logs.n)
-
-    def predict_metric(self, config: Config, epoch: int) -> Prediction | None:
-        """Return the metric of a configuration at an epoch; None if no known trial came so far.
-
-        Only trials that reached the epoch count. Where bad trials were cut before it, the figure is
-        too good.
-        """
-        found = self._of(
-            epoch, lambda seen: seen.history.get(epoch) if seen.metric == self.metric else None
-        )
-        return None if found is None else found.predict(config)
-
-    def _of(self, key: int, value: Callable[[Seen], float | None]) -> _Neighbours | None:
-        if key not in self._made:
-            known = [(seen.config, v) for seen in self.seen if (v := value(seen)) is not None]
-            self._made[key] = _Neighbours(self.space, known) if known else None
-        return self._made[key]
+            for trial in policy.trials.values()
+            if trial.history or trial.status == "failed"
+        ),
+    )
 
 
-def _fits(space: Mapping[str, Domain], config: Config) -> bool:
-    try:
-        Places(axes_by_size(space), [config])
-    except (AssertionError, TypeError, ValueError):
-        return False
-    return True
+def remember(folder: Path, report: Report) -> RunRecord:
+    """Keep the record of a run beside its ledger, and return it.
 
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
-
-
-class _Neighbours:
-    """Values of configurations, and what they say of others.
-
-    A prediction is the mean of the k nearest by weights of 1 / (gap + half the usual gap); k is the
-    one that predicts each by the rest best. How wrong it may be is relative to how far away they
-    are: a quantile of those errors over their gaps (conformal prediction by leaving one out, with
-    the difficulty of Papadopoulos et al., "Regression Conformal Prediction with Nearest
-    Neighbours", JAIR 2011).
+    A run is no worse for it that this can't be written down.
     """
+    ledger = folder / home.LEDGER
+    found = record_of(report, ledger.stat().st_size)
+    data = {"cloudtune_record": VERSION, **encode(found)}
+    with contextlib.suppress(OSError, ValueError):
+        write_atomically(folder / RECORD, json.dumps(data, allow_nan=False) + "\n")
+    return found
 
-    def __init__(self, space: Mapping[str, Domain], known: Sequence[tuple[Config, float]]) -> None:
-        self._places = Places(axes_by_size(space), [config for config, _ in known])
-        self._values = np.array([value for _, value in known])
-        self._count = len(known)
-        self._usual, self._k, self._errors = 1.0, 1, np.array([])
-        if self._count > 1:
-            self._fit()
 
-    def _fit(self) -> None:
-        gaps = np.sqrt(self._places.all_gaps())
-        np.fill_diagonal(gaps, np.inf)
-        self._usual = max(1e-6, float(np.median(gaps.min(axis=1))))
-        counts = [k for k in _NEIGHBOURS if k < self._count]
-        found = [self._means(gaps, k) for k in counts]
-        misses = np.abs(self._values - np.array([means for means, _ in found]))
-        errors = misses / np.array([self._scale(away) for _, away in found])
-        squares = (misses**2).sum(axis=1, keepdims=True)
-        self._k = counts[int(squares.argmin())]
-        chosen = (squares - misses**2).argmin(axis=0)  # by the others: its own would flatter it
-        self._errors = errors[chosen, np.arange(self._count)]
+def recorded(folder: Path) -> RunRecord:
+    """Return the record of a run's folder; made from its ledger where it is missing or old.
 
-    def _means(self, gaps: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weighted means of the k nearest, and how far away these are."""
-        nearest = np.argsort(gaps, axis=1, kind="stable")[:, :k]
-        near = np.take_along_axis(gaps, nearest, axis=1)
-        weights = 1.0 / (near + self._usual / 2)
-        weights /= weights.sum(axis=1, keepdims=True)
-        return (weights * self._values[nearest]).sum(axis=1), (weights * near).sum(axis=1)
+    Raises:
+        CloudtuneError: the ledger can't be read.
+    """
+    from cloudtune.jobs.report import load  # noqa: PLC0415  it needs all of a run's world
 
-    def _scale(self, away: np.ndarray) -> np.ndarray:
-        return away + self._usual
+    try:
+        data = json.loads((folder / RECORD).read_bytes())
+        if data.pop("cloudtune_record") == VERSION:
+            found = decode(RunRecord, data)
+            if found.ledger_bytes == (folder / home.LEDGER).stat().st_size:
+                return found
+    except (*DAMAGED, OSError):
+        pass
+    return remember(folder, load(folder))
 
-    def predict(self, config: Config) -> Prediction:
-        """Return the value of a configuration."""
-        gaps = np.sqrt(self._places.gaps(config))[np.newaxis, :]
-        means, away = self._means(gaps, min(self._k, self._count))
-        mean, scale = float(means[0]), float(self._scale(away)[0])
-        sd, half = (scale * each for each in self._spread())
-        return Prediction(mean, sd, mean - half, mean + half, self._count)
 
-    def _spread(self) -> tuple[float, float]:
-        """Return the deviation and half of the interval, for a scale of 1."""
-        n = self._count
-        if n < 2:
-            return math.inf, math.inf
-        sd = math.sqrt(float((self._errors**2).sum()) / (n - 1))
-        if n - 1 <= len(_STUDENT):
-            return sd, sd * _STUDENT[n - 2] * math.sqrt(1 + 1 / n)
-        rank = min(n, math.ceil((n + 1) * LEVEL))
-        return sd, float(np.sort(self._errors)[rank - 1])
+def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
+    """Yield the runs of this machine, the latest first; `experiment` may learn of them."""
+    for folder in home.run_folders()[::-1]:
+        try:
+            found = recorded(folder)
+        except (CloudtuneError, OSError) as error:
+            yield Listed(folder.name, None, "unreadable", f"unreadable: {error}")
+            continue
+        state = found.ended or ("runs" if control.is_driven(folder) else "died")
+        why = _unfit(found) if experiment is None else not_taken(found, experiment)
+        yield Listed(folder.name, found, state, why)
+
+
+def to_json(listed: Listed) -> dict[str, Any]:
+    """Return a line of the list as JSON, without what each trial did."""
+    it = listed.record
+    told = {} if it is None else {**encode(replace(it, trials=())), "trials": len(it.trials)}
+    told.pop("ledger_bytes", None)
+    usable = {"usable": not listed.why, "why_not": listed.why or None}
+    return {**told, "run": listed.run, "state": listed.state, "history": usable}
+
+
+# ---- which have something to tell ---------------------------------------------------------------
+
+
+def past_of(experiment: Experiment) -> tuple[PastRun, ...]:
+    """Return the earlier runs that have a say in which configurations an experiment tries.
+
+    Raises:
+        UsageError: a run that the experiment names isn't there, or has nothing to tell of it.
+    """
+    if experiment.history == "off":
+        return ()
+    if experiment.history == "auto":
+        return tuple(each.past() for each in _chosen(experiment))
+    mistakes = tuple(mistakes_in(experiment))
+    if mistakes:
+        raise UsageError("\n".join(map(str, mistakes)))
+    return tuple(recorded(home.find_run(name)).past() for name in experiment.history)
+
+
+def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
+    """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
+    named = () if isinstance(experiment.history, str) else experiment.history
+    for index, name in enumerate(named):
+        try:
+            why = useless_for(recorded(home.find_run(name)), experiment)
+        except (CloudtuneError, OSError) as error:
+            why = f"{error}" if isinstance(error, UsageError) else f"can't be read ({error})"
+        else:
+            why = why and f"run {name} has nothing to tell of this experiment: {why}"
+        if why:
+            yield Mistake(("history", index), why)
+
+
+def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
+    """Return the runs that tell most: of the same script, with most in common, the latest first."""
+    found = [
+        (not same_script(each, experiment), -overlap(each, experiment), each)
+        for each in _latest()
+        if not not_taken(each, experiment)
+    ]
+    found.sort(key=lambda one: one[:2])  # among equals the latest stay first
+    return [each for *_, each in found[:MOST_RUNS]]
+
+
+def _latest() -> Iterator[RunRecord]:
+    for folder in home.run_folders()[: -_LOOKED_AT - 1 : -1]:
+        with contextlib.suppress(CloudtuneError, OSError):
+            yield recorded(folder)
+
+
+def not_taken(record: RunRecord, experiment: Experiment) -> str:
+    """Return why `history: auto` leaves a run out; "" where it doesn't."""
+    if record.ended is None:
+        return "it has not ended"
+    why = useless_for(record, experiment)
+    if not why and not same_script(record, experiment) and overlap(record, experiment) < _OVERLAP:
+        return "another script, which has less than half of the parameters in common"
+    return why
+
+
+def useless_for(record: RunRecord, experiment: Experiment) -> str:
+    """Return why a run has nothing to tell of an experiment; "" where it has."""
+    metric = experiment.metric
+    if (record.metric, record.mode) != (metric.name, metric.mode):
+        return f"its metric is {record.metric} ({record.mode}), not {metric.name} ({metric.mode})"
+    return useless(record.past(), axes_by_size(experiment.space))
+
+
+def _unfit(record: RunRecord) -> str:
+    """Return why a run can tell no experiment anything; "" where it can tell some."""
+    return useless(record.past(), None) if record.ended else "it has not ended"
+
+
+def same_script(record: RunRecord, experiment: Experiment) -> bool:
+    """Whether a run trained the experiment's script, be it another version of the file."""
+    path = experiment.train_file
+    if (record.script, record.function) == (str(path), experiment.train_function):
+        return True
+    with contextlib.suppress(OSError):
+        return record.script_hash == store.script_hash(path)
+    return False
+
+
+def overlap(record: RunRecord, experiment: Experiment) -> float:
+    """Return which share of the parameters that an experiment varies a run has varied as well."""
+    axes = axes_by_size(experiment.space)
+    if not axes:
+        return 0.0
+    return len(shared_axes(axes, [trial.config for trial in record.trials])) / len(axes)

@@ -2,7 +2,7 @@
 
 All of it is for its user alone (`close`).
 
-runs/<run>/        ledger.jsonl and the other records of one run
+runs/<run>/        ledger.jsonl, record.json and the other records of one run
 profiles/          measured profiles
 prices/            live prices, kept for seven hours
 emulator/          the emulated EC2
@@ -20,6 +20,7 @@ from pathlib import Path
 from cloudtune import private_files
 from cloudtune.errors import UsageError
 
+LEDGER = "ledger.jsonl"
 DEFAULT_STORAGE = "~/.cloudtune/storage"
 _FOLDERS = ("runs", "profiles", "prices", "knowledge", "emulator", "local", "storage")
 
@@ -65,16 +66,21 @@ def new_run(name: str) -> Path:
     return folder
 
 
+def run_folders() -> list[Path]:
+    """Return the folders of all runs, the latest last."""
+    return sorted(
+        (folder for folder in runs().glob("*") if (folder / LEDGER).exists()),
+        key=lambda folder: (folder / LEDGER).stat().st_ctime,
+    )
+
+
 def find_run(run: str | None) -> Path:
     """Return the folder of a run, by id or by an unambiguous beginning; None means the last one.
 
     Raises:
         UsageError: there is no such run, or several.
     """
-    folders = sorted(
-        (f for f in runs().glob("*") if (f / "ledger.jsonl").exists()),
-        key=lambda folder: (folder / "ledger.jsonl").stat().st_ctime,
-    )
+    folders = run_folders()
     if run is not None:
         folders = [f for f in folders if f.name == run] or [
             f for f in folders if f.name.startswith(run)
@@ -82,7 +88,7 @@ def find_run(run: str | None) -> Path:
         if len(folders) > 1:
             raise UsageError(f"{run!r} fits {', '.join(f.name for f in folders)}; write one out")
     if not folders:
-        raise UsageError(f"no run {run or 'yet'} in {runs()}; `cloudtune status` lists them")
+        raise UsageError(f"no run {run or 'yet'} in {runs()}; `cloudtune runs` lists them")
     return folders[-1]
 
 

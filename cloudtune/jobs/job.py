@@ -27,7 +27,9 @@ from cloudtune.policy.registry import (
     sampler_for,
 )
 from cloudtune.serialization import decode, encode
-from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
+from cloudtune.strategies.samplers.newcomers import Experienced
+from cloudtune.strategies.samplers.past import PastRun
+from cloudtune.strategies.samplers.sampler import MODEL_BASED, POOL, SAMPLERS, SpaceSampler
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Sampler
+    from cloudtune.strategies.samplers.axes import Config
 
 
 _SLOW_BOOT = 2.0
@@ -53,6 +56,7 @@ class Job:
     `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
     refuses these. `zones` are those in which an offer without one can be asked for.
     `measuring` are dollars that went into measuring the script before; the limits have none of it.
+    `past` is what earlier runs tell of the search space: it is carried, as those may be deleted.
     """
 
     run: str
@@ -66,6 +70,7 @@ class Job:
     standins: tuple[Rentable, ...] = ()
     zones: tuple[str, ...] = ()
     measuring: float = 0.0
+    past: tuple[PastRun, ...] = ()
 
     def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
         """Return a fresh policy for the job; equal jobs give policies that decide equally.
@@ -78,6 +83,7 @@ class Job:
             self.limits,
             self.plan.staged,
             zones=self.zones,
+            past=self.past,
             heartbeat=heartbeat,
             checked=checked,
         )
@@ -107,6 +113,7 @@ class Job:
             "standins": encode(self.standins),
             "zones": list(self.zones),
             "measuring": self.measuring,
+            "past": encode(self.past),
         }
 
     @classmethod
@@ -124,6 +131,7 @@ class Job:
             standins=tuple(decode(Rentable, each) for each in data.get("standins", ())),
             zones=tuple(data.get("zones", ())),
             measuring=data.get("measuring", 0.0),
+            past=tuple(decode(PastRun, each) for each in data.get("past", ())),
         )
 
 
@@ -180,13 +188,15 @@ def policy_of(
     plan: Plan | None = None,
     *,
     zones: Sequence[str] = (),
+    past: Sequence[PastRun] = (),
     heartbeat: bool = True,
     checked: bool = True,
     learns: bool = True,
 ) -> RunPolicy:
     """Return a fresh policy for an experiment; `plan` where its choices go by one.
 
-    `learns`: whether a sampler that goes by a model has one; else it draws at random.
+    `learns`: whether a sampler that goes by a model has one; else it draws at random. `past`: the
+    earlier runs that have a say in which configurations are tried.
 
     Raises:
         UsageError: no strategy, sampler, allocator or fleet rule of such a name.
@@ -196,7 +206,11 @@ def policy_of(
     return run_policy(
         context,
         components(
-            context, sampler_of(experiment, learns=learns), choice_of(experiment), own, plan
+            context,
+            sampler_of(experiment, learns=learns, past=past),
+            choice_of(experiment),
+            own,
+            plan,
         ),
         Metric(metric.name, metric.mode),
         own,
@@ -228,25 +242,31 @@ def context_of(
     )
 
 
-def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
+def sampler_of(
+    experiment: Experiment, *, learns: bool = True, past: Sequence[PastRun] = ()
+) -> Sampler:
     """Return what gives an experiment's trials, one after the other; at most as many as it says.
 
-    `learns`: whether one that goes by a model has one; else it draws at random.
+    `learns`: whether one that goes by a model has one; else it draws at random. Some are those that
+    the `past` ranks first.
 
     Raises:
         UsageError: there is none of such a name, or its strategy can do nothing with it.
     """
     kind, random_fraction = _sampler(experiment)
+    mode = experiment.metric.mode
     if kind == "random" or (kind in MODEL_BASED and not learns):
-        return Drawn(experiment)
-    return SpaceSampler(
-        experiment.space,
-        kind,
-        mode=experiment.metric.mode,
-        seed=experiment.seed,
-        most=experiment.trials,
-        random_fraction=random_fraction,
-    )
+        drawn: SpaceSampler = Drawn(experiment)
+    else:
+        drawn = SpaceSampler(
+            experiment.space,
+            kind,
+            mode=mode,
+            seed=experiment.seed,
+            most=experiment.trials,
+            random_fraction=random_fraction,
+        )
+    return Experienced(drawn, past, mode) if past else drawn
 
 
 def sampler_name(experiment: Experiment) -> str:
@@ -274,12 +294,31 @@ class Drawn(SpaceSampler):
     def __init__(self, experiment: Experiment) -> None:
         space, most, seed = experiment.space, experiment.trials, experiment.seed
         super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
-        self._drawn_before = iter(sample(space, most, seed))
+        self._drawn_before = sample(space, most, seed)
+        self._next = 0
+        self._taken: set[int] = set()
 
     def ask(self) -> Trial | None:
         """Return the next one; None after the last."""
-        config = None if self._given >= self._most else next(self._drawn_before, None)
-        return None if config is None else self._begun(config)
+        while self._next in self._taken:
+            self._next += 1
+        if self._given >= self._most or self._next >= len(self._drawn_before):
+            return None
+        self._next += 1
+        return self._begun(self._drawn_before[self._next - 1])
+
+    def candidates(self) -> Sequence[Config]:
+        """Return what might be tried: of grids, which are to be gone through, these draws alone."""
+        return self._drawn_before[:POOL] if self.has_grids else super().candidates()
+
+    def take(self, candidate: int) -> Trial | None:
+        """Return a candidate as a trial; None where it has been tried, or none may be any more."""
+        if not self.has_grids:
+            return super().take(candidate)
+        if candidate < self._next or candidate in self._taken or self._given >= self._most:
+            return None
+        self._taken.add(candidate)
+        return self._begun(self._drawn_before[candidate])
 
 
 def charges_of(experiment: Experiment) -> Charges:

@@ -42,6 +42,7 @@ def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
         began=began,
         paced=paced,
         price_source=f"{catalog.source}, {catalog.as_of}",
+        past=planned.problem.past,
     )
 
 

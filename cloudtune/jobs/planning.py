@@ -12,7 +12,7 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import home
+from cloudtune.jobs import history, home
 from cloudtune.jobs.forecasting import DRAWS, RUNS, SPOT_RUNS, PlayedRuns, StageDraws
 from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
@@ -149,7 +149,8 @@ def problem_of(
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
             found.append(on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot))
-    return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)))
+    past = history.past_of(experiment)
+    return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)), past)
 
 
 def spot_behaviours(experiment: Experiment) -> tuple[SpotBehaviour, ...]:

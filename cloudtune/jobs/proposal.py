@@ -22,7 +22,7 @@ from cloudtune.serialization import encode
 from cloudtune.text import fleet_text, proof
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.jobs.alternatives import Alternative, Comparison
     from cloudtune.jobs.planning import Planned
@@ -71,8 +71,9 @@ class Proposal:
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
     its alternatives; `by_trials` are plans for fewer and more trials, where that was asked for.
     `considered` counts the offers that could be chosen from. `storage` is where checkpoints go.
-    `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if everything
-    goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
+    `past` are the earlier runs that have a say in which configurations are tried, with how many
+    trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
+    everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Proposal:
     as_planned: RunPlan | None = None
     by_trials: tuple[Plan, ...] = ()
     unsure: tuple[str, ...] = ()
+    past: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kept(self) -> Limits:
@@ -177,6 +179,7 @@ def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = Fals
         as_planned=as_planned(planned),
         by_trials=by_trials(planned) if trials_axis else (),
         unsure=tuple(_unsure(planned)),
+        past={each.run: len(each.trials) for each in planned.problem.past},
     )
 
 
@@ -298,6 +301,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "eta": proposal.eta,
         "sampler": proposal.sampler,
         "max_concurrent": proposal.max_concurrent,
+        "history": dict(proposal.past),
         "target": proposal.target,
         "metric": proposal.metric,
         "objective": proposal.objective,

@@ -20,7 +20,8 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
-from cloudtune.jobs.figures import RungReport, figures, rung_reports
+from cloudtune.jobs import home
+from cloudtune.jobs.figures import RungReport, figures, origins, rung_reports
 from cloudtune.jobs.job import job_of_ledger
 from cloudtune.jobs.planning import basis_of
 from cloudtune.serialization import encode
@@ -155,7 +156,7 @@ def load(folder: Path) -> Report:
     Raises:
         CloudtuneError: the folder holds no ledger that this program reads, or a damaged one.
     """
-    path = folder / "ledger.jsonl"
+    path = folder / home.LEDGER
     job, entries = job_of_ledger(path), tuple(read_entries(path))
     try:
         found = build(job, entries)
@@ -327,6 +328,7 @@ def to_json(report: Report) -> dict[str, Any]:
             trial: {"epochs": checked, "equal": equal}
             for trial, (equal, checked) in report.synced().items()
         },
+        "history": encode(origins(policy)),
         "trials": [_trial_json(trial) for trial in policy.ranking()],
     }
     return _finite(data)  # type: ignore[no-any-return]
@@ -394,6 +396,7 @@ def _trial_json(trial: TrialProgress) -> dict[str, Any]:
         "epoch": trial.epoch,
         "metric": trial.metric,
         "config": dict(trial.trial.config),
+        "origin": encode(trial.trial.origin),
         "checkpoint": trial.checkpoint,
         "error": trial.error or None,
         "traceback": trial.traceback or None,

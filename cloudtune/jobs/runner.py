@@ -26,7 +26,6 @@ from cloudtune.jobs.job import job_of_ledger
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.plan import Limits
 from cloudtune.policy.base import Policy
-from cloudtune.profiles import store
 from cloudtune.train.storage import StorageError, try_storage
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.infra.provider import Calls, Cloud, Provider
     from cloudtune.jobs.job import Job
-    from cloudtune.jobs.report import Report
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
 
@@ -56,7 +54,6 @@ class Controlled(Policy, Protocol):
         ...
 
 
-LEDGER = "ledger.jsonl"
 SCREEN_LOG = "screen.log"
 
 
@@ -305,7 +302,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
         job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
         policy = job.policy()
         runner = _runner(job, folder, cloud)
-        swept = runner.go(policy, folder / LEDGER, job.to_json(), watching(job.run, policy))
+        swept = runner.go(policy, folder / home.LEDGER, job.to_json(), watching(job.run, policy))
     return Ended(folder, policy, swept)
 
 
@@ -339,7 +336,7 @@ def resume_job(folder: Path, watching: Callable[[str, RunPolicy], Watch]) -> End
         UsageError: it has ended, or somebody drives it.
         CloudtuneError: its ledger can't be gone on with.
     """
-    ledger = folder / LEDGER
+    ledger = folder / home.LEDGER
     job = job_of_run(folder)
     with control.driving(folder, where_of(job.experiment)):
         policy = job.policy()
@@ -359,7 +356,7 @@ def resume_job(folder: Path, watching: Callable[[str, RunPolicy], Watch]) -> End
 
 def job_of_run(folder: Path) -> Job:
     """Return the job that a run carries out."""
-    return job_of_ledger(folder / LEDGER)
+    return job_of_ledger(folder / home.LEDGER)
 
 
 def bounded(job: Job) -> Limits:
@@ -373,16 +370,3 @@ def bounded(job: Job) -> Limits:
     if deadline is None and (budget is None or job.plan.followed is not None):
         deadline = longest(job.plan)
     return Limits(deadline, budget)
-
-
-def remember(report: Report) -> None:
-    """Keep what a run tells of the script's configurations, for later runs of the same script.
-
-    A run is no worse for it that this can't be written down.
-    """
-    from cloudtune.jobs import history  # noqa: PLC0415  numpy takes a while to load
-
-    with contextlib.suppress(OSError):
-        hashed = store.script_hash(report.job.experiment.train_file)
-        path = history.path_of(home.home() / "knowledge", hashed)
-        history.append(path, history.rows(report))

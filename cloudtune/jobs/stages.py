@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cloudtune.planners.base import Planner
     from cloudtune.policy.planned import Planning
     from cloudtune.policy.registry import Choice
+    from cloudtune.strategies.samplers.past import PastRun
 
 SETUP_SECONDS = 12.0
 """What a run takes before its first request: the check of the script, and Ray's head."""
@@ -54,13 +55,15 @@ PLANNERS = (*QUICK_PLANNERS, "ilp")
 class Problem:
     """What can be rented for an experiment, at which prices, and how its script runs there.
 
-    `notes` say what a person should know of that.
+    `notes` say what a person should know of that. `past` is what earlier runs tell of its search
+    space.
     """
 
     experiment: Experiment
     catalog: Catalog
     rentables: tuple[Rentable, ...]
     notes: tuple[str, ...] = ()
+    past: tuple[PastRun, ...] = ()
 
 
 @dataclass(frozen=True)

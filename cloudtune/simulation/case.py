@@ -21,6 +21,7 @@ from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
+from cloudtune.strategies.samplers.newcomers import Experienced
 from cloudtune.strategies.samplers.sampler import TableSampler
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
     from cloudtune.simulation.benchmark import Benchmark
+    from cloudtune.strategies.base import Sampler
+    from cloudtune.strategies.samplers.past import PastRun
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Case:
     """One run: by which strategy, within which limits, with which luck.
 
     An empty allocator, fleet or sampler is what suits the strategy. `max_trials` caps how many
-    configurations are tried; those are drawn by the sampler.
+    configurations are tried; those are drawn by the sampler, some of them as the `past` ranks them.
     """
 
     strategy: str
@@ -51,6 +54,7 @@ class Case:
     seed: int = 0
     sampler: str = ""
     max_trials: int | None = None
+    past: tuple[PastRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,21 +144,23 @@ def choice_of(case: Case) -> Choice:
     return chosen(case.strategy, case.allocator, case.fleet)
 
 
-def sampler_of(benchmark: Benchmark, case: Case) -> TableSampler:
+def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
     """Return what gives a run its configurations: the rows of the table.
 
     Raises:
         UsageError: no such sampler, or it needs hyperparameters and the table has none.
     """
     kind, random_fraction = sampler_for(case.strategy, case.sampler)
-    return TableSampler(
+    mode = benchmark.curves.mode
+    drawn = TableSampler(
         benchmark.trials,
         kind,
         case.seed,
         case.max_trials,
-        mode=benchmark.curves.mode,
+        mode=mode,
         random_fraction=random_fraction,
     )
+    return Experienced(drawn, case.past, mode) if case.past else drawn
 
 
 def check(benchmark: Benchmark, case: Case) -> None:

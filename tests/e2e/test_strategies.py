@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -41,9 +42,9 @@ def test_a_run_that_decides_as_it_goes(bench: Bench, tmp_path: Path) -> None:
     check_best(told, tmp_path / "best")
     check_who_launched(told)
     check_replay(bench.home / "runs" / told["run"])
-    [known] = (bench.home / "knowledge").iterdir()
-    rows = known.read_text().splitlines()
-    assert 1 <= len(rows) <= told["figures"]["trials"], "what was learned is kept"
+    [listed] = json.loads(bench.here("runs", path, "-o", "json").out)
+    assert (listed["run"], listed["ended"]) == (told["run"], "done")
+    assert 1 <= listed["trials"] <= told["figures"]["trials"], "what was learned is kept"
     assert bench.machines() == [], "an idle emulator ends with the run"
 
 

@@ -1,294 +1,393 @@
+"""From `history` in an experiment file to the configurations that a simulated run tries."""
+
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
-from cloudtune.experiment.search_space import Choice, Constant, LogUniform, RandInt, Uniform
-from cloudtune.jobs.history import Knowledge, Seen, append, path_of, rows
-from cloudtune.jobs.report import build
-from tests.builders import Setting, play
+from cloudtune.cli.options import load_experiment
+from cloudtune.engine.ledger import FileLedger, MemoryLedger, read_entries
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.simulator import SimWorld
+from cloudtune.jobs import history, planning
+from cloudtune.jobs.job import Job, job_of_ledger
+from cloudtune.jobs.plan_file import job_of
+from cloudtune.jobs.report import simulate as simulate_job
+from cloudtune.plan import Limits
+from cloudtune.profiles.store import write
+from cloudtune.strategies.samplers.newcomers import AT_FIRST
+from tests.bench import Done, called
+from tests.cli.test_plan import profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from cloudtune.experiment.search_space import Domain
+    Command = Callable[..., Done]
+    Metric = Callable[[Mapping[str, object], int], float]
 
-SPACE: dict[str, Domain] = {
-    "lr": LogUniform(1e-5, 1.0),
-    "layers": RandInt(1, 9),
-    "opt": Choice(("sgd", "adam")),
-    "batch": Choice((32, 64, 128)),
-    "fixed": Constant(3),
-}
+TRIALS = 16
+SEARCH = "{lr: {loguniform: [1e-4, 1]}, layers: {randint: [1, 9]}}"
+TEXT = """\
+name: {name}
+train: {train}
+metric: {{name: score, mode: max}}
+search: {search}
+trials: {trials}
+epochs: {{min: 1, max: 9}}
+strategy: {strategy}
+history: {history}
+limits: {{deadline: 2h, budget: $40}}
+cloud: {{instances: [g4dn.12xlarge], max_instances: 2}}
+seed: {seed}
+"""
 
 
-def config(chance: np.random.Generator) -> dict[str, object]:
-    return {
-        "lr": float(10 ** (-5 * chance.random())),
-        "layers": int(chance.integers(1, 9)),
-        "opt": str(chance.choice(["sgd", "adam"])),
-        "batch": int(chance.choice([32, 64, 128])),
-        "fixed": 3,
-    }
-
-
-def level(config: Mapping[str, object]) -> float:
-    """Return a metric without noise: smooth in the numbers, with a step between the optimizers."""
-    lr, layers = config["lr"], config["layers"]
+def right(config: Mapping[str, object], epoch: int) -> float:
+    """Return a metric that is best near a learning rate of 0.01."""
+    lr = config["lr"]
     assert isinstance(lr, float)
-    assert isinstance(layers, int)
-    bump = math.exp(-((math.log10(lr) + 2.5) ** 2))
-    return 0.5 * bump + 0.03 * layers + (0.1 if config["opt"] == "adam" else 0.0)
+    return math.exp(-((math.log10(lr) + 2.0) ** 2)) * (1 - 0.5**epoch)
 
 
-def pace(config: Mapping[str, object]) -> float:
-    layers, batch = config["layers"], config["batch"]
-    assert isinstance(layers, int)
-    assert isinstance(batch, int)
-    return 0.4 + 0.2 * layers * float((64 / batch) ** 0.3)
+def wrong(config: Mapping[str, object], epoch: int) -> float:
+    return -right(config, epoch)
 
 
-def seen(
-    config: Mapping[str, object], number: int = 0, noise: float = 0.0, chance: float = 0.0
-) -> Seen:
-    value = level(config) + noise * chance
-    return Seen(
-        "r1", f"t{number}", config, pace(config) * math.exp(noise * chance), "acc", {3: value}
+class Place:
+    """A folder with a script and experiments, and a home with runs."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        (folder / "train.py").write_text("def train(config):\n    pass\n")
+        (folder / "other.py").write_text("def train(config):\n    return 1\n")
+        machine = [profile(folder / "train.py"), profile(folder / "other.py")]
+        for each, name in zip(machine, ("train", "other"), strict=True):
+            write(folder / f"{name}.json", [each])
+
+    def __call__(self, *arguments: object) -> Done:
+        return called(self._capsys, *arguments)
+
+    def experiment(self, **fields: object) -> Path:
+        given = {
+            "name": "small",
+            "train": "train.py:train",
+            "search": SEARCH,
+            "trials": TRIALS,
+            "strategy": "asha",
+            "history": "auto",
+            "seed": 1,
+        }
+        path = self.folder / "experiment.yaml"
+        path.write_text(TEXT.format(**{**given, **fields}))
+        return path
+
+    def job(self, script: str = "train", **fields: object) -> Job:
+        wanted = load_experiment(self.experiment(**fields), {})
+        profiles = planning.stored_profiles(wanted, str(self.folder / f"{script}.json"))
+        planned = planning.make_plan(
+            planning.problem_of(wanted, profiles), Limits(7200.0, 40.0), runs=1
+        )
+        return job_of(planned, 1e9, paced=False)
+
+    def ran(
+        self, run_name: str, metric: Metric = right, script: str = "train", **fields: Any
+    ) -> Path:
+        """Put an earlier run on record, and return its folder."""
+        fields = {"seed": 7, "history": "off", "trials": 40, **fields}
+        job = self.job(script, train=f"{script}.py:train", **fields)
+        folder = self.folder / "home" / "runs" / run_name
+        folder.mkdir(parents=True)
+        header = {**job.to_json(), "run": run_name}
+        world = SimWorld(job.rentables, "score", metric, 0)
+        ledger = FileLedger(folder / "ledger.jsonl", header)
+        run(Job.from_json(header).policy(), world, ledger)
+        ledger.close()
+        ledger_file = folder / "ledger.jsonl"
+        for path in (self.folder / "home", folder.parent, folder, ledger_file):
+            path.chmod(path.stat().st_mode & ~0o077)  # or a command does it, and it counts as new
+        return folder
+
+    def tried(self, *options: object, **fields: object) -> list[dict[str, Any]]:
+        """Return the trials of a simulated run, in the order of their names."""
+        path = self.experiment(**fields)
+        done = self("simulate", path, "--profile", "train.json", "-o", "json", *options)
+        assert done.code == 0, done.err
+        found: list[dict[str, Any]] = json.loads(done.out)["trials"]
+        return sorted(found, key=lambda trial: trial["trial"])
+
+
+@pytest.fixture
+def place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Place:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path, capsys)
+
+
+def named(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [trial for trial in trials if trial["origin"] and trial["origin"]["run"]]
+
+
+# ---- which configurations are tried
+
+
+@pytest.mark.parametrize("strategy", ["asha", "sha", "random", "bohb", "seer", "pbt"])
+def test_an_earlier_run_names_configurations(place: Place, strategy: str) -> None:
+    cold = place.tried(strategy=strategy)
+    assert all(trial["origin"] is None for trial in cold)
+    place.ran("first-run")
+    warm = place.tried(strategy=strategy, history="[first-run]")
+    found = named(warm)
+    assert {trial["origin"]["run"] for trial in found} == {"first-run"}
+    assert len(found) >= len(warm) // 8, "what is made up agrees with it by chance alone"
+    good = [math.log10(trial["config"]["lr"]) for trial in found]
+    assert all(-3.0 < lr < -1.0 for lr in good), "the best of there is tried here"
+    plain = [trial["config"] for trial in warm if trial not in found]
+    if strategy not in {"bohb", "pbt"}:  # they go by results, and by whom they clone
+        assert plain == [trial["config"] for trial in cold[: len(plain)]], "the rest is as ever"
+
+
+def test_auto_takes_what_fits_and_off_takes_nothing(place: Place) -> None:
+    cold = place.tried()
+    place.ran("first-run")
+    assert named(place.tried())
+    assert place.tried(history="off") == cold
+    assert place.tried("--history", "off") == cold
+    assert named(place.tried("--history", "first-run", history="off"))
+
+
+def test_grids_are_gone_through_in_another_order(place: Place) -> None:
+    """None of their values is left out, whoever is asked."""
+    grid = "{lr: {grid: [0.0001, 0.001, 0.01, 0.1, 1]}, layers: {grid: [1, 2, 3]}}"
+    cold = place.tried(search=grid, strategy="grid")
+    place.ran("first-run")
+    warm = place.tried(search=grid, strategy="grid")
+    assert named(warm)
+
+    def key(trial: dict[str, Any]) -> tuple[float, int]:
+        return (trial["config"]["lr"], trial["config"]["layers"])
+
+    assert sorted(map(key, warm)) == sorted(map(key, cold))
+    assert [key(trial) for trial in warm] != [key(trial) for trial in cold]
+
+
+def test_no_configuration_is_named_twice(place: Place) -> None:
+    few = "{lr: {choice: [0.0001, 0.001, 0.01, 0.1]}, layers: {choice: [1, 2, 3]}}"
+    place.ran("first-run")
+    found = [tuple(trial["config"].values()) for trial in named(place.tried(search=few))]
+    assert len(set(found)) == len(found) > 1
+
+
+# ---- trust
+
+
+def played(place: Place, metric: Metric, **fields: Any) -> list[tuple[str, float]]:
+    """Return who named each trial, and the trust at that time, in a world of such a metric."""
+    job = place.job(**fields)
+    world, policy = SimWorld(job.rentables, "score", metric, 0), job.policy()
+    run(policy, world, MemoryLedger())
+    origins = [trial.trial.origin for trial in policy.trials.values()]
+    return [(each.run, each.trust) for each in origins if each is not None]
+
+
+def test_trust_follows_what_comes_of_it(place: Place) -> None:
+    place.ran("first-run")
+    good = played(place, right, trials=60)
+    bad = played(place, wrong, trials=60)
+    assert good[0][1] == bad[0][1] == AT_FIRST
+    assert good[-1][1] > 0.7
+    assert bad[-1][1] == 0.0
+    count = {name: sum(run == "first-run" for run, _ in of) for name, of in
+             (("good", good), ("bad", bad))}  # fmt: skip
+    assert count["good"] > 30
+    assert count["bad"] < 12
+
+
+def test_the_run_that_foretells_best_is_asked(place: Place) -> None:
+    place.ran("misled", wrong)
+    place.ran("sound", right)
+    found = played(place, right, trials=60, history="[misled, sound]")
+    later = [name for name, _ in found[30:] if name]
+    assert later.count("sound") > 0.8 * len(later) > 0
+
+
+# ---- what is carried along
+
+
+def test_a_run_is_done_again_equally_when_the_earlier_one_is_gone(place: Place) -> None:
+    earlier = place.ran("first-run")
+    folder = place.ran("second-run", seed=3, history="[first-run]", strategy="asha")
+    ledger = folder / "ledger.jsonl"
+    shutil.rmtree(earlier)
+    job, entries = job_of_ledger(ledger), list(read_entries(ledger))
+    assert [past.run for past in job.past] == ["first-run"]
+    again = MemoryLedger()
+    run(job.policy(), ReplayWorld(entries), again)
+    assert again.entries == entries
+    assert named(json.loads(place("report", "second-run", "-o", "json").out)["trials"])
+
+
+def test_a_saved_plan_carries_it_too(place: Place) -> None:
+    place.ran("first-run")
+    path = place.experiment()
+    assert place("plan", path, "--profile", "train.json", "--save", "plan.json").code == 0
+    shutil.rmtree(place.folder / "home" / "runs")
+    saved = json.loads((place.folder / "plan.json").read_text())
+    found = simulate_job(Job.from_json(saved))
+    origins = [trial.trial.origin for trial in found.policy.trials.values()]
+    assert any(origin is not None and origin.run == "first-run" for origin in origins)
+
+
+# ---- which runs have something to tell
+
+
+def test_another_script_counts_if_it_has_half_of_the_parameters(place: Place) -> None:
+    place.ran(
+        "cousin", script="other", search="{lr: {loguniform: [1e-3, 3]}, wd: {uniform: [0, 1]}}"
     )
+    assert named(place.tried())
+    shutil.rmtree(place.folder / "home" / "runs")
+    place.ran(
+        "stranger",
+        script="other",
+        search="{layers: {randint: [90, 99]}, b: {uniform: [0, 1]}, lr: {uniform: [20, 30]}}",
+    )
+    assert not named(place.tried())
 
 
-def known(count: int, noise: float = 0.0, seed: int = 0) -> Knowledge:
-    chance = np.random.default_rng(seed)
-    configs = [config(chance) for _ in range(count)]
-    return Knowledge(
-        SPACE,
-        tuple(
-            seen(each, n, noise, float(chance.standard_normal())) for n, each in enumerate(configs)
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"name": "x", "search": "{lr: {loguniform: [50, 90]}}"}, "none of the parameters"),
+        ({"trials": 2}, "fewer than 4 of its trials"),
+    ],
+)
+def test_a_run_that_is_named_in_vain(place: Place, fields: dict[str, Any], why: str) -> None:
+    place.ran("first-run", **fields)
+    done = place("plan", place.experiment(history="[first-run]"), "--profile", "train.json")
+    assert done.code == 2
+    assert "experiment.yaml:8: history[0]: run first-run has nothing to tell" in done.err
+    assert why in done.err
+    done = place("plan", place.experiment(), "--history", "first-run", "--profile", "train.json")
+    assert "--history: run first-run has nothing to tell" in done.err
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("[gone]", "experiment.yaml:8: history[0]: no run gone in"),
+        (
+            "some",
+            "experiment.yaml:8: history: 'some' is not known; write auto, off or a list of runs",
         ),
-        "acc",
+        ("[]", "experiment.yaml:8: history: the list is empty"),
+        ("[a, a]", "experiment.yaml:8: history[1]: 'a' is listed twice"),
+        ("[../x]", "experiment.yaml:8: history[0]: '../x' is no name of a run"),
+    ],
+)
+def test_mistakes_have_their_line(place: Place, given: str, words: str) -> None:
+    done = place("plan", place.experiment(history=given), "--profile", "train.json")
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_another_metric_is_another_question(place: Place) -> None:
+    place.ran("first-run")
+    path = place.experiment(history="[first-run]")
+    path.write_text(path.read_text().replace("mode: max", "mode: min"))
+    done = place("plan", path, "--profile", "train.json")
+    assert "its metric is score (max), not score (min)" in done.err
+    path.write_text(path.read_text().replace("[first-run]", "auto"))
+    assert place("plan", path, "--profile", "train.json").code == 0
+
+
+# ---- what a person sees
+
+
+def test_plan_and_report_say_who_had_a_say(place: Place) -> None:
+    place.ran("first-run")
+    path = place.experiment()
+    said = place("plan", path, "--profile", "train.json").out
+    assert "first-run (40 trials)" in said
+    assert "`--history off` leaves them out" in said
+    told = place("simulate", path, "--profile", "train.json").out
+    assert f"of {TRIALS} configurations came from first-run (trust 0.3 at first, " in told
+
+
+def test_runs_lists_what_there_is(place: Place) -> None:
+    assert "No run on this machine yet" in place("runs").out
+    place.ran("first-run")
+    place.ran("tiny", trials=2)
+    broken = place.folder / "home" / "runs" / "broken"
+    broken.mkdir()
+    (broken / "ledger.jsonl").write_text("{")
+    for path in (broken, broken / "ledger.jsonl"):
+        path.chmod(path.stat().st_mode & ~0o077)
+    told = {each["run"]: each for each in json.loads(place("runs", "-o", "json").out)}
+    assert list(told) == ["broken", "tiny", "first-run"]
+    first = told["first-run"]
+    assert (first["metric"], first["mode"], first["trials"]) == ("score", "max", 40)
+    assert (first["state"], first["strategy"]) == ("done", "asha")
+    assert 0.9 < first["best"] <= 1.0
+    assert first["dollars"] > 0
+    assert first["history"] == {"usable": True, "why_not": None}
+    assert not told["tiny"]["history"]["usable"]
+    assert "not a ledger" in told["broken"]["history"]["why_not"]
+    table = place("runs").out
+    for words in ("first-run", "score", "done", "tiny is no history: fewer than 4"):
+        assert words in table
+    path = place.experiment(search="{other: {uniform: [0, 1]}}")
+    told = {each["run"]: each for each in json.loads(place("runs", path, "-o", "json").out)}
+    assert "none of the parameters" in told["first-run"]["history"]["why_not"]
+
+
+def test_a_record_follows_its_ledger(place: Place) -> None:
+    folder = place.ran("first-run")
+    before = history.recorded(folder)
+    assert (folder / history.RECORD).exists()
+    ledger = folder / "ledger.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(lines[: len(lines) // 2]))
+    after = history.recorded(folder)
+    assert after.ended is None
+    assert len(after.trials) <= len(before.trials)
+    (folder / history.RECORD).write_text("{")
+    assert history.recorded(folder) == after
+    [listed] = history.listed()
+    assert (listed.state, listed.why) == ("died", "it has not ended")
+
+
+def test_what_is_kept_of_a_run_is_small() -> None:
+    trials = tuple(
+        history.TrialRecord({"lr": 1.0 / n}, {1: float(n % 997)}) for n in range(1, 2001)
     )
-
-
-# ---- predictions -----------------------------------------------------------------------------
-
-
-def test_zero_knowledge_says_so() -> None:
-    nothing = Knowledge(SPACE)
-    asked = config(np.random.default_rng(0))
-    assert nothing.predict_pace(asked) is None
-    assert nothing.predict_metric(asked, 3) is None
-    assert known(20).predict_metric(asked, 4) is None, "none of them reached epoch 4"
-
-
-def test_one_trial_is_a_guess_without_a_bound() -> None:
-    one = known(1)
-    guess = one.predict_metric(config(np.random.default_rng(9)), 3)
-    assert guess is not None
-    assert guess.mean == pytest.approx(one.seen[0].history[3])
-    assert guess.n == 1
-    assert (guess.sd, guess.low, guess.high) == (math.inf, -math.inf, math.inf)
-    slow = one.predict_pace(config(np.random.default_rng(9)))
-    assert slow is not None
-    assert (slow.low, slow.high) == (0.0, math.inf)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.2], ids=["smooth", "noisy"])
-@pytest.mark.parametrize("count", [4, 8, 12, 40, 150])
-def test_nine_in_ten_lie_in_the_interval(count: int, noise: float) -> None:
-    """Over many histories, each asked of ten new configurations."""
-    inside = {"metric": 0, "pace": 0}
-    histories = 40
-    for seed in range(histories):
-        knowledge, chance = known(count, noise, seed), np.random.default_rng(1000 + seed)
-        for _ in range(10):
-            asked = config(chance)
-            fresh = seen(asked, 0, noise, float(chance.standard_normal()))
-            metric, slow = knowledge.predict_metric(asked, 3), knowledge.predict_pace(asked)
-            assert metric is not None
-            assert slow is not None
-            assert fresh.pace is not None
-            inside["metric"] += metric.low <= fresh.history[3] <= metric.high
-            inside["pace"] += slow.low <= fresh.pace <= slow.high
-    for name, count_inside in inside.items():
-        assert 0.84 <= count_inside / (10 * histories) <= 0.985, name
-
-
-def mean_miss(knowledge: Knowledge, of: Callable[[Mapping[str, object]], float]) -> float:
-    chance, misses = np.random.default_rng(77), []
-    for _ in range(200):
-        asked = config(chance)
-        found = knowledge.predict_metric(asked, 3)
-        assert found is not None
-        misses.append(abs(found.mean - of(asked)))
-    return float(np.mean(misses))
-
-
-def test_more_knowledge_misses_less_and_says_so() -> None:
-    few, many = known(10), known(300)
-    assert mean_miss(many, level) < 0.6 * mean_miss(few, level)
-    asked = config(np.random.default_rng(5))
-    few_said, many_said = few.predict_metric(asked, 3), many.predict_metric(asked, 3)
-    assert few_said is not None
-    assert many_said is not None
-    assert many_said.sd < few_said.sd
-    assert many_said.high - many_said.low < 0.7 * (few_said.high - few_said.low)
-
-
-def test_near_beats_far() -> None:
-    """Half of the space is known: what lies there is predicted better, and more surely."""
-    space: dict[str, Domain] = {"lr": LogUniform(1e-6, 1.0), "x": Uniform(0, 1)}
-    chance = np.random.default_rng(0)
-
-    def value(each: Mapping[str, object]) -> float:
-        lr, x = each["lr"], each["x"]
-        assert isinstance(lr, float)
-        assert isinstance(x, float)
-        return math.sin(math.log10(lr)) + x
-
-    lows = [{"lr": 10 ** -(3 + 3 * chance.random()), "x": chance.random()} for _ in range(60)]
-    knowledge = Knowledge(
-        space,
-        tuple(Seen("r", f"t{n}", e, 1.0, "acc", {1: value(e)}) for n, e in enumerate(lows)),
-        "acc",
+    record = history.RunRecord(
+        "r",
+        0.0,
+        "t.py",
+        "train",
+        "",
+        "asha",
+        "score",
+        "max",
+        1.0,
+        1.0,
+        1.0,
+        "done",
+        False,
+        0,
+        trials,
     )
-    near, far = {"lr": 10**-4.5, "x": 0.5}, {"lr": 0.5, "x": 0.5}
-    said = {name: knowledge.predict_metric(e, 1) for name, e in (("near", near), ("far", far))}
-    assert said["near"] is not None
-    assert said["far"] is not None
-    assert abs(said["near"].mean - value(near)) < 0.3 * abs(said["far"].mean - value(far))
-    assert said["near"].sd < 0.5 * said["far"].sd
-    assert said["far"].low <= value(far) <= said["far"].high
-
-
-def test_a_configuration_that_was_seen_is_predicted_by_itself() -> None:
-    knowledge = known(100)
-    missed = []
-    for each in knowledge.seen:
-        said = knowledge.predict_pace(each.config)
-        assert said is not None
-        assert each.pace is not None
-        missed.append(abs(math.log(said.mean / each.pace)))
-    assert np.median(missed) < 0.1
-
-
-def test_constant_results_are_predicted_without_a_spread() -> None:
-    chance = np.random.default_rng(0)
-    same = tuple(Seen("r", f"t{n}", config(chance), 2.0, "acc", {1: 0.5}) for n in range(20))
-    said = Knowledge(SPACE, same, "acc").predict_pace(config(chance))
-    assert said is not None
-    assert (said.mean, said.low, said.high) == pytest.approx((2.0, 2.0, 2.0))
-
-
-def test_repeated_configurations_give_the_spread_of_their_own() -> None:
-    chance = np.random.default_rng(0)
-    one = config(chance)
-    noisy = tuple(
-        Seen("r", f"t{n}", one, 1.0, "acc", {1: float(chance.normal(0.5, 0.1))}) for n in range(50)
-    )
-    said = Knowledge(SPACE, noisy, "acc").predict_metric(one, 1)
-    assert said is not None
-    assert said.mean == pytest.approx(0.5, abs=0.1)
-    assert 0.1 < said.high - said.mean < 0.3
-
-
-def test_other_metrics_tell_the_pace_alone() -> None:
-    knowledge = replace(known(10), metric="loss")
-    asked = config(np.random.default_rng(0))
-    assert knowledge.predict_metric(asked, 3) is None
-    assert knowledge.predict_pace(asked) is not None
-
-
-# ---- files -----------------------------------------------------------------------------------
-
-
-def test_what_was_appended_is_loaded(tmp_path: Path) -> None:
-    path = path_of(tmp_path / "knowledge", "ab" * 32)
-    assert path.name == "abababababababab.jsonl"
-    first, second = known(3).seen, known(2, seed=1).seen
-    append(path, first)
-    append(path, second)
-    append(path, [])
-    loaded = Knowledge.load(path, SPACE, "acc")
-    assert loaded.seen == (*first, *second)
-    assert loaded.notices == ()
-
-
-def test_no_file_is_no_knowledge(tmp_path: Path) -> None:
-    loaded = Knowledge.load(tmp_path / "none.jsonl", SPACE, "acc")
-    assert loaded.seen == ()
-    assert loaded.predict_pace(config(np.random.default_rng(0))) is None
-
-
-def test_damaged_lines_are_left_out_with_a_notice(tmp_path: Path) -> None:
-    path = tmp_path / "k.jsonl"
-    append(path, known(2).seen)
-    good = json.loads(path.read_text().splitlines()[0])
-    bad: list[object] = [
-        {**good, "cloudtune_knowledge": 2},
-        {**good, "pace": -1.0},
-        {**good, "pace": "fast"},
-        {**good, "history": {"1": None}},
-        {**good, "history": [1]},
-        {**good, "history": {"1": math.nan}},
-        {**good, "config": [1]},
-        {**good, "more": 1},
-        {name: value for name, value in good.items() if name != "run"},
-        [1, 2],
-    ]
-    with path.open("ab") as file:
-        file.write("".join(json.dumps(line) + "\n" for line in bad).encode())
-        file.write(b"\xff\xfe not text\n\n")
-        file.write(json.dumps(good).encode()[:40])
-    append(path, known(1, seed=5).seen)
-    loaded = Knowledge.load(path, SPACE, "acc")
-    assert loaded.seen == (*known(2).seen, *known(1, seed=5).seen)
-    assert loaded.notices == (f"{path}:3: 12 damaged lines are left out",)
-
-
-def test_trials_of_another_space_are_left_out_with_a_notice(tmp_path: Path) -> None:
-    path = tmp_path / "k.jsonl"
-    chance = np.random.default_rng(0)
-    good = config(chance)
-    others: list[dict[str, object]] = [
-        good | {"opt": "lion"},
-        good | {"lr": "fast"},
-        {"lr": 0.1},
-        good | {"layers": None},
-    ]
-    append(path, [seen(good), *(replace(seen(good), config=each) for each in others)])
-    loaded = Knowledge.load(path, SPACE, "acc")
-    assert [each.config for each in loaded.seen] == [good]
-    assert loaded.notices == (f"{path}: 4 trials of another search space are left out",)
-
-
-def test_a_run_is_kept_by_its_ledger(tmp_path: Path) -> None:
-    """A simulated run at the profile's own speed: each pace is 1."""
-    setting = Setting(trials=4)
-    played = play(setting)
-    report = build(setting.job(), played.entries)
-    found = rows(report)
-    assert [each.trial for each in found] == ["t00", "t01", "t02", "t03"]
-    assert [each.pace for each in found] == pytest.approx([1.0] * 4)
-    for each in found:
-        trial = played.policy.trials[each.trial]
-        assert each.history == trial.history
-        assert (each.run, each.metric, each.failed) == ("r1", "score", False)
-    append(tmp_path / "k.jsonl", found)
-    loaded = Knowledge.load(tmp_path / "k.jsonl", report.job.experiment.space, "score")
-    assert loaded.seen == tuple(
-        replace(each, config=dict(each.config)) for each in found if "x" in each.config
-    )
-
-
-def test_the_pace_is_what_epochs_took_against_the_profile() -> None:
-    setting = Setting(trials=4)
-    slow = replace(setting, profile=setting.profile.slowed(1.5))
-    played = play(slow)
-    report = build(setting.job(), played.entries)
-    assert [each.pace for each in rows(report)] == pytest.approx([1.5] * 4)
+    kept = record.past().trials
+    assert len(kept) == history.MOST_TRIALS
+    found = [trial.score for trial in kept]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.99 > 0.02 > found[-1], "from the best to the worst"

@@ -108,9 +108,8 @@ def test_a_screen_that_breaks_ends_no_run(runner: Runner, monkeypatch: pytest.Mo
 
 
 def test_a_result_is_shown_though_the_clean_up_is_not_confirmed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "remember", lambda _: None)
     job, entries = SETTING.job(MIXED), play(SETTING, MIXED).entries
     ledger = FileLedger(tmp_path / "ledger.jsonl", job.to_json())
     for entry in entries:

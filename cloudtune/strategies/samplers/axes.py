@@ -102,7 +102,7 @@ class Labels:
             ValueError: it isn't listed.
         """
         for number, each in enumerate(self.values):
-            if _same(each, value):
+            if same(each, value):
                 return number
         raise ValueError(f"{value!r} is none of {self.values}")
 
@@ -256,7 +256,8 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _same(one: object, other: object) -> bool:
+def same(one: object, other: object) -> bool:
+    """Whether two listed values are the same; true is none of the numbers."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.experiment.search_space import Constant, Domain, Grid
-from cloudtune.strategies.samplers.axes import Places, axes_of, axes_of_rows, perturbed
+from cloudtune.experiment.search_space import Constant, Domain, Grid, sample
+from cloudtune.strategies.samplers.axes import (
+    Places,
+    axes_by_size,
+    axes_of,
+    axes_of_rows,
+    perturbed,
+)
 from cloudtune.strategies.samplers.learner import Learner
 from cloudtune.trial import Trial
 
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
     from cloudtune.trial import Mode
 
 SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es")
+POOL = 2048
+"""So many configurations are drawn at most for earlier runs to choose from."""
+_POOL_EACH = 16
+_OTHER_SEED = 2**32
 MODEL_BASED = ("tpe", "gp", "cma-es")
 
 
@@ -90,6 +100,7 @@ class SpaceSampler:
             most = crossed if most is None else min(most, crossed)
         self._most = math.inf if most is None else most
         self._given = self._from_grid = 0
+        self._pool: Sequence[Config] | None = None
         self._draws: Draws | None = None
         self._chance = np.random.default_rng((seed, 1))
         self._learner = _learner(self._axes, kind, mode, seed, random_fraction)
@@ -136,6 +147,34 @@ class SpaceSampler:
                 found[name] = domain.values[here]
         self._from_grid += 1
         return found
+
+    @property
+    def has_grids(self) -> bool:
+        """Whether some values are gone through in turn, so that none may be left out."""
+        return any(isinstance(domain, Grid) for domain in self._space.values())
+
+    @property
+    def axes(self) -> Axes:
+        """The axes of the search space, listed numbers by their size."""
+        return axes_by_size(self._space)
+
+    def candidates(self) -> Sequence[Config]:
+        """Return configurations that might be tried besides those that this draws; with grids none.
+
+        Many times as many as there will be trials, drawn at random.
+        """
+        if self.has_grids:
+            return ()
+        if self._pool is None:
+            count = int(min(POOL, _POOL_EACH * self._most))
+            self._pool = sample(self._space, count, self._seed + _OTHER_SEED)
+        return self._pool
+
+    def take(self, candidate: int) -> Trial | None:
+        """Return a candidate as a trial; None where no more may be tried."""
+        if self._given >= self._most:
+            return None
+        return self._begun(self.candidates()[candidate])
 
     def explore(self, parent: Trial) -> Trial | None:
         """Return a trial whose configuration is a parent's, perturbed; None after the last."""
@@ -198,6 +237,21 @@ class TableSampler:
     def _axes(self) -> Axes:
         """The columns; the random order, in which most runs go through a table, needs none."""
         return axes_of_rows([trial.config for trial in self._rows])
+
+    @property
+    def axes(self) -> Axes:
+        """The columns of the table."""
+        return self._axes
+
+    def candidates(self) -> Sequence[Config]:
+        """Return the configurations of all rows."""
+        return [trial.config for trial in self._rows]
+
+    def take(self, candidate: int) -> Trial | None:
+        """Return a row by its number; None where it has been tried, or none may be any more."""
+        if self._given >= self._most or not self._free[candidate]:
+            return None
+        return self._begun(candidate)
 
     @cached_property
     def _places(self) -> Places:

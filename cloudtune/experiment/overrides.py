@@ -1,0 +1,40 @@
+"""Options that go before the fields of an experiment file, and where a mistake in either stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudtune.experiment.validation import dotted
+
+if TYPE_CHECKING:
+    from cloudtune.experiment.validation import FieldPath, Mistake
+    from cloudtune.experiment.yaml_file import YamlDocument
+
+
+def overridden(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
+    """Return the fields with one set; a section that is no mapping is left to be refused."""
+    name, below = str(path[0]), path[1:]
+    if not below:
+        return {**fields, name: value}
+    section = fields.get(name, {})
+    if not isinstance(section, Mapping):
+        return dict(fields)
+    return {**fields, name: overridden(section, below, value)}
+
+
+def placed(
+    mistake: Mistake, document: YamlDocument, options: Mapping[FieldPath, object]
+) -> Mistake:
+    """Return a mistake with its place: the option that made it, or its line in the file."""
+    for path in options:
+        if mistake.path[: len(path)] == path:
+            return replace(mistake, place=_option(path))
+    return replace(mistake, place=document.place(mistake.path))
+
+
+def _option(path: FieldPath) -> str:
+    """Return "--deadline" for limits.deadline: limits and cloud are left out, as in the options."""
+    words = path[1:] if path[0] in {"limits", "cloud"} and len(path) > 1 else path
+    return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")
