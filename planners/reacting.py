@@ -23,6 +23,7 @@ from cloudtune.planners.replanning import (
     speeds,
 )
 from cloudtune.planners.reserve import NOISE
+from cloudtune.planners.safety_net import MarketWatch
 from cloudtune.planners.selection import measures
 from cloudtune.strategies.base import Verdict
 from cloudtune.text import counted, gpus_text, offer_text, stage_text
@@ -61,6 +62,7 @@ class Replanner:
         self._shocks = self._stage = 0
         self._out_of_reach = False
         self._look_at = math.inf
+        self.markets = MarketWatch() if heeds == "all" else None
         self._seen: dict[Place, float] = {}
         self._told: set[str] = set()
 
@@ -83,6 +85,8 @@ class Replanner:
             for r in view.fleet.wanted()
             if not r.joined
         ]
+        if self.markets is not None and self.markets.look_at < math.inf:
+            late.append(self.markets.look_at)
         return min(late, default=None)
 
     def _overdue_at(self, view: View, offer: Offer, asked_at: float) -> float:
@@ -108,6 +112,8 @@ class Replanner:
         """Return what has happened that may call for another plan; "" at a rung."""
         shock, rung = view.shocks != self._shocks, itinerary.stage != self._stage
         late = view.now >= self._look_at
+        if self.markets is not None:
+            late = late or self.markets.calls(view, itinerary)
         self._shocks, self._stage = view.shocks, itinerary.stage
         self._look_at = self.wake_at(view) or math.inf
         missing, before = itinerary.missing(view), self._out_of_reach
@@ -151,6 +157,14 @@ class _Look:
 
     def decide(self) -> Mapping[TrialId, Verdict]:
         """Follow another plan where that is better; returns the trials that are cut for it."""
+        markets = self._by.markets
+        turn = None if markets is None else markets.look(self._rest)
+        if turn is not None:
+            if turn.plan is not None:
+                self._follow(turn.plan, turn.why)
+            elif turn.why:
+                self._by.tell(self._rest.view, self._rest.it, turn.why, turn.what)
+            return {}
         going_on = self._rest.going_on()
         within = going_on is not None and going_on.within
         if (

@@ -142,6 +142,9 @@ class Rest:
         self.tight = reserve.tight
         self.training = tuple(itinerary.under_way(view))
         missing = itinerary.missing(view)
+        self.shuns: Collection[
+            Offer
+        ] = ()  # what another plan is to do without, but for what is held
         self.refused = any(map(view.avoided, missing))
         self.out_of_reach = bool(missing) and all(map(view.refused, missing))
         self.fresh = all(
@@ -200,11 +203,15 @@ class Rest:
         view, missing = self.view, self.it.missing(self.view)
         if any(map(view.refused, missing)):
             return None
-        request = self.request(self.work(), self.training, lambda _offer: False)
-        plan = price(request, _choices(self.it, request.work), self.it.plan.planner)
+        plan = self.present()
         pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
         wait = self._wait() + max([0.0, *pauses])
         return GoingOn(plan, wait, self._keeps(plan, wait))
+
+    def present(self) -> Plan:
+        """Return the rest of the present plan at realised figures, as if all of it could be had."""
+        request = self.request(self.work(), self.training, lambda _offer: False)
+        return price(request, _choices(self.it, request.work), self.it.plan.planner)
 
     def _keeps(self, plan: Plan, wait: float) -> bool:
         """Whether a plan that begins after so long keeps the limits, by a hair more than a hair."""
@@ -275,13 +282,16 @@ class Rest:
 
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
-        request = self.request(self.work(), self.training, self.view.avoided)
+        request = self.request(self.work(), self.training, self._not_now)
         wished = self._in_wished_time(request)
         if wished is not None:
             found, going_on = plan_within(self.planner, wished), self.going_on()
             if found is not None or (going_on is not None and going_on.within):
                 return found
         return plan_within(self.planner, request)
+
+    def _not_now(self, offer: Offer) -> bool:
+        return offer in self.shuns or self.view.avoided(offer)
 
     def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:
         """Return a request that also keeps the time for which the plan was chosen, if any was."""

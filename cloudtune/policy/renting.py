@@ -214,6 +214,14 @@ class FleetKeeper:
         paused = any(state.now < backoff.relaunch_at for backoff in state.backoffs.values())
         return paused or state.fleet.unsettled()
 
+    def quiet_until(self) -> float:
+        """Return the run second until which nothing is due but to ask for what was refused."""
+        state = self._state
+        if state.fleet.unsettled():
+            return state.now
+        ends = [b.relaunch_at for b in state.backoffs.values() if state.now < b.relaunch_at]
+        return min(ends, default=state.now)
+
     def release_late(self) -> list[Command]:
         """Repeat each release that the cloud hasn't confirmed after `brakes.cleanup` seconds."""
         state = self._state

@@ -380,8 +380,13 @@ class RunPolicy:
         asks = self._fleet.asks_at()
         wake = asks if wake is None or wake <= self.now else min(wake, asks)
         timers += self._timer("wake", wake)
-        if "tick" not in self._timers and (self._heartbeat or self._fleet.restless()):
-            timers += self._timer("tick", self.now + self.state.brakes.tick)
+        if self._heartbeat or self._fleet.restless():
+            due = max(
+                self.now if self._heartbeat else self._fleet.quiet_until(),
+                self.now + self.state.brakes.tick,
+            )
+            if due < self._timers.get("tick", math.inf):
+                timers += self._timer("tick", due)
         return timers
 
     def _timer(self, name: str, at: float) -> list[Command]:
