@@ -95,11 +95,15 @@ class MarketWatch:
         plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
         stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
         on_spot = any(group.offer.market == "spot" for group in stage.groups)
-        self.look_at = net.looks_at if on_spot else self._again_at(rest.view)
+        self.look_at = net.looks_at if on_spot else self._again_at(rest.view, net)
         return Turn() if first and turn is None else turn
 
-    def _again_at(self, view: View) -> float:
-        """Return when spot may be asked for again, by a run on demand."""
+    def _again_at(self, view: View, net: SafetyNet) -> float:
+        """Return when a run on demand looks for spot again."""
+        if not net.room_for_both:
+            if self._back_at <= view.now:
+                self._back_at = view.now + 2 * AGAIN
+            return self._back_at
         spot = [each.offer for each in view.rentables if each.offer.market == "spot"]
         pauses = [view.backoffs[o].relaunch_at for o in spot if o in view.backoffs]
         return min([at for at in pauses if at > view.now], default=view.now + AGAIN)
@@ -129,7 +133,7 @@ class MarketWatch:
             self._waits_until = None
         if view.fleet.wanted() or not all(o.market == "spot" and view.avoided(o) for o in missing):
             return None
-        found = rest.other()
+        found = net.instead()
         if found is None or found.estimate.dollars <= (1 + NOISE) * rest.present().estimate.dollars:
             return None
         if self._waits_until is None:
@@ -152,7 +156,9 @@ class MarketWatch:
         if whole and asked and not all(rented.joined for rented in asked):
             return Turn()
         it.probes.clear()
-        found = rest.other() if whole and all(r.joined for r in view.fleet.wanted()) else None
+        may = asked or net.may_try(view.now >= self._back_at)
+        settled = whole and all(rented.joined for rented in view.fleet.wanted())
+        found = rest.other() if may and settled else None
         # Whatever else is done now, it isn't done on spot.
         rest.shuns = [each.offer for each in view.rentables if each.offer.market == "spot"]
         if found is None:
@@ -160,13 +166,12 @@ class MarketWatch:
         if asked:
             again = Turn(found, f"{offer_text(asked[0].offer)} can be had again")
             return again if net.takes(found) else None
-        if not net.wanted(found) or not net.may_leave(found):
+        both = net.admitted(found)
+        if not (both or view.now >= self._back_at) or not net.may_leave(found):
             return None
-        if net.admitted(found):
+        if both:
             it.probes.update(net.wanted(found))
             return Turn()
-        if view.now < self._back_at:
-            return None
         self._detours += 1
         return Turn(found, "there is time to try spot again")
 
@@ -218,6 +223,21 @@ class SafetyNet:
         if fastest is None:
             return -math.inf
         return request.limits.deadline - fastest.estimate.seconds - self._late
+
+    def spares(self, seconds: float) -> bool:
+        """Whether there is so much slack; the best plan alone often says so already."""
+        return self._spared >= seconds or self.slack >= seconds
+
+    @cached_property
+    def _spared(self) -> float:
+        """The slack that the best plan leaves: no more than there is."""
+        limits, best = self._request.limits, self.fallback
+        deadline, budget = limits.deadline, limits.budget
+        if best is None or deadline is None:
+            return -math.inf
+        if budget is not None and best.estimate.dollars > budget - self.dollars:
+            return -math.inf
+        return deadline - best.estimate.seconds - self._late
 
     @cached_property
     def blind(self) -> float:
@@ -315,21 +335,38 @@ class SafetyNet:
         missing = self._rest.it.missing(self._view)
         asks = any(o.market == "spot" and not self._view.avoided(o) for o in missing)
         stake = self.loss if asks else self.step
-        return self.on_spot and self.fallback is not None and self.slack < stake
+        return self.on_spot and self.fallback is not None and not self.spares(stake)
 
     @property
     def looks_at(self) -> float:
         """The run second at which the last moment may have come, if nothing happens until then."""
-        return self._view.now + max(self.slack - self.step, self.step, 1.0)
+        least = max(self.step, 1.0)
+        slack = self._spared if self._spared > AGAIN + least else self.slack
+        return self._view.now + max(slack - self.step, least)
 
     def patience(self) -> float:
         """Return for how many seconds to wait for spot that has just gone, at most."""
-        share = PATIENCE if self._room_for_both() else 1.0
+        share = PATIENCE if self.room_for_both else 1.0
         return share * max(0.0, self.slack - self.blind)
 
     def may_wait(self, pause: float) -> bool:
         """Whether finishing on demand still fits if spot comes after a pause, and goes at once."""
-        return self.slack - self.blind >= pause + self.loss
+        return self.spares(self.blind + pause + self.loss)
+
+    def instead(self) -> Plan | None:
+        """Return the best plan for the rest with what can be had just now, where nothing is held.
+
+        Another pool of spot may be had while one is away.
+        """
+        spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
+        return self.fallback if all(map(self._view.avoided, spot)) else self._rest.other()
+
+    def may_try(self, patient: bool) -> bool:
+        """Whether to look for spot, by a run on demand: `patient` where that may cost time too."""
+        spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
+        if all(map(self._view.avoided, spot)) or not (patient or self.room_for_both):
+            return False
+        return self.spares(self.loss)
 
     def may_leave(self, found: Plan) -> bool:
         """Whether another plan, on spot, is worth leaving what is held on demand for it.
@@ -337,11 +374,13 @@ class SafetyNet:
         Not where what both cost while the one boots is as much as it saves; and only if finishing
         on demand still fits if that is lost again.
         """
+        if not self.wanted(found):
+            return False
         detour = self.loss if self.admitted(found) else (1 + DETOURS) * self.loss
         held = sum(o.usd_per_second * n for o, n in self._view.held.items())
         saved = self._rest.present().estimate.dollars - found.estimate.dollars
         worth = saved > max(NOISE * found.estimate.dollars, held * self.loss)
-        return worth and self.slack >= detour
+        return worth and self.spares(detour)
 
     def wanted(self, found: Plan) -> Counter[Offer]:
         """Return the spot instances that a plan begins with, and that aren't held."""
@@ -352,14 +391,15 @@ class SafetyNet:
         """Whether a plan is to be followed that goes over to spot which is there."""
         spot = any(group.offer.market == "spot" for group in found.stages[0].groups)
         saves = found.estimate.dollars < (1 - NOISE) * self._rest.present().estimate.dollars
-        return spot and saves and self.slack >= self.loss
+        return spot and saves and self.spares(self.loss)
 
     def admitted(self, found: Plan) -> bool:
         """Whether the cap admits a plan's spot instances besides all that is alive."""
         alive = Counter(rented.offer for rented in self._view.fleet.alive())
         return self._view.admits(alive + self.wanted(found))
 
-    def _room_for_both(self) -> bool:
+    @cached_property
+    def room_for_both(self) -> bool:
         """Whether the cap admits as many instances on demand as are planned on spot, besides."""
-        stages = () if self.fallback is None else self.fallback.stages
-        return 2 * max((s.instances for s in stages), default=0) <= self._view.max_instances
+        stages = self._rest.it.plan.stages[self._rest.it.stage :]
+        return 2 * max(stage.instances for stage in stages) <= self._view.max_instances

@@ -381,10 +381,8 @@ class RunPolicy:
         wake = asks if wake is None or wake <= self.now else min(wake, asks)
         timers += self._timer("wake", wake)
         if self._heartbeat or self._fleet.restless():
-            due = max(
-                self.now if self._heartbeat else self._fleet.quiet_until(),
-                self.now + self.state.brakes.tick,
-            )
+            quiet = self.now if self._heartbeat else self._fleet.quiet_until()
+            due = max(quiet, self.now + self.state.brakes.tick)
             if due < self._timers.get("tick", math.inf):
                 timers += self._timer("tick", due)
         return timers
