@@ -196,6 +196,26 @@ class Rest:
         trials = max(len(left), later[0].trials if later else 0)
         return (Stage(trials, self.rung - epochs, self.rung), *later)
 
+    @property
+    def rounded(self) -> float:
+        """Seconds by which `work` says too much of trials that take turns: it has whole epochs.
+
+        No more than that on as many instances at once as there may be.
+        """
+        groups, left = self.it.stage_plan.groups, self._epochs_left()
+        if all(group.waves <= 1 for group in groups) or not left:
+            return 0.0
+        first = self.work()[0]
+        counted = first.epochs * first.trials
+        known = {each.offer: each for each in self.view.rentables}
+        spans = [
+            self.view.corrected(known[group.offer], self.members).profile.epoch_seconds(group.width)
+            for group in groups
+        ]
+        least = min(group.width for group in groups)
+        gpus = max(offer.gpus for offer in known) * self.it.plan.max_instances
+        return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * min(spans)
+
     # ---- going on -----------------------------------------------------------------------------
 
     def going_on(self) -> GoingOn | None:
@@ -205,7 +225,7 @@ class Rest:
             return None
         plan = self.present()
         pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
-        wait = self._wait() + max([0.0, *pauses])
+        wait = self._wait() - self.rounded + max([0.0, *pauses])
         return GoingOn(plan, wait, self._keeps(plan, wait))
 
     def present(self) -> Plan:
@@ -270,7 +290,8 @@ class Rest:
             trials=trials,
             barred=barred,
         )
-        wait, (deadline, budget) = self._wait(), (request.limits.deadline, request.limits.budget)
+        wait = self._wait() - self.rounded
+        deadline, budget = request.limits.deadline, request.limits.budget
         if reserve is not None and deadline is not None:
             # In need the run's own end is late enough: its returns are reckoned with already.
             deadline += reserve.seconds * (1 - reserve.share)
@@ -282,7 +303,7 @@ class Rest:
 
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
-        request = self.request(self.work(), self.training, self._not_now)
+        request = self.request(self.work(), self.training, self.not_now)
         wished = self._in_wished_time(request)
         if wished is not None:
             found, going_on = plan_within(self.planner, wished), self.going_on()
@@ -290,7 +311,8 @@ class Rest:
                 return found
         return plan_within(self.planner, request)
 
-    def _not_now(self, offer: Offer) -> bool:
+    def not_now(self, offer: Offer) -> bool:
+        """Whether another plan is to do without any more of an offer."""
         return offer in self.shuns or self.view.avoided(offer)
 
     def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:

@@ -90,7 +90,7 @@ class MarketWatch:
         net, first = SafetyNet(rest), self._first
         self._first, self.look_at = False, math.inf
         if not net.applies:
-            return None
+            return Turn() if first else None
         turn = self._turn(rest, net)
         plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
         stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
@@ -160,7 +160,8 @@ class MarketWatch:
         settled = whole and all(rented.joined for rented in view.fleet.wanted())
         found = rest.other() if may and settled else None
         # Whatever else is done now, it isn't done on spot.
-        rest.shuns = [each.offer for each in view.rentables if each.offer.market == "spot"]
+        if net.fallback is not None:
+            rest.shuns = [each.offer for each in view.rentables if each.offer.market == "spot"]
         if found is None:
             return None
         if asked:
@@ -265,7 +266,10 @@ class SafetyNet:
         )
         rentables = tuple(r for r in request.rentables if r.offer.market != "spot")
         fleet = tuple(live for live in request.fleet if live.offer.market != "spot")
-        return replace(request, rentables=rentables, fleet=fleet)
+        limits = request.limits
+        if limits.deadline is not None:
+            limits = replace(limits, deadline=limits.deadline + rest.rounded)
+        return replace(request, rentables=rentables, fleet=fleet, limits=limits)
 
     @cached_property
     def _late(self) -> float:
