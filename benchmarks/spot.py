@@ -5,9 +5,10 @@
 
 DATA is the folder of the traces (nothing of it is committed). The digits' experiment on p3.2xlarge,
 by the published figures of ResNet-50 on CIFAR-10, epochs 8 to 64, from starts that are spread
-evenly over each trace. Missed are runs that ended without their work done where the same run on
-demand alone would have done it. `--figures` says what the forecast goes by: the pool's own trace, the prior
-of public traces, or the advisor's bands as before. Virtual time; seconds for each run.
+evenly over each trace. Missed are runs whose best trial wasn't trained in full where the same run
+on demand alone would have done it, `less` those that did less work. `--figures` says what the
+forecast goes by: the pool's own trace, the prior of public traces, or the advisor's bands as
+before. Virtual time; seconds for each run.
 """
 
 from __future__ import annotations
@@ -112,12 +113,16 @@ def row(
     bound = mean(each.bound for each in found)
     endings = ", ".join(f"{n} {why}" for why, n in Counter(each.ended for each in found).items())
     spot, dear = (mean(getattr(r, f"{m}_hours") for r in found) for m in ("spot", "on_demand"))
-    missed = sum(a.finished and not r.finished for r, a in zip(found, alone, strict=True))
+    both = list(zip(found, alone, strict=True))
+    missed = sum(
+        a.finished and not (r.finished and r.best_epochs >= a.best_epochs) for r, a in both
+    )
+    less = sum(r.work < 0.99 * a.work for r, a in both)
     return (
         f"| {name} | {strategy} | ${forecast.mean:.2f} (${forecast.p5:.2f} to ${forecast.p95:.2f})"
         f" | ${paid:.2f} | {paid / forecast.mean - 1:+.0%} | ${bound:.2f} | {paid / bound:.2f}"
         f" | {median(each.ratio for each in found):.2f} | {spot:.2f} | {dear:.2f}"
-        f" | {paid / mean(each.dollars for each in alone):.2f} | {missed}"
+        f" | {paid / mean(each.dollars for each in alone):.2f} | {missed} | {less}"
         f" | {sum(bool(each.violations) for each in found)} | {endings} |"
     )
 
@@ -137,7 +142,7 @@ def main() -> None:
     given = parser.parse_args()
     print(
         "| pool | strategy | forecast (p5 to p95) | paid | off | bound | paid / bound | its median"
-        " | spot h | on-demand h | paid / on demand | missed | passed a limit | ended |"
+        " | spot h | on-demand h | paid / on demand | missed | less | passed a limit | ended |"
     )
     for strategy in given.strategy.split(","):
         dry = PoolTrace("dry", (0.0,), (0,), 3600.0)
