@@ -211,29 +211,43 @@ class BackToSpot:
         return willing if willing is not None and self._pays(view, willing) else None
 
     def _pays(self, view: View, offer: Offer) -> bool:
-        """Whether what is left is several times what it takes to move to an offer, and back."""
+        """Whether time and money are left for several such moves, to an offer and back.
+
+        After what the trials that train now are granted, which is all that is known of the rest.
+        """
         known = next(each for each in view.rentables if each.offer == offer)
         profile = view.corrected(known, ()).profile
         delays = profile.launch.mean + profile.boot.mean + profile.resize.mean
         move = delays + max(each.mean for each in profile.epoch.values())
         held = sum(o.usd_per_second * count for o, count in view.held.items())
         paid = view.dollars_left / held if held > 0 else math.inf
-        return min(view.seconds_left, paid) > MOVES * move
+        granted = (
+            (view.until(t.id) - t.epoch) * view.epoch_seconds(t.id, t.offer, t.width)
+            for t in view.running
+            if t.offer is not None
+        )
+        return min(view.seconds_left, paid) - max(granted, default=0.0) > MOVES * move
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return what is held on demand beside spot that has room for its trials."""
-        going = [*self._rule.leaving(view, needed)]
+        target, held = self.target(view, needed), Counter(view.held)
+        too_many = {o for o, count in held.items() if count > target.get(o, 0)}
+        going = [
+            name
+            for name in self._rule.leaving(view, needed)
+            if view.fleet.of(name).offer in too_many
+        ]
         usable = [r for r in view.fleet.usable() if r.instance and r.instance not in going]
-        target, held = self.target(view, needed), Counter(r.offer for r in usable)
         room = sum(
             rented.offer.gpus - _load(view, rented.instance or "")
             for rented in usable
             if rented.offer in self._spot
         )
         for rented in usable:
+            if rented.offer.market == "spot" or held[rented.offer] <= target.get(rented.offer, 0):
+                continue
             load = _load(view, rented.instance or "")
-            too_many = held[rented.offer] > target.get(rented.offer, 0)
-            if rented.offer.market != "spot" and too_many and load <= room + 1e-6:
+            if load <= room + 1e-6:
                 held[rented.offer] -= 1
                 room -= load
                 going.append(rented.instance or "")
