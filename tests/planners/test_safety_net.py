@@ -83,6 +83,17 @@ def net(setting: Setting) -> SafetyNet:
     return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve))
 
 
+def net_at(setting: Setting, second: float) -> SafetyNet:
+    """Return what a look finds at some second of a run for whom there is no spot."""
+    dry = PoolTrace("dry", (0.0,), (0,), FOREVER)
+    world, policy = setting.but(pools={pool(SPOT): dry}).world(), setting.policy()
+    while policy.now < second and (event := world.next_event()) is not None:
+        for command in policy.handle(event):
+            world.apply(command)
+    reserve = Reserve(policy.state.brakes.tick + policy.state.brakes.drain)
+    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve))
+
+
 # ---- the moment to go over -----------------------------------------------------------------------
 
 AMPLE = 3 * 3600.0
@@ -123,6 +134,17 @@ def test_all_stages_that_are_left_count() -> None:
     """Of the best trial twelve more, after the stage that is under way."""
     short = job(AMPLE).but(max_epochs=12)
     assert net(short).slack - net(job(AMPLE)).slack >= 12 * 60.0
+
+
+def test_while_on_demand_trains_as_planned_no_slack_is_lost() -> None:
+    """In the midst of rounds, too, in which trials take turns; an epoch that began isn't counted.
+
+    A wait at the first refusals comes before.
+    """
+    setting = job(3600.0)
+    slacks = [net_at(setting, second).slack for second in range(900, 2400, 60)]
+    assert min(slacks) >= slacks[0] - 60.0 - 10.0
+    assert slacks[-1] > slacks[0], "what was kept of the time for surprises is free again"
 
 
 def test_what_may_be_late_on_demand_is_kept_free() -> None:
@@ -218,6 +240,24 @@ def test_a_probe_that_is_lost_while_it_boots_harms_nobody() -> None:
     assert played.policy.ending is EndReason.DONE
     dear = [r for r in played.policy.fleet if r.offer == DEAR]
     assert len(dear) == 1, "the same all the time"
+
+
+def test_under_the_cap_on_demand_goes_first_with_the_next_epoch_if_there_is_time() -> None:
+    """Nothing is known of the speed when spot is refused at first, so the run doesn't wait."""
+    sure = job(2 * 3600.0)
+    dear = sure.others[0]
+    unsure = sure.but(others=(replace(dear, profile=replace(dear.profile, error=0.6)),))
+    played = on(unsure, (0.0, 0), (200.0, 1))
+    assert [market for _, market in markets(played)] == ["on-demand", "spot"]
+    (first,) = [r for r in played.policy.fleet if r.offer == DEAR and r.launched_at]
+    assert 320.0 <= first.released_at < 320.0 + 70.0, "not at the rung"
+
+
+@pytest.mark.parametrize("back", range(3600, 4100, 45))
+def test_spot_that_boots_while_a_stage_ends_is_kept(back: int) -> None:
+    played = on(job(2 * 3600.0, most=2), (0.0, 0), (float(back), 1))
+    came = [market for _, market in markets(played)]
+    assert (came[0], came[-1], came.count("spot")) == ("on-demand", "spot", 1)
 
 
 def test_pools_that_come_and_go_are_not_asked_for_on_and_on() -> None:
