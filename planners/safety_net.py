@@ -95,7 +95,10 @@ class MarketWatch:
         plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
         stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
         on_spot = any(group.offer.market == "spot" for group in stage.groups)
-        self.look_at = net.looks_at if on_spot else self._again_at(rest.view, net)
+        again = self._again_at(rest.view, net)
+        self.look_at = net.looks_at if on_spot else again
+        if rest.refused:  # it may be done on demand by another plan, which isn't known here
+            self.look_at = min(self.look_at, again)
         return Turn() if first and turn is None else turn
 
     def _again_at(self, view: View, net: SafetyNet) -> float:

@@ -236,17 +236,19 @@ def test_spot_takes_over_from_on_demand_that_trains_until_it_is_there() -> None:
 
 
 def test_a_probe_that_is_lost_while_it_boots_harms_nobody() -> None:
-    played = on(job(2 * 3600.0, most=2), (0.0, 0), (2600.0, 1), (2880.0, 0))
+    setting = job(2 * 3600.0, most=2)
+    (_, (launched, _)) = markets(on(setting, (0.0, 0), (2600.0, 1)))
+    played = on(setting, (0.0, 0), (2600.0, 1), (launched + 60.0, 0))
     assert played.policy.ending is EndReason.DONE
-    dear = [r for r in played.policy.fleet if r.offer == DEAR]
-    assert len(dear) == 1, "the same all the time"
+    assert [market for _, market in markets(played)] == ["on-demand", "spot"], "the same goes on"
 
 
 def test_under_the_cap_on_demand_goes_first_with_the_next_epoch_if_there_is_time() -> None:
     """Nothing is known of the speed when spot is refused at first, so the run doesn't wait."""
     sure = job(2 * 3600.0)
     dear = sure.others[0]
-    unsure = sure.but(others=(replace(dear, profile=replace(dear.profile, error=0.6)),))
+    others = (replace(dear, profile=replace(dear.profile, error=0.6)),)
+    unsure = sure.but(others=others, real=sure.rentables)
     played = on(unsure, (0.0, 0), (200.0, 1))
     assert [market for _, market in markets(played)] == ["on-demand", "spot"]
     (first,) = [r for r in played.policy.fleet if r.offer == DEAR and r.launched_at]
