@@ -5,8 +5,10 @@
 
 DATA is the folder of the traces (nothing of it is committed). The digits' experiment on p3.2xlarge,
 by the published figures of ResNet-50 on CIFAR-10, epochs 8 to 64, from starts that are spread
-evenly over each trace. `--figures` says what the forecast goes by: the pool's own trace, the prior
-of public traces, or the advisor's bands as before. Virtual time; seconds for each run.
+evenly over each trace. Missed are runs whose best trial wasn't trained in full where the same run
+on demand alone would have done it, `less` those that did less work. `--figures` says what the
+forecast goes by: the pool's own trace, the prior of public traces, or the advisor's bands as
+before. Virtual time; seconds for each run.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from cloudtune.catalog import pool
+from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import pricing
 from cloudtune.jobs import planning
@@ -28,7 +31,6 @@ from cloudtune.simulation.spot_replay import on_traces, replay, starts
 from cloudtune.simulation.trace_file import read_traces
 
 if TYPE_CHECKING:
-    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Problem
     from cloudtune.simulation.spot_replay import Replayed
@@ -51,13 +53,13 @@ POOLS = {
 """Each trace, by the share of its time (%) in which there is an instance, and of how many."""
 
 
-def asked(given: argparse.Namespace, strategy: str) -> Experiment:
+def asked(given: argparse.Namespace, strategy: str, market: str) -> Experiment:
     """Return the experiment."""
     return Experiment.load(
         "examples/digits/experiment.yaml",
         {
             "strategy": strategy,
-            "cloud.market": given.market,
+            "cloud.market": market,
             "cloud.instances": ["p3.2xlarge"],
             "cloud.max_instances": given.most,
             "limits.deadline": f"{given.deadline}h",
@@ -74,9 +76,11 @@ def as_bands(problem: Problem) -> Problem:
     return replace(problem, rentables=tuple(rentables))
 
 
-def planned(given: argparse.Namespace, strategy: str, trace: PoolTrace) -> Planned:
+def planned(
+    given: argparse.Namespace, strategy: str, trace: PoolTrace, market: str | None = None
+) -> Planned:
     """Return the plan, by the figures that are asked for."""
-    experiment = asked(given, strategy)
+    experiment = asked(given, strategy, market or given.market)
     profiles = planning.stored_profiles(experiment, "resnet50-cifar10@v100")
     problem = planning.problem_of(experiment, profiles)
     if given.figures == "bands":
@@ -101,16 +105,24 @@ def played(plan: Planned, trace: PoolTrace, runs: int) -> list[Replayed]:
     ]
 
 
-def row(name: str, strategy: str, plan: Planned, found: list[Replayed]) -> str:
-    """Return a row of the table."""
+def row(
+    name: str, strategy: str, plan: Planned, found: list[Replayed], alone: list[Replayed]
+) -> str:
+    """Return a row of the table; `alone` are the same runs on demand."""
     forecast, paid = plan.plan.forecast.dollars, mean(each.dollars for each in found)
     bound = mean(each.bound for each in found)
     endings = ", ".join(f"{n} {why}" for why, n in Counter(each.ended for each in found).items())
     spot, dear = (mean(getattr(r, f"{m}_hours") for r in found) for m in ("spot", "on_demand"))
+    both = list(zip(found, alone, strict=True))
+    missed = sum(
+        a.finished and not (r.finished and r.best_epochs >= a.best_epochs) for r, a in both
+    )
+    less = sum(r.work < 0.99 * a.work for r, a in both)
     return (
         f"| {name} | {strategy} | ${forecast.mean:.2f} (${forecast.p5:.2f} to ${forecast.p95:.2f})"
         f" | ${paid:.2f} | {paid / forecast.mean - 1:+.0%} | ${bound:.2f} | {paid / bound:.2f}"
         f" | {median(each.ratio for each in found):.2f} | {spot:.2f} | {dear:.2f}"
+        f" | {paid / mean(each.dollars for each in alone):.2f} | {missed} | {less}"
         f" | {sum(bool(each.violations) for each in found)} | {endings} |"
     )
 
@@ -130,14 +142,16 @@ def main() -> None:
     given = parser.parse_args()
     print(
         "| pool | strategy | forecast (p5 to p95) | paid | off | bound | paid / bound | its median"
-        " | spot h | on-demand h | passed a limit | ended |"
+        " | spot h | on-demand h | paid / on demand | missed | less | passed a limit | ended |"
     )
     for strategy in given.strategy.split(","):
+        dry = PoolTrace("dry", (0.0,), (0,), 3600.0)
+        alone = played(planned(given, strategy, dry, "on-demand"), dry, given.runs)
         for name in given.pools.split(","):
             file, where = POOLS[name]
             trace = read_traces(given.data / file, where)[0].trace
             plan = planned(given, strategy, trace)
-            print(row(name, strategy, plan, played(plan, trace, given.runs)), flush=True)
+            print(row(name, strategy, plan, played(plan, trace, given.runs), alone), flush=True)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class Effort:
 
         def ask(count: int, epochs: int) -> PlanRequest:
             return self._rest.request(
-                stages(count, epochs), members(count), self._rest.view.avoided, tight
+                stages(count, epochs), members(count), self._rest.not_now, tight
             )
 
         try:
@@ -113,7 +113,7 @@ class Effort:
         work = stages(found.trials, last - first)
         choices = list(found.plan.choices)
         choices += [choices[-1]] * (len(work) - len(choices))
-        whole = self._rest.request(work, members(found.trials), self._rest.view.avoided, tight)
+        whole = self._rest.request(work, members(found.trials), self._rest.not_now, tight)
         plan = price(whole, choices, self._rest.planner.name)
         kept = members(found.trials)
         return BestEffort(plan, kept, found.trials, first + found.epochs, last)

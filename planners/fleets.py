@@ -1,16 +1,23 @@
-"""How many instances there should be while a run decides as it goes: rules without a plan."""
+"""How many instances there should be: by a plan, or while a run decides as it goes."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cloudtune.placement import can_train
+
+MOVES = 6.0
+"""Spot takes over from on-demand where so many times what that takes is left, in time and money."""
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.strategies.base import View
+    from cloudtune.planners.following import Itinerary
+    from cloudtune.strategies.base import FleetRule, View
 
 
 class Unplanned:
@@ -138,3 +145,184 @@ def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Of
 
 def _instances(offer: Offer, gpus: float) -> int:
     return max(0, math.ceil(gpus / offer.gpus - 1e-6))
+
+
+class BackToSpot:
+    """Another rule's fleet, in which spot takes over again from what stands in for it on demand.
+
+    For the GPUs that are held on demand spot is asked for besides, where it isn't refused just
+    now, and the cap admits both. What is held on demand stays until the other takes trials, which
+    then move with their next epoch. Not where what is left pays for no more than a few such moves.
+    """
+
+    def __init__(self, rule: FleetRule, offers: Sequence[Offer]) -> None:
+        """Take a rule, and all offers, the cheapest first."""
+        self._rule = rule
+        dear = [number for number, offer in enumerate(offers) if offer.market != "spot"]
+        self._spot = tuple(o for o in offers[: max(dear, default=0)] if o.market == "spot")
+        self._others = tuple(offer for offer in offers if offer not in self._spot)
+
+    @property
+    def name(self) -> str:
+        """The name of the rule."""
+        return self._rule.name
+
+    @property
+    def stage(self) -> int:
+        """The rule's stage."""
+        return self._rule.stage
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return what the rule might ask for."""
+        return self._rule.could_ask(view)
+
+    def max_gpus(self, view: View) -> int:
+        """Return the rule's: so much trains at once, whatever is held besides."""
+        return self._rule.max_gpus(view)
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Return what the rule says."""
+        return self._rule.can_train(view, instances)
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        """Return what the rule says."""
+        return self._rule.dollars_to_come(view, at)
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the rule's fleet, but on spot what can be: held, booting, or asked for besides."""
+        wanted = self._rule.target(view, needed)
+        if not any(view.held.get(offer, 0) for offer in self._others if offer.market != "spot"):
+            return wanted
+        gpus = sum(offer.gpus * count for offer, count in wanted.items())
+        usable = Counter(rented.offer for rented in view.fleet.usable())
+        found = {o: max(0, n - view.held.get(o, 0)) for o, n in wanted.items()}
+        coming = float(sum(offer.gpus * count for offer, count in found.items()))
+        for offer in self._spot:
+            staying = min(view.held.get(offer, 0), _instances(offer, gpus))
+            found[offer] = found.get(offer, 0) + staying
+            gpus -= offer.gpus * min(staying, usable[offer])
+            coming += offer.gpus * max(0, staying - usable[offer])
+        for offer in self._others:
+            staying = min(view.held.get(offer, 0), _instances(offer, gpus))
+            found[offer] = found.get(offer, 0) + staying
+            gpus -= offer.gpus * staying
+            coming -= offer.gpus * staying * (offer.market != "spot")
+        if coming < 0 and (willing := self._willing(view)):
+            found[willing] = found.get(willing, 0) + _instances(willing, -coming)
+        return {offer: count for offer, count in found.items() if count > 0}
+
+    def _willing(self, view: View) -> Offer | None:
+        """Return spot that may be asked for now, in place of what is held on demand."""
+        if any(not rented.joined for rented in view.fleet.wanted()):
+            return None
+        willing = next((offer for offer in self._spot if not view.avoided(offer)), None)
+        return willing if willing is not None and self._pays(view, willing) else None
+
+    def _pays(self, view: View, offer: Offer) -> bool:
+        """Whether time and money are left for several such moves, to an offer and back.
+
+        After what the trials that train now are granted, which is all that is known of the rest.
+        """
+        known = next(each for each in view.rentables if each.offer == offer)
+        profile = view.corrected(known, ()).profile
+        delays = profile.launch.mean + profile.boot.mean + profile.resize.mean
+        move = delays + max(each.mean for each in profile.epoch.values())
+        held = sum(o.usd_per_second * count for o, count in view.held.items())
+        paid = view.dollars_left / held if held > 0 else math.inf
+        granted = (
+            (view.until(t.id) - t.epoch) * view.epoch_seconds(t.id, t.offer, t.width)
+            for t in view.running
+            if t.offer is not None
+        )
+        return min(view.seconds_left, paid) - max(granted, default=0.0) > MOVES * move
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return what is held on demand beside spot that has room for its trials."""
+        target, held = self.target(view, needed), Counter(view.held)
+        too_many = {o for o, count in held.items() if count > target.get(o, 0)}
+        going = [
+            name
+            for name in self._rule.leaving(view, needed)
+            if view.fleet.of(name).offer in too_many
+        ]
+        usable = [r for r in view.fleet.usable() if r.instance and r.instance not in going]
+        room = sum(
+            rented.offer.gpus - _load(view, rented.instance or "")
+            for rented in usable
+            if rented.offer in self._spot
+        )
+        for rented in usable:
+            if rented.offer.market == "spot" or held[rented.offer] <= target.get(rented.offer, 0):
+                continue
+            load = _load(view, rented.instance or "")
+            if load <= room + 1e-6:
+                held[rented.offer] -= 1
+                room -= load
+                going.append(rented.instance or "")
+        return tuple(going)
+
+
+class PlannedFleet:
+    """The instances of a plan, stage by stage."""
+
+    name = "planned"
+
+    def __init__(self, itinerary: Itinerary) -> None:
+        self._itinerary = itinerary
+
+    @property
+    def stage(self) -> int:
+        """The stage of the plan, from 0."""
+        return self._itinerary.stage
+
+    def max_gpus(self, view: View) -> int:
+        """Return the GPUs of the stage, of what else is held, and those about to be free.
+
+        Trials that stop for the new stage, or sit on instances that are to go, count besides the
+        stage's own GPUs: the next trials are asked for now, and take over as soon as those are
+        gone.
+        """
+        groups = self._itinerary.stage_plan.groups
+        planned = Counter({group.offer: group.instances for group in groups})
+        expected = planned | Counter(view.held)
+        usable = {rented.instance for rented in view.fleet.usable()}
+        going = sum(
+            trial.width
+            for trial in view.running
+            if (trial.status == "stopping" and trial.after != "waiting")
+            or any(piece.instance not in usable for piece in trial.placement)
+        )
+        return sum(offer.gpus * n for offer, n in expected.items()) + math.ceil(going)
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the stage's instances, or only those held, while the rest waits for room.
+
+        Besides them those that are asked for while the plan goes on without (`probes`).
+        """
+        it = self._itinerary
+        wanted = it.needed(view)
+        return wanted & Counter(view.held) if it.held_back(view) else wanted + it.probes
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return all that can be rented, as long as another plan is to be had; else the stage's."""
+        if self._itinerary.stuck:
+            return tuple(group.offer for group in self._itinerary.stage_plan.groups)
+        return tuple(each.offer for each in view.rentables)
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Whether a group of the stage could train a trial on so many instances."""
+        return any(can_train(group, instances) for group in self._itinerary.stage_plan.groups)
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return the instances that the stage doesn't need."""
+        found, self._itinerary.leaving = self._itinerary.leaving, frozenset()
+        return found
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        """Return what the rest of the plan costs."""
+        it = self._itinerary
+        if not it.stage_began:
+            return 0.0
+        now = it.stage_plan
+        left = max(0.0, 1 - (at - it.stage_began[-1]) / now.seconds)
+        return left * now.dollars + sum(stage.dollars for stage in it.plan.stages[it.stage + 1 :])

@@ -12,12 +12,11 @@ stops and starts anew. Where the world isn't what the plan says, the rest may be
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtune.placement import can_train, enough, open_groups
+from cloudtune.placement import enough, open_groups
 from cloudtune.plan import Estimate
 from cloudtune.progress import OVER
 from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
@@ -25,7 +24,7 @@ from cloudtune.strategies.rungs import capped
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.commands import PlanAnew
@@ -56,6 +55,7 @@ class Itinerary:
         self.changes: list[tuple[float, PlanAnew]] = []
         self.untold: list[PlanAnew] = []
         self.leaving: frozenset[str] = frozenset()
+        self.probes: Counter[Offer] = Counter()  # asked for besides the plan: it may go there
         self._disturbances = 0
 
     @property
@@ -284,11 +284,13 @@ class PlannedStages:
     def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial's instance is to go, and only groups of another width have room for it.
 
-        Such a trial is paused, and starts anew; at its own width it would move at once
-        (`_resized`).
+        Or none before that instance is gone, under the cap. Such a trial is paused, and starts
+        anew; at its own width it would move at once (`_resized`).
         """
         if not (self._planned_widths and self._leaves(view, trial)):
             return False
+        if self.itinerary.held_back(view):
+            return True
         widths = {
             trial.width_for(group.width)
             for group in self.itinerary.groups(view)
@@ -370,7 +372,7 @@ class PlannedStages:
         )
         for offer, count in view.held.items():
             group = it.stage_plan.group(offer)
-            extra = count - (group.instances if group else 0)
+            extra = count - (group.instances if group else 0) - self.itinerary.probes[offer]
             # Of equal worth the oldest go: they have paid their minimum charge.
             held = [rented for rented in view.fleet.wanted() if rented.offer == offer]
             held.sort(key=lambda rented: (rented.joined, staying[rented.instance or ""]))
@@ -436,65 +438,3 @@ class PlannedWidths:
         """Return the width of the trial's group; its own width where it sits in no group."""
         group = self._itinerary.stage_plan.group(trial.offer) if trial.offer else None
         return trial.width if group is None else group.width
-
-
-class PlannedFleet:
-    """The instances of a plan, stage by stage."""
-
-    name = "planned"
-
-    def __init__(self, itinerary: Itinerary) -> None:
-        self._itinerary = itinerary
-
-    @property
-    def stage(self) -> int:
-        """The stage of the plan, from 0."""
-        return self._itinerary.stage
-
-    def max_gpus(self, view: View) -> int:
-        """Return the GPUs of the stage, of what else is held, and those about to be free.
-
-        Trials that stop for the new stage, or sit on instances that are to go, count besides the
-        stage's own GPUs: the next trials are asked for now, and take over as soon as those are
-        gone.
-        """
-        planned = Counter({g.offer: g.instances for g in self._itinerary.stage_plan.groups})
-        expected = planned | Counter(view.held)
-        usable = {rented.instance for rented in view.fleet.usable()}
-        going = sum(
-            trial.width
-            for trial in view.running
-            if (trial.status == "stopping" and trial.after != "waiting")
-            or any(piece.instance not in usable for piece in trial.placement)
-        )
-        return sum(offer.gpus * n for offer, n in expected.items()) + math.ceil(going)
-
-    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
-        """Return the stage's instances, or only those held, while the rest waits for room."""
-        it = self._itinerary
-        wanted = it.needed(view)
-        return wanted & Counter(view.held) if it.held_back(view) else wanted
-
-    def could_ask(self, view: View) -> Collection[Offer]:
-        """Return all that can be rented, as long as another plan is to be had; else the stage's."""
-        if self._itinerary.stuck:
-            return tuple(group.offer for group in self._itinerary.stage_plan.groups)
-        return tuple(each.offer for each in view.rentables)
-
-    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
-        """Whether a group of the stage could train a trial on so many instances."""
-        return any(can_train(group, instances) for group in self._itinerary.stage_plan.groups)
-
-    def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return the instances that the stage doesn't need."""
-        found, self._itinerary.leaving = self._itinerary.leaving, frozenset()
-        return found
-
-    def dollars_to_come(self, view: View, at: float) -> float | None:
-        """Return what the rest of the plan costs."""
-        it = self._itinerary
-        if not it.stage_began:
-            return 0.0
-        now = it.stage_plan
-        left = max(0.0, 1 - (at - it.stage_began[-1]) / now.seconds)
-        return left * now.dollars + sum(stage.dollars for stage in it.plan.stages[it.stage + 1 :])

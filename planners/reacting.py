@@ -23,6 +23,7 @@ from cloudtune.planners.replanning import (
     speeds,
 )
 from cloudtune.planners.reserve import NOISE
+from cloudtune.planners.safety_net import MarketWatch
 from cloudtune.planners.selection import measures
 from cloudtune.strategies.base import Verdict
 from cloudtune.text import counted, gpus_text, offer_text, stage_text
@@ -61,6 +62,7 @@ class Replanner:
         self._shocks = self._stage = 0
         self._out_of_reach = False
         self._look_at = math.inf
+        self.markets = MarketWatch() if heeds == "all" else None
         self._seen: dict[Place, float] = {}
         self._told: set[str] = set()
 
@@ -75,15 +77,25 @@ class Replanner:
         return any(abs(now[place] / seen.get(place, now[place]) - 1) > NOISE for place in now)
 
     def wake_at(self, view: View) -> float | None:
-        """Return when to look again at an instance that should have joined by then."""
-        if self._heeds != "all":
+        """Return when to look again: at an instance that should have joined by then, at markets."""
+        if self.markets is None:
             return None
+        at = min(self._late_at(view), self.markets.look_at)
+        return at if at < math.inf else None
+
+    def _late_at(self, view: View) -> float:
+        """Return when an instance that has yet to join is looked at next; inf where there is none.
+
+        Nobody does where not all is heeded.
+        """
+        if self._heeds != "all":
+            return math.inf
         late = [
             self._overdue_at(view, r.offer, r.requested_at)
             for r in view.fleet.wanted()
             if not r.joined
         ]
-        return min(late, default=None)
+        return min(late, default=math.inf)
 
     def _overdue_at(self, view: View, offer: Offer, asked_at: float) -> float:
         """Return when an instance that is late already, or will be, is looked at next."""
@@ -108,8 +120,9 @@ class Replanner:
         """Return what has happened that may call for another plan; "" at a rung."""
         shock, rung = view.shocks != self._shocks, itinerary.stage != self._stage
         late = view.now >= self._look_at
+        called = self.markets is not None and self.markets.calls(view, itinerary)
         self._shocks, self._stage = view.shocks, itinerary.stage
-        self._look_at = self.wake_at(view) or math.inf
+        self._look_at = self._late_at(view)
         missing, before = itinerary.missing(view), self._out_of_reach
         self._out_of_reach = bool(missing) and all(map(view.refused, missing))
         if self._out_of_reach and (not before or shock):
@@ -120,7 +133,9 @@ class Replanner:
             return "shock"
         if self._heeds == "all" and (late or itinerary.restless):
             return "drift"
-        return "" if rung and self._heeds == "all" else None
+        if rung and self._heeds == "all":
+            return ""
+        return "market" if called else None
 
     # ---- for a look ---------------------------------------------------------------------------
 
@@ -151,6 +166,15 @@ class _Look:
 
     def decide(self) -> Mapping[TrialId, Verdict]:
         """Follow another plan where that is better; returns the trials that are cut for it."""
+        markets = self._by.markets
+        turn = None if markets is None else markets.look(self._rest)
+        if turn is not None:
+            if turn.plan is not None:
+                self._follow(turn.plan, turn.why)
+            elif turn.why:
+                self._by.tell(self._rest.view, self._rest.it, turn.why, turn.what)
+        if turn is not None or self._cause == "market":
+            return {}
         going_on = self._rest.going_on()
         within = going_on is not None and going_on.within
         if (

@@ -142,6 +142,9 @@ class Rest:
         self.tight = reserve.tight
         self.training = tuple(itinerary.under_way(view))
         missing = itinerary.missing(view)
+        self.shuns: Collection[
+            Offer
+        ] = ()  # what another plan is to do without, but for what is held
         self.refused = any(map(view.avoided, missing))
         self.out_of_reach = bool(missing) and all(map(view.refused, missing))
         self.fresh = all(
@@ -193,6 +196,26 @@ class Rest:
         trials = max(len(left), later[0].trials if later else 0)
         return (Stage(trials, self.rung - epochs, self.rung), *later)
 
+    @property
+    def rounded(self) -> float:
+        """Seconds by which `work` says too much of trials that take turns: it has whole epochs.
+
+        No more than that on as many instances at once as there may be.
+        """
+        groups, left = self.it.stage_plan.groups, self._epochs_left()
+        if all(group.waves <= 1 for group in groups) or not left:
+            return 0.0
+        first = self.work()[0]
+        counted = first.epochs * first.trials
+        known = {each.offer: each for each in self.view.rentables}
+        spans = [
+            self.view.corrected(known[group.offer], self.members).profile.epoch_seconds(group.width)
+            for group in groups
+        ]
+        least = min(group.width for group in groups)
+        gpus = max(offer.gpus for offer in known) * self.it.plan.max_instances
+        return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * min(spans)
+
     # ---- going on -----------------------------------------------------------------------------
 
     def going_on(self) -> GoingOn | None:
@@ -200,11 +223,15 @@ class Rest:
         view, missing = self.view, self.it.missing(self.view)
         if any(map(view.refused, missing)):
             return None
-        request = self.request(self.work(), self.training, lambda _offer: False)
-        plan = price(request, _choices(self.it, request.work), self.it.plan.planner)
+        plan = self.present()
         pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
-        wait = self._wait() + max([0.0, *pauses])
+        wait = self._wait() - self.rounded + max([0.0, *pauses])
         return GoingOn(plan, wait, self._keeps(plan, wait))
+
+    def present(self) -> Plan:
+        """Return the rest of the present plan at realised figures, as if all of it could be had."""
+        request = self.request(self.work(), self.training, lambda _offer: False)
+        return price(request, _choices(self.it, request.work), self.it.plan.planner)
 
     def _keeps(self, plan: Plan, wait: float) -> bool:
         """Whether a plan that begins after so long keeps the limits, by a hair more than a hair."""
@@ -263,7 +290,8 @@ class Rest:
             trials=trials,
             barred=barred,
         )
-        wait, (deadline, budget) = self._wait(), (request.limits.deadline, request.limits.budget)
+        wait = self._wait() - self.rounded
+        deadline, budget = request.limits.deadline, request.limits.budget
         if reserve is not None and deadline is not None:
             # In need the run's own end is late enough: its returns are reckoned with already.
             deadline += reserve.seconds * (1 - reserve.share)
@@ -275,13 +303,17 @@ class Rest:
 
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
-        request = self.request(self.work(), self.training, self.view.avoided)
+        request = self.request(self.work(), self.training, self.not_now)
         wished = self._in_wished_time(request)
         if wished is not None:
             found, going_on = plan_within(self.planner, wished), self.going_on()
             if found is not None or (going_on is not None and going_on.within):
                 return found
         return plan_within(self.planner, request)
+
+    def not_now(self, offer: Offer) -> bool:
+        """Whether another plan is to do without any more of an offer."""
+        return offer in self.shuns or self.view.avoided(offer)
 
     def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:
         """Return a request that also keeps the time for which the plan was chosen, if any was."""

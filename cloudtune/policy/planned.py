@@ -14,7 +14,8 @@ from cloudtune.plan import Charges, Limits
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
-from cloudtune.planners.following import Itinerary, PlannedFleet, PlannedStages, PlannedWidths
+from cloudtune.planners.fleets import PlannedFleet
+from cloudtune.planners.following import Itinerary, PlannedStages, PlannedWidths
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reacting import Replanner

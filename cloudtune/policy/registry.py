@@ -17,7 +17,7 @@ from cloudtune.planners.allocators.fluid import DynamicFluid, StaticFluid
 from cloudtune.planners.allocators.hypersched import POLICIES, HyperSchedAllocator
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.allocators.seer import SeerAllocator, SeerFleet
-from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
+from cloudtune.planners.fleets import BackToSpot, ConstantFleet, NaiveFleet
 from cloudtune.policy.base import Components
 from cloudtune.policy.context import BuildContext, epoch_dollars
 from cloudtune.policy.planned import PLANNED, follow
@@ -263,8 +263,19 @@ def fleet_rule(context: BuildContext, name: str) -> FleetRule:
     if size and not (size.isdecimal() and int(size) > 0):
         raise UsageError(f"fleet {shown(name)}: write a whole number of instances, as in {kind}:4")
     count = min(int(size), context.max_instances) if size else affordable_instances(context)
-    offers = [each.offer for each in sorted(context.rentables, key=epoch_dollars)]
-    return FLEETS[kind](offers[0], count, tuple(offers[1:]))
+    offers = _by_price(context)
+    return _back_to_spot(context, FLEETS[kind](offers[0], count, tuple(offers[1:])))
+
+
+def _by_price(context: BuildContext) -> list[Offer]:
+    return [each.offer for each in sorted(context.rentables, key=epoch_dollars)]
+
+
+def _back_to_spot(context: BuildContext, rule: FleetRule) -> FleetRule:
+    """Return the rule, with the way back to spot where there are both markets."""
+    offers = _by_price(context)
+    both = len({offer.market for offer in offers}) > 1
+    return BackToSpot(rule, offers) if both else rule
 
 
 def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
@@ -317,8 +328,9 @@ def components(
     if isinstance(made, Seer):
         own = SeerAllocator(made)
         widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
-        rule = SeerFleet(made, own) if choice.fleet == SEER else fleet_rule(context, choice.fleet)
-        return Components(made, widths, rule)
+        if choice.fleet != SEER:
+            return Components(made, widths, fleet_rule(context, choice.fleet))
+        return Components(made, widths, SeerFleet(made, own))
     allocator = ALLOCATORS[choice.allocator](context)
     return Components(made, allocator, fleet_rule(context, choice.fleet))
 

@@ -219,6 +219,17 @@ class FleetKeeper:
         paused = any(state.now < backoff.relaunch_at for backoff in state.backoffs.values())
         return paused or state.fleet.unsettled()
 
+    def quiet_until(self) -> float:
+        """Return the run second until which nothing of that is due, if nothing happens."""
+        state, brakes = self._state, self._state.brakes
+        ends = [b.relaunch_at for b in state.backoffs.values() if state.now < b.relaunch_at]
+        for rented in state.fleet.alive():
+            if rented.released:
+                ends.append(rented.released_at + brakes.cleanup)
+            elif not rented.joined:
+                ends.append(rented.requested_at + brakes.join + brakes.tick)
+        return min(ends, default=state.now)
+
     def release_late(self) -> list[Command]:
         """Repeat each release that the cloud hasn't confirmed after `brakes.cleanup` seconds."""
         state = self._state

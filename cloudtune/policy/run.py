@@ -402,8 +402,11 @@ class RunPolicy:
         asks = self._fleet.asks_at()
         wake = asks if wake is None or wake <= self.now else min(wake, asks)
         timers += self._timer("wake", wake)
-        if "tick" not in self._timers and (self._heartbeat or self._fleet.restless()):
-            timers += self._timer("tick", self.now + self.state.brakes.tick)
+        if self._heartbeat or self._fleet.restless():
+            quiet = self.now if self._heartbeat else self._fleet.quiet_until()
+            due = max(quiet, self.now + self.state.brakes.tick)
+            if due < self._timers.get("tick", math.inf):
+                timers += self._timer("tick", due)
         return timers
 
     def _timer(self, name: str, at: float) -> list[Command]:

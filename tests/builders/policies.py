@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.plan import Limits, Rentable
-from cloudtune.planners.following import Itinerary, PlannedFleet, PlannedStages, PlannedWidths
+from cloudtune.planners.fleets import PlannedFleet
+from cloudtune.planners.following import Itinerary, PlannedStages, PlannedWidths
 from cloudtune.planners.reacting import Replanner
 from cloudtune.planners.replanning import HalvingSchedule
 from cloudtune.planners.reserve import Reserve

@@ -56,7 +56,7 @@ def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:
 
 
 def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1500)
+    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1000)
     assert MIN_RUNS < forecast(problem(), LIMITS).samples < RUNS
     large = problem(trials=500), Limits(budget=99.0)
     monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 3000)

@@ -142,6 +142,49 @@ def test_a_run_on_a_trace_is_told_beside_the_bound_and_on_demand(tmp_path: Path)
     assert say("--spot-trace", str(path), *where) == screen, "the same again"
 
 
+def changes(*rows: tuple[int, int]) -> str:
+    """Return a table of a pool that has room as is said, from each second on, for ever."""
+    lines = [f"{second},{room}\n" for second, room in rows]
+    return "seconds,available\n" + "".join(lines) + "900000,end\n"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forecasts be of few runs: what is looked at is the run that is played."""
+    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1)
+
+
+def on(folder: Path, *more: str, rows: tuple[tuple[int, int], ...]) -> str:
+    """Return what the screen says of a run for whom the pool has room as is said."""
+    trace = str(table(folder, changes(*rows)))
+    return " ".join(say("--spot-trace", trace, "--market", "any", *more).split())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pool_that_is_away_for_half_an_hour_is_waited_for(tmp_path: Path) -> None:
+    screen = on(tmp_path, rows=((0, 1), (3000, 0), (4800, 1)))
+    assert "p3.2xlarge spot can't be had: waits for it, until" in screen
+    assert "on-demand; to end at" not in screen
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_a_pool_stays_away_on_demand_finishes_in_time(tmp_path: Path) -> None:
+    path = str(table(tmp_path, changes((0, 1), (3000, 0))))
+    told = json.loads(say("--spot-trace", path, "--market", "any", "-o", "json"))
+    (run,) = told["runs"]
+    assert (run["ended"], run["violations"]) == ("done", [])
+    assert 5 * 3600.0 < run["seconds"] <= 6 * 3600.0
+    assert run["spot_hours"] == pytest.approx(3000 / 3600, abs=0.02)
+    assert run["on_demand_hours"] > 2.0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_comes_back_to_spot_while_on_demand_trains_on(tmp_path: Path) -> None:
+    screen = on(tmp_path, "--max-instances", "2", rows=((0, 1), (1200, 0), (12_000, 1)))
+    assert "on-demand; to end at" in screen
+    assert "p3.2xlarge spot can be had again" in screen
+
+
 def test_what_is_asked_of_a_trace_needs_one(tmp_path: Path) -> None:
     for more in (("--spot-from", "2h"), ("--seeds", "3"), ("--spot-where", "zone=a")):
         with pytest.raises(CloudtuneError, match=f"{more[0]}: is for --spot-trace"):
