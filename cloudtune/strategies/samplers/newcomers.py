@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from cloudtune.trial import Mode, Trial, TrialId
 
 AT_FIRST = 0.3
+"""The trust before there is a result; less than a half, as a past may mislead."""
 STEADY = 12.0
+"""That counts as so many results."""
 SLOPE = 1.6
+"""A correlation of 1 / 1.6 is trusted as if it were whole."""
 MOST = 0.9
+"""Some newcomers are always the sampler's own, so that something new is found."""
 _ANEW = 1.1
+"""The trust is reckoned anew where there are so many times as many results."""
 
 
 def trust_of(results: int, correlation: float) -> float:
