@@ -330,7 +330,7 @@ def components(
         widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
         if choice.fleet != SEER:
             return Components(made, widths, fleet_rule(context, choice.fleet))
-        return Components(made, widths, SeerFleet(made, own))
+        return Components(made, widths, _back_to_spot(context, SeerFleet(made, own)))
     allocator = ALLOCATORS[choice.allocator](context)
     return Components(made, allocator, fleet_rule(context, choice.fleet))
 

@@ -42,8 +42,6 @@ SEASON = 2.0
 """Another season of exploring needs the time of so many epochs and starts."""
 LATE = 0.03
 """A plan's epochs may take longer by such a part."""
-BACK = 6.0
-"""To a cheaper offer that is there again it goes back where so many boots and resizes are left."""
 _WHOLE = 1e-6
 
 
@@ -115,12 +113,6 @@ def joined(view: View, offer: Offer) -> int:
     return sum(rented.offer == offer for rented in view.fleet.usable())
 
 
-def launched(view: View, offer: Offer) -> bool:
-    """Return whether an instance of an offer that is to stay was granted."""
-    held = view.fleet.wanted()
-    return any(rented.offer == offer and rented.launched_at is not None for rented in held)
-
-
 class Offers:
     """The offers in the order of what an epoch costs, and the one that is planned with."""
 
@@ -133,16 +125,11 @@ class Offers:
         """Return what is known of an offer."""
         return self.rentables[self.in_order.index(offer)]
 
-    def cheaper(self, offer: Offer, other: Offer) -> bool:
-        """Return whether an epoch costs less on an offer than on another."""
-        return self.in_order.index(offer) < self.in_order.index(other)
-
     def look(self, view: View, instances: int) -> bool:
         """Say whether another is planned with from now on; of this one so many are wanted.
 
         One that is refused gives way to the next, unless all that is wanted of it is there. A
-        cheaper one is back once its instances that take trials cost half of what may be spent a
-        second, not when it might be.
+        cheaper one is back once as many of its GPUs take trials as are held of the present one's.
         """
         before = self.chosen
         self.chosen = self._now(view, instances)
@@ -150,10 +137,9 @@ class Offers:
 
     def _now(self, view: View, instances: int) -> Rentable:
         now = self.chosen.offer
-        half = instances * now.usd_per_second / 2
-        for offer in self.in_order:
-            there = joined(view, offer) * offer.usd_per_second >= half
-            if self.cheaper(offer, now) and there and not view.avoided(offer):
+        held = max(1, view.held.get(now, 0) * now.gpus)
+        for offer in self.in_order[: self.in_order.index(now)]:
+            if joined(view, offer) * offer.gpus >= held and not view.avoided(offer):
                 return self.of(offer)
         if not view.avoided(now) or view.held.get(now, 0) >= instances:
             return self.chosen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.planners.fleets import Unplanned, emptied
 from cloudtune.strategies.base import ByWidth
-from cloudtune.strategies.seer_rules import BACK, ROUND, joined, launched
+from cloudtune.strategies.seer_rules import ROUND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -48,9 +48,9 @@ class SeerAllocator(ByWidth):
 class SeerFleet(Unplanned):
     """As many instances as what the strategy has planned may cost, by the second.
 
-    The cheapest offers that can be had make them up, several at once where one doesn't do. What is
-    dearer stays until the cheaper ones that were asked for take trials: there is a way back. Where
-    there are too many, trials move together as their epochs end.
+    What is held counts, whatever its offer, the cheapest first; the rest is of the offer that is
+    planned with, or of the next that isn't refused. Where there are too many, trials move together
+    as their epochs end.
     """
 
     name = "seer"
@@ -76,30 +76,16 @@ class SeerFleet(Unplanned):
         wanted: dict[Offer, int] = {}
         left = count * planned.usd_per_second
         for offer in self._strategy.offers.in_order:
-            there = joined(view, offer) if offer == willing else view.held.get(offer, 0)
-            wanted[offer] = min(there, self._for(left, offer))
-            left -= wanted[offer] * offer.usd_per_second
-        more = self._for(left + self._returning(view, wanted, willing), willing)
-        if self._strategy.offers.cheaper(willing, planned) and not launched(view, willing):
-            more = min(more, 1)  # nobody knows whether there are any: one asks for all
+            if offer != willing:
+                wanted[offer] = min(view.held.get(offer, 0), self._for(left, offer))
+                left -= wanted[offer] * offer.usd_per_second
         least = 0 if any(wanted.values()) else 1
-        return {**wanted, willing: max(least, wanted[willing] + more)}
+        return {**wanted, willing: max(least, self._for(left, willing))}
 
     @staticmethod
     def _for(rate: float, offer: Offer) -> int:
         """Return how many instances so many dollars a second pay for, a quarter too few or not."""
         return max(0, math.floor(rate / offer.usd_per_second + ROUND))
-
-    def _returning(self, view: View, wanted: Mapping[Offer, int], willing: Offer) -> float:
-        """Return the dollars a second of what is dearer, if it pays to ask for cheaper instead.
-
-        Both bill while those boot and trials move; the time that is left must be worth it.
-        """
-        offers = self._strategy.offers.in_order
-        dear = sum(wanted[o] * o.usd_per_second for o in offers[offers.index(willing) + 1 :])
-        profile = view.corrected(self._strategy.offers.of(willing), ()).profile
-        takes = profile.boot.mean + profile.resize.mean
-        return dear if self._strategy.horizon(view) > BACK * takes else 0.0
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return the emptiest instances that are too many, if their trials fit elsewhere."""
@@ -109,6 +95,6 @@ class SeerFleet(Unplanned):
         return tuple(emptied(view, target))
 
     def _willing(self, view: View, planned: Offer) -> Offer:
-        """Return the cheapest offer that isn't refused just now; the planned one if all are."""
-        offers = self._strategy.offers.in_order
+        """Return the planned offer, or the cheapest that isn't refused just now."""
+        offers = (planned, *self._strategy.offers.in_order)
         return next((offer for offer in offers if not view.avoided(offer)), planned)
