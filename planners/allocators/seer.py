@@ -76,11 +76,10 @@ class SeerFleet(Unplanned):
         wanted: dict[Offer, int] = {}
         left = count * planned.usd_per_second
         for offer in self._strategy.offers.in_order:
-            if offer != willing:
-                wanted[offer] = min(view.held.get(offer, 0), self._for(left, offer))
-                left -= wanted[offer] * offer.usd_per_second
+            wanted[offer] = min(view.held.get(offer, 0), self._for(left, offer))
+            left -= wanted[offer] * offer.usd_per_second
         least = 0 if any(wanted.values()) else 1
-        return {**wanted, willing: max(least, self._for(left, willing))}
+        return {**wanted, willing: max(least, wanted[willing] + self._for(left, willing))}
 
     @staticmethod
     def _for(rate: float, offer: Offer) -> int:
