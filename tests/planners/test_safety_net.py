@@ -254,7 +254,7 @@ def test_under_the_cap_on_demand_goes_first_if_there_is_time() -> None:
     assert played.policy.ending is EndReason.DONE
 
 
-@pytest.mark.parametrize("back", range(3600, 4100, 45))
+@pytest.mark.parametrize("back", range(3600, 4100, 90))
 def test_spot_that_boots_while_a_stage_ends_is_kept(back: int) -> None:
     played = on(job(2 * 3600.0, most=2), (0.0, 0), (float(back), 1))
     came = [market for _, market in markets(played)]
