@@ -368,20 +368,24 @@ class Seer:
             return
         self._leader = trial.id
         rentable = view.corrected(self.rentable(view), (trial.id,))
-        takes, price = self._takes(trial, rentable), rentable.offer.usd_per_second
-        takes += rentable.profile.epoch_seconds(cheapest_width(rentable))  # what it is amidst
-        spare = view.seconds_left - takes
-        if price > 0:
-            spare = min(spare, (view.dollars_left / price - takes) / self.instances(view))
+        price = rentable.offer.usd_per_second
+        amidst = rentable.profile.epoch_seconds(cheapest_width(rentable))
+        spare = -math.inf
+        for takes, count in self._ways(trial, rentable):
+            each = view.seconds_left - takes - amidst
+            if price > 0:
+                left = view.dollars_left / price - (takes + amidst) * count
+                each = min(each, left / self.instances(view))
+            spare = max(spare, each)
         self._must = view.now + spare if spare >= 0 else math.inf
 
-    def _takes(self, trial: TrialProgress, rentable: Rentable) -> float:
-        """Return the seconds in which a trial could reach its last epoch on one instance."""
-        epochs = rentable.profile.epoch
-        inside = [w for w in epochs if w <= rentable.gpus] or [*epochs]
-        work = capped(trial.trial, self._last) - trial.epoch
-        fastest = min(epochs[width].mean for width in inside)
-        return work * fastest * (1 + LATE) + rentable.profile.resize.mean
+    def _ways(self, trial: TrialProgress, rentable: Rentable) -> Iterator[tuple[float, int]]:
+        """Yield the seconds and instances that a trial's last epoch takes, at each width."""
+        profile, work = rentable.profile, capped(trial.trial, self._last) - trial.epoch
+        for width, epoch in profile.epoch.items():
+            count = math.ceil(width / rentable.gpus)
+            if count <= self._max_instances:
+                yield work * epoch.mean * (1 + LATE) + profile.resize.mean, count
 
     def _plan(self, view: View) -> None:
         """Rank by what is known, and seat the best on what the rest of the money pays."""
@@ -396,7 +400,7 @@ class Seer:
             count = 1
             if math.isfinite(view.seconds_left):
                 count = paid_for(paid, part * view.seconds_left, self._max_instances)
-                count = min(count, self._most(view, rentable, view.dollars_left / price))
+                count = self._enough(view, rentable, count, view.dollars_left / price)
             span = min(span, paid / count)
             left = min(left, view.dollars_left / price / count) if part == 1 else left
         self._again = view.now + span if part < 1 else math.inf
@@ -420,15 +424,22 @@ class Seer:
             if name not in self.seats and view.trials[name].status == "waiting":
                 self._leaving[name] = Verdict.PAUSE
 
-    def _most(self, view: View, rentable: Rentable, paid: float) -> int:
-        """Return on how many instances the best still reaches its end before the money does."""
+    def _enough(self, view: View, rentable: Rentable, count: int, paid: float) -> int:
+        """Return so many instances, or what the best needs to reach its end before the money does.
+
+        `paid` are the seconds of one instance that there is money for.
+        """
         best = next(self._ranked(view), None)
         if best is None:
-            return self._max_instances
-        takes = self._takes(view.trials[best], view.corrected(rentable, (best,)))
-        if takes >= view.seconds_left:
-            return self._max_instances
-        return max(1, math.floor(paid / takes))
+            return count
+        ways = [
+            (math.floor(paid / takes), needed)
+            for takes, needed in self._ways(view.trials[best], view.corrected(rentable, (best,)))
+            if takes < view.seconds_left and takes * needed <= paid
+        ]
+        if not ways:
+            return count
+        return max(min(count, max(most for most, _ in ways)), min(needed for _, needed in ways))
 
     def _fill(self, view: View, rentable: Rentable, instances: int) -> None:
         """Seat the best on so many instances."""

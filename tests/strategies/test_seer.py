@@ -299,6 +299,19 @@ def test_se5_se6_the_winner_reaches_its_end_where_wide_trials_are_slower_than_be
     assert reached >= 11  # before speeds by width were heeded: 5
 
 
+@pytest.mark.parametrize("budget", [20.0, 24.0, 30.0])
+def test_se5_the_winner_reaches_its_end_where_only_two_instances_are_fast_enough(
+    budget: float,
+) -> None:
+    """27 epochs take 1,080 s on one instance, and $10.8 on two; there are 1,050 s."""
+    wide = profile({1.0: 80.0, 2.0: 50.0, 4.0: 40.0, 8.0: 20.0})
+    limits = Limits(wide.launch.mean + wide.boot.mean + 1050.0, budget)
+    played, took = seer(own(40, max_instances=4, profile=wide, limits=limits))
+    assert took.violations(limits) == ()
+    assert max(played.epochs.values()) == 27
+    assert len(played.policy.trials) > 8
+
+
 CELLS = [(1500, 10), (3000, 20), (6000, 20), (6000, 40)]
 
 
