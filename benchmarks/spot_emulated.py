@@ -95,7 +95,7 @@ def one_run(folder: Path, trace: PoolTrace, given: argparse.Namespace) -> dict[s
     follower = threading.Thread(target=weather.go_by, args=(over,))
     try:
         _rewrite(folder / "x/experiment.yaml", trace, given.strategy)
-        stage.start("plan", "experiment.yaml", "--force", "-o", "json")
+        stage.start("plan", "experiment.yaml", "-o", "json")
         stage.finish()
         planned = _last_json(stage.out.read_text())
         follower.start()

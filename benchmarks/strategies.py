@@ -3,11 +3,14 @@
     python -m benchmarks.strategies /work/shared/data --out DIR [--quick] [--seeds 20]
         [--grounds alexnet,cifar10_3c3d,…] [--profiles near-linear,…] [--etas 2,3,4]
         [--fleets constant,naive] [--processes 2] [--again seer,…] [--spot "48 of 64"]
+        [--syne-tune PYTHON]
 
 What is tried is in strategies_cells.py (curves, profiles, limits) and strategies_methods.py (who,
 in which variants); how it is judged, in strategies_verdict.py. Runs are kept in DIR/runs.jsonl as
 they are done, seed by seed, so an interrupted comparison goes on where it was; `--again` names
-methods whose code has changed since. Without the data folder (-) it is on made-up curves alone.
+methods whose code has changed since. With a Python that has Syne Tune, its own schedulers play the
+same cells by its own simulator (strategies_beside.py), and are peers as well. Without the data
+folder (-) it is on made-up curves alone.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import strategies_beside
 from benchmarks.spot import POOLS
+from benchmarks.strategies_beside import SYNE
 from benchmarks.strategies_cells import (
     EPOCH_SECONDS,
     GRID,
@@ -66,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--methods", type=_names, default=(*PEERS, *OURS))
     parser.add_argument("--spot", choices=list(POOLS), help="spot, from this pool, by its trace")
     parser.add_argument("--sizes", type=_numbers)
+    parser.add_argument("--syne-tune", help="a Python that has Syne Tune 0.16")
     parser.add_argument("--cells", type=int, default=1, help="every which cell of the grid")
     parser.add_argument("--etas", type=_numbers)
     parser.add_argument("--fleets", type=_names)
@@ -118,6 +124,7 @@ class Report:
     contest: Contest
     kept: Kept
     out: Path
+    beside: bool = False
 
     @property
     def jobs(self) -> list[Job]:
@@ -127,7 +134,14 @@ class Report:
     def complete_seeds(self) -> list[int]:
         """Return the seeds of which every job is done."""
         left = {job.seed for job in self.jobs if self.kept.left(job) is not None}
+        left |= {seed for _, seed in self.missing_beside()}
         return [seed for seed in range(self.contest.seeds) if seed not in left]
+
+    def missing_beside(self) -> list[tuple[Ground, int]]:
+        """Return the tables and seeds that Syne Tune has yet to play, if it is to."""
+        every = [(g, seed) for seed in range(self.contest.seeds) for g in self.contest.grounds]
+        key = strategies_beside.key
+        return [(g, s) for g, s in every if self.beside and key(g.name, s) not in self.kept.done]
 
     def write(self) -> list[Verdict]:
         """Print and write the tables of the seeds that are complete."""
@@ -136,6 +150,10 @@ class Report:
             print(f"{len(seeds)} seeds are complete: no table yet", flush=True)
             return []
         done = [self.kept.done[job.key] for job in self.jobs if job.seed in seeds]
+        if self.beside:
+            names = [g.name for g in self.contest.grounds]
+            keys = [strategies_beside.key(name, seed) for name in names for seed in seeds]
+            done += [self.kept.done[key] for key in keys]
         verdicts = self._verdicts(done, seeds)
         lines = [f"{len(seeds)} seeds", *table(verdicts), "", *audited(done)]
         print("\n".join(lines), flush=True)
@@ -153,7 +171,9 @@ class Report:
         for each in done:
             book.add(row for row in each.rows if Cell(row.deadline, row.budget) in wanted)
         profiles = self.contest.profiles
-        found = book.verdicts(profiles, (*SUBJECTS, *ON_SPOT), PEERS, seeds)
+        found = book.verdicts(profiles, (*SUBJECTS, *ON_SPOT), (*PEERS, *SYNE), seeds)
+        alone = book.verdicts(profiles, (SEER,), SYNE, seeds)
+        found += [v._replace(method=f"{v.method} : syne") for v in alone]
         peers = [peer + SPOT for peer in PLAIN]
         beside = book.verdicts(profiles, ON_SPOT, peers, seeds)
         return [*found, *(v._replace(method=f"{v.method} : spot") for v in beside)]
@@ -192,6 +212,12 @@ def _run(given: argparse.Namespace, report: Report) -> None:
             report.write()
 
 
+def _play_beside(given: argparse.Namespace, report: Report) -> None:
+    for ground, seed in report.missing_beside():
+        cells = report.contest.cells
+        report.kept.keep(strategies_beside.played(given.syne_tune, ground, seed, cells))
+
+
 def _done(given: argparse.Namespace, todo: Sequence[Job]) -> Iterator[Done]:
     return do_all(todo, given.data, given.epoch_seconds, given.processes, _trace(given))
 
@@ -208,9 +234,11 @@ def main() -> None:
         cells=(QUICK_GRID if given.quick else GRID)[:: given.cells],
         seeds=given.seeds or (6 if given.quick else 20),
     )
-    report = Report(contest, Kept(given.out / "runs.jsonl", given.again), given.out)
+    kept = Kept(given.out / "runs.jsonl", given.again)
+    report = Report(contest, kept, given.out, given.syne_tune is not None)
     if not given.tables_only:
         _run(given, report)
+        _play_beside(given, report)
     verdicts = report.write()
     if verdicts and given.plots:
         draw(contest, verdicts, given.out)
