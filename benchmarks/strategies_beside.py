@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SYNE = ("syne-asha", "syne-bohb")
 _ETAS: Mapping[str, Sequence[int]] = {"asha": (2, 3, 4), "bohb": (3,)}
+_FLEETS: Mapping[str, Sequence[int]] = {"asha": SIZES, "bohb": SIZES[::2]}
+"""Its model is slow to ask."""
 _PLAYED_BY = Path(__file__).with_name("strategies_syne.py")
 _WIDE = 100.0
 """Numbers whose largest is so many times the smallest are taken by their logarithm."""
@@ -48,7 +50,7 @@ def played(python: str, ground: Ground, seed: int, cells: Sequence[Cell]) -> Don
             {"method": method, "eta": eta, "workers": size * OFFER.gpus, "seed": seed}
             for method, etas in _ETAS.items()
             for eta in etas
-            for size in SIZES
+            for size in _FLEETS[method]
         ],
     }
     done = subprocess.run(
