@@ -153,7 +153,8 @@ class Itinerary:
         """Return the instances for these trials: where they sit, else where a group has room."""
         placed = self.placed(view, training)
         needed: Counter[Offer] = Counter()
-        waiting = len(training) - placed.total()
+        # Who trains where no group is any more waits for a place as well.
+        waiting = len(training) - sum(placed[group.offer] for group in self.stage_plan.groups)
         for group in self.stage_plan.groups:
             joining = max(0, min(group.trials - placed[group.offer], waiting))
             waiting -= joining

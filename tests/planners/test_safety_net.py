@@ -16,9 +16,10 @@ from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.reacting import Replanner
 from cloudtune.planners.replanning import Rest
 from cloudtune.planners.reserve import MARGIN, Reserve
-from cloudtune.planners.safety_net import SafetyNet
+from cloudtune.planners.safety_net import MarketWatch, SafetyNet
 from cloudtune.trial import EndReason
 from tests.builders import Setting, itinerary_of, offer, play, profile
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudtune.catalog import Offer
+    from cloudtune.planners.following import Itinerary
+    from cloudtune.strategies.base import View
     from tests.builders import Played
 
 FOREVER = 1e6
@@ -241,6 +244,70 @@ def test_a_probe_that_is_lost_while_it_boots_harms_nobody() -> None:
     played = on(setting, (0.0, 0), (2600.0, 1), (launched + 60.0, 0))
     assert played.policy.ending is EndReason.DONE
     assert [market for _, market in markets(played)] == ["on-demand", "spot"], "the same goes on"
+
+
+def test_a_probe_that_is_lost_before_the_trial_moves_is_asked_for_again() -> None:
+    """The plan says spot by then, and the only trial trains on demand, where no group is any more.
+
+    It stayed there to its end, whatever spot there was.
+    """
+    setting = job(2 * 3600.0, most=2).but(trials=1, min_epochs=48, max_epochs=48)
+    (_, (launched, _)) = markets(on(setting, (0.0, 0), (2600.0, 1)))
+    played = on(setting, (0.0, 0), (2600.0, 1), (launched + 90.0, 0), (launched + 600.0, 1))
+    assert [market for _, market in markets(played)] == ["on-demand", "spot", "spot"]
+    assert played.policy.ending is EndReason.DONE
+
+
+def test_a_probe_that_boots_at_a_rung_is_kept_beside_the_plan() -> None:
+    """The stage ends at 4010 s, and the instance joins a minute later."""
+    slow = rentable(SPOT, 2, boot=300.0).profile
+    played = on(job(2 * 3600.0, most=2).but(profile=slow), (0.0, 0), (3700.0, 1))
+    (_, dear), (launched, spot) = markets(played)
+    assert (dear, spot) == ("on-demand", "spot")
+    _, ends, *_ = itinerary_of(played.policy).stage_began
+    assert launched < ends < launched + 300.0, "the rung is in the midst of the boot"
+
+
+def test_under_the_cap_a_trial_pauses_after_its_epoch_and_not_at_its_rung() -> None:
+    """What sits on demand holds up the spot instance, for which the cap has no room as yet."""
+    sure = job(2 * 3600.0).but(trials=2, min_epochs=24, max_epochs=48)
+    dear = sure.others[0]
+    others = (replace(dear, profile=replace(dear.profile, error=0.6)),)
+    played = on(sure.but(others=others, real=sure.rentables), (0.0, 0), (200.0, 1))
+    (_, first), (back, second) = markets(played)
+    assert (first, second) == ("on-demand", "spot")
+    assert back < itinerary_of(played.policy).stage_began[1] - 300.0
+
+
+def test_a_look_that_the_market_calls_changes_nothing_but_the_market() -> None:
+    """Epochs take 1.3 times as long as planned: any other look at the rest plans it anew."""
+    setting = job(AMPLE)
+    slow = [replace(r, profile=profile({1.0: 78.0}, name="g.1x")) for r in setting.rentables]
+    setting = setting.but(by=setting.plan(), real=tuple(slow))
+    world, policy = setting.world(), setting.policy()
+    while policy.now < 900.0 and (event := world.next_event()) is not None:
+        for command in policy.handle(event):
+            world.apply(command)
+    itinerary = itinerary_of(policy)
+    limits = Limits(policy.now + 2600.0, 60.0)
+    policy.state.limits = limits
+    by = Replanner(ExactPlanner(), Reserve(10.0))
+    by.markets = _NothingToChange()
+    by.react(policy.state, itinerary)
+    assert itinerary.replanned == 0
+    itinerary.restless = True
+    by.react(policy.state, itinerary)
+    assert itinerary.replanned == 1
+
+
+class _NothingToChange(MarketWatch):
+    """Calls for a look each time, and has nothing to say at it."""
+
+    def calls(self, view: View, itinerary: Itinerary) -> bool:
+        return True
+
+    def look(self, rest: Rest) -> None:
+        return None
 
 
 def test_under_the_cap_on_demand_goes_first_if_there_is_time() -> None:
