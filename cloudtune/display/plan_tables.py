@@ -149,6 +149,7 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
         if note.error > 0:
             text += f"; derived, not measured: speed uncertain by {percent(note.error)}"
         yield Fact("" if number else "speed", text, note.error > 0)
+        yield from (Fact("", told) for told in note.seen_text)
 
 
 def stages_of(proposal: Proposal) -> Sheet:

@@ -9,33 +9,41 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.engine.ledger import DAMAGED
+from cloudtune.engine.realised import delay_times, epoch_times
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
 from cloudtune.profiles import store
+from cloudtune.profiles.seen import DelayTimes, EpochTimes, RunTimes
 from cloudtune.serialization import decode, encode
-from cloudtune.strategies.samplers.axes import axes_by_size
+from cloudtune.strategies.samplers.axes import allows, axes_by_size
 from cloudtune.strategies.samplers.past import PastRun, PastTrial, scores, shared_axes, useless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
+    from cloudtune.experiment.search_space import Domain
+    from cloudtune.experiment.validation import FieldPath
     from cloudtune.jobs.report import Report
     from cloudtune.trial import Mode
 
-VERSION = 1
+VERSION = 2
 RECORD = "record.json"
 MOST_RUNS = 4
 """So many earlier runs have a say at most, where the experiment names none."""
 MOST_TRIALS = 400
 """So many trials of a run are carried over at most, evenly from its best to its worst."""
+MOST_TIMED = 8
+"""Of so many earlier runs at most it is looked at how long things took, the latest."""
 _LOOKED_AT = 100
 _OVERLAP = 0.5
 """A run of another script has at least this share of the parameters in common."""
@@ -43,11 +51,15 @@ _OVERLAP = 0.5
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial that trained an epoch, or failed: its metric by epoch, as far as that is a number."""
+    """A trial that trained an epoch, or failed: its metric by epoch, as far as that is a number.
+
+    `took` is how long its epochs took.
+    """
 
     config: Mapping[str, object]
     values: Mapping[int, float]
     failed: bool = False
+    took: tuple[EpochTimes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,8 @@ class RunRecord:
 
     `began` is Unix time. `script` is the path of its training script, `script_hash` that file as it
     was ("" where nobody knows). `ended` says how, or is None: the run goes on, or its controller
-    died. `ledger_bytes` is how long the ledger was from which this was made.
+    died. `paced`: whether its epochs took what a table says. `delays` are those of instances and of
+    trials. `ledger_bytes` is how long the ledger was from which this was made.
     """
 
     run: str
@@ -74,6 +87,15 @@ class RunRecord:
     emulated: bool
     ledger_bytes: int
     trials: tuple[TrialRecord, ...] = field(default=())
+    provider: str = ""
+    paced: bool = False
+    delays: tuple[DelayTimes, ...] = ()
+
+    def times(self, space: Mapping[str, Domain]) -> RunTimes:
+        """Return how long things took in it: epochs of those trials alone that a space allows."""
+        began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began))
+        trials = tuple(t.took for t in self.trials if t.took and allows(space, t.config))
+        return RunTimes(self.run, began, trials, self.delays)
 
     def past(self) -> PastRun:
         """Return what is carried over: each trial's score among the others of the run."""
@@ -109,6 +131,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
     job, policy = report.job, report.policy
     experiment, best = job.experiment, policy.best
     hashes = {profile.script_hash for profile in job.profiles} - {""}
+    took = epoch_times(report.timeline)
     return RunRecord(
         run=job.run,
         began=job.began,
@@ -129,10 +152,14 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
                 dict(trial.trial.config),
                 {epoch: value for epoch, value in trial.history.items() if math.isfinite(value)},
                 trial.status == "failed",
+                took.get(trial.id, ()),
             )
             for trial in policy.trials.values()
             if trial.history or trial.status == "failed"
         ),
+        provider=experiment.cloud.provider,
+        paced=job.paced,
+        delays=delay_times(report.timeline),
     )
 
 
@@ -185,7 +212,8 @@ def to_json(listed: Listed) -> dict[str, Any]:
     """Return a line of the list as JSON, without what each trial did."""
     it = listed.record
     told = {} if it is None else {**encode(replace(it, trials=())), "trials": len(it.trials)}
-    told.pop("ledger_bytes", None)
+    for name in ("ledger_bytes", "delays"):
+        told.pop(name, None)
     usable = {"usable": not listed.why, "why_not": listed.why or None}
     return {**told, "run": listed.run, "state": listed.state, "history": usable}
 
@@ -199,28 +227,104 @@ def past_of(experiment: Experiment) -> tuple[PastRun, ...]:
     Raises:
         UsageError: a run that the experiment names isn't there, or has nothing to tell of it.
     """
-    if experiment.history == "off":
+    asked = experiment.history.configurations
+    if asked == "off":
         return ()
-    if experiment.history == "auto":
+    if asked == "auto":
         return tuple(each.past() for each in _chosen(experiment))
+    _refuse_mistakes(experiment)
+    return tuple(recorded(home.find_run(name)).past() for name in asked)
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long things took in earlier `runs` of a script; `notes` say of what nothing is used."""
+
+    runs: tuple[RunTimes, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def times_of(experiment: Experiment) -> Times:
+    """Return how long things took in earlier runs of the very script, at the same provider.
+
+    Of those that have ended the latest, unless the experiment names some. Another version of the
+    script is another program: of the latest run of one it is told, and nothing is used.
+
+    Raises:
+        UsageError: a run that the experiment names isn't there, or can't tell.
+    """
+    asked = experiment.history.times
+    if asked == "off":
+        return Times()
+    if asked != "auto":
+        _refuse_mistakes(experiment)
+        named = [recorded(home.find_run(name)) for name in asked]
+        fitting = [each for each in named if not _untimed(each, experiment)]
+        return Times(tuple(each.times(experiment.space) for each in fitting))
+    found: list[RunRecord] = []
+    other: RunRecord | None = None
+    for each in _latest():
+        if each.ended is None or not any(trial.took for trial in each.trials):
+            continue
+        if not _untimed(each, experiment):
+            found.append(each)
+        elif other is None and same_script(each, experiment):
+            other = each
+        if len(found) == MOST_TIMED:
+            break
+    if not found and other is not None:
+        why = f"{other.run} doesn't tell how long things take: {_untimed(other, experiment)}"
+        return Times((), (why,))
+    return Times(tuple(each.times(experiment.space) for each in found))
+
+
+def _untimed(record: RunRecord, experiment: Experiment) -> str:
+    """Return why a run can't tell how long things take in an experiment's; "" where it can."""
+    provider = experiment.cloud.provider
+    if record.provider != provider:
+        return f"it ran on {record.provider or 'another provider'}, not on {provider}"
+    if record.paced != provider_named(provider).paced:
+        return "its training was not paced"
+    if record.function != experiment.train_function:
+        return f"it trained {record.function}, not {experiment.train_function}"
+    with contextlib.suppress(OSError):
+        if record.script_hash == store.script_hash(experiment.train_file):
+            return ""
+    return "it trained another version of the script"
+
+
+def _refuse_mistakes(experiment: Experiment) -> None:
     mistakes = tuple(mistakes_in(experiment))
     if mistakes:
         raise UsageError("\n".join(map(str, mistakes)))
-    return tuple(recorded(home.find_run(name)).past() for name in experiment.history)
 
 
 def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
-    named = () if isinstance(experiment.history, str) else experiment.history
+    asked = experiment.history
+    one = asked.configurations == asked.times
+    path: FieldPath = ("history",) if one else ("history", "configurations")
+    yield from _named_in_vain(asked.configurations, path, experiment, useless_for)
+    if not one:
+        yield from _named_in_vain(asked.times, ("history", "times"), experiment, _untimed)
+
+
+def _named_in_vain(
+    asked: str | tuple[str, ...],
+    path: FieldPath,
+    experiment: Experiment,
+    useless: Callable[[RunRecord, Experiment], str],
+) -> Iterator[Mistake]:
+    named = () if isinstance(asked, str) else asked
     for index, name in enumerate(named):
         try:
-            why = useless_for(recorded(home.find_run(name)), experiment)
+            why = useless(recorded(home.find_run(name)), experiment)
         except (CloudtuneError, OSError) as error:
             why = f"{error}" if isinstance(error, UsageError) else f"can't be read ({error})"
         else:
             why = why and f"run {name} has nothing to tell of this experiment: {why}"
         if why:
-            yield Mistake(("history", index), why)
+            yield Mistake((*path, index), why)
 
 
 def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
