@@ -66,7 +66,9 @@ def seen_text(seen: Seen, where: str, today: str) -> str:
     when = "" if days is None else f", {ago_text(days)}"
     counts = (seen.epochs, seen.trials, seen.instances)
     told = ", ".join(map(counted, counts, ("epoch", "trial", "boot")))
-    part = f"{seen.share:.0%} of the seconds of an epoch" if seen.share else "its delays alone"
+    part = (
+        f"{100 * seen.share:.0f} % of the seconds of an epoch" if seen.share else "its delays alone"
+    )
     return f"seen in {seen.run}: {told} on {where}{when}; counts for {part}"
 
 

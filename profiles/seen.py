@@ -110,6 +110,8 @@ class _Point:
 
     def with_older(self, older: _Point, weight: float) -> _Point:
         """Return the two together, of which the older has so much weight."""
+        if weight == 0:
+            return self
         own, names = 1 - weight, dict.fromkeys((*self.shares, *older.shares))
         count = self.count + older.count
         squares = self.count * self.sd**2 + older.count * older.sd**2
@@ -160,7 +162,7 @@ def informed(
         )
         for name in DELAYS
     }
-    seen = tuple(_seen(run, machine, market, curve) for run in found)
+    seen = tuple(_seen(run, machine, curve) for run in found)
     if profile is None:
         delays["resize"] = delays["resize"] or delays["start"]
         if not curve or not all(delays.values()):
@@ -189,16 +191,16 @@ def informed(
     )
 
 
-def _seen(run: RunTimes, machine: str, market: str, curve: Mapping[Width, _Point]) -> Seen:
+def _seen(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
     trained = [[e for e in trial if e.instance_type == machine] for trial in run.trials]
-    boots = _pooled(_told(run, "boot", machine, market))
+    boots = [e for e in run.delays if (e.instance_type, e.delay) == (machine, "boot")]
     shares = [point.shares.get(run.run, 0.0) for point in curve.values()]
     return Seen(
         run=run.run,
         at=run.at,
         epochs=sum(each.seconds.n for trial in trained for each in trial),
         trials=sum(bool(trial) for trial in trained),
-        instances=0 if boots is None else boots.n,
+        instances=sum(each.seconds.n for each in boots),
         share=round(math.fsum(shares) / len(shares), 4) if shares else 0.0,
     )
 

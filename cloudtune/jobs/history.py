@@ -114,13 +114,15 @@ class Listed:
     """A run of this machine; without a `record` where nothing can be told of it.
 
     `state` says of one that hasn't ended whether it runs or its controller died. `why` says why no
-    later run learns from it, "" where one may.
+    later run learns from it which configurations are good, "" where one may; `why_no_times` the
+    same of how long things take.
     """
 
     run: str
     record: RunRecord | None
     state: str
     why: str
+    why_no_times: str
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -184,15 +186,21 @@ def recorded(folder: Path) -> RunRecord:
     """
     from cloudtune.jobs.report import load  # noqa: PLC0415  it needs all of a run's world
 
-    try:
-        data = json.loads((folder / RECORD).read_bytes())
-        if data.pop("cloudtune_record") == VERSION:
-            found = decode(RunRecord, data)
-            if found.ledger_bytes == (folder / home.LEDGER).stat().st_size:
-                return found
-    except (*DAMAGED, OSError):
-        pass
+    kept = _kept(folder)
+    if kept is not None:
+        with contextlib.suppress(*DAMAGED):
+            return decode(RunRecord, kept)
     return remember(folder, load(folder))
+
+
+def _kept(folder: Path) -> Mapping[str, Any] | None:
+    """Return a record as it is on disk; None where it is missing, old or damaged."""
+    with contextlib.suppress(*DAMAGED, OSError):
+        data = json.loads((folder / RECORD).read_bytes())
+        current = data["ledger_bytes"] == (folder / home.LEDGER).stat().st_size
+        if data.pop("cloudtune_record") == VERSION and current:
+            return dict(data)
+    return None
 
 
 def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
@@ -201,11 +209,12 @@ def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
         try:
             found = recorded(folder)
         except (CloudtuneError, OSError) as error:
-            yield Listed(folder.name, None, "unreadable", f"unreadable: {error}")
+            why = f"unreadable: {error}"
+            yield Listed(folder.name, None, "unreadable", why, why)
             continue
         state = found.ended or ("runs" if control.is_driven(folder) else "died")
         why = _unfit(found) if experiment is None else not_taken(found, experiment)
-        yield Listed(folder.name, found, state, why)
+        yield Listed(folder.name, found, state, why, untimed(found, experiment))
 
 
 def to_json(listed: Listed) -> dict[str, Any]:
@@ -215,7 +224,14 @@ def to_json(listed: Listed) -> dict[str, Any]:
     for name in ("ledger_bytes", "delays"):
         told.pop(name, None)
     usable = {"usable": not listed.why, "why_not": listed.why or None}
-    return {**told, "run": listed.run, "state": listed.state, "history": usable}
+    times = {"usable": not listed.why_no_times, "why_not": listed.why_no_times or None}
+    return {
+        **told,
+        "run": listed.run,
+        "state": listed.state,
+        "history": usable,
+        "times": times,
+    }
 
 
 # ---- which have something to tell ---------------------------------------------------------------
@@ -259,38 +275,62 @@ def times_of(experiment: Experiment) -> Times:
     if asked != "auto":
         _refuse_mistakes(experiment)
         named = [recorded(home.find_run(name)) for name in asked]
-        fitting = [each for each in named if not _untimed(each, experiment)]
+        fitting = [each for each in named if not untimed(each, experiment, ended=False)]
         return Times(tuple(each.times(experiment.space) for each in fitting))
     found: list[RunRecord] = []
-    other: RunRecord | None = None
-    for each in _latest():
-        if each.ended is None or not any(trial.took for trial in each.trials):
-            continue
-        if not _untimed(each, experiment):
+    other: list[RunRecord] = []
+
+    def of_use(kept: Mapping[str, Any]) -> bool:  # most runs are of other scripts: don't read them
+        this = kept.get("script_hash") == wanted or (not other and kept.get("script") == path)
+        return this and kept.get("ended") is not None
+
+    path, wanted = str(experiment.train_file), ""
+    with contextlib.suppress(OSError):
+        wanted = store.script_hash(experiment.train_file)
+    for each in _latest(of_use):
+        if not untimed(each, experiment):
             found.append(each)
-        elif other is None and same_script(each, experiment):
-            other = each
+        elif same_script(each, experiment):
+            other.append(each)
         if len(found) == MOST_TIMED:
             break
-    if not found and other is not None:
-        why = f"{other.run} doesn't tell how long things take: {_untimed(other, experiment)}"
-        return Times((), (why,))
-    return Times(tuple(each.times(experiment.space) for each in found))
+    notes = (
+        f"{each.run} doesn't tell how long things take: {untimed(each, experiment)}"
+        for each in (() if found else other[:1])
+    )
+    return Times(tuple(each.times(experiment.space) for each in found), tuple(notes))
 
 
-def _untimed(record: RunRecord, experiment: Experiment) -> str:
-    """Return why a run can't tell how long things take in an experiment's; "" where it can."""
-    provider = experiment.cloud.provider
+def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
+    """Return why a run can't tell how long things take in an experiment's; "" where it can.
+
+    Without one, in any. `ended`: whether it must have ended.
+    """
+    return next(_untimed(record, experiment, ended=ended), "")
+
+
+def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -> Iterator[str]:
+    if ended and record.ended is None:
+        yield "it has not ended"
+    if not any(trial.took for trial in record.trials):
+        yield "none of its trials trained an epoch"
+    if experiment is None:
+        return
+    provider, function = experiment.cloud.provider, experiment.train_function
     if record.provider != provider:
-        return f"it ran on {record.provider or 'another provider'}, not on {provider}"
+        yield f"it ran on {record.provider}, not on {provider}"
     if record.paced != provider_named(provider).paced:
-        return "its training was not paced"
-    if record.function != experiment.train_function:
-        return f"it trained {record.function}, not {experiment.train_function}"
+        yield "its training was not paced"
+    if record.function != function:
+        yield f"it trained {record.function}, not {function}"
     with contextlib.suppress(OSError):
         if record.script_hash == store.script_hash(experiment.train_file):
-            return ""
-    return "it trained another version of the script"
+            return
+    yield "it trained another version of the script"
+
+
+def _useless_times(record: RunRecord, experiment: Experiment) -> str:
+    return untimed(record, experiment, ended=False)
 
 
 def _refuse_mistakes(experiment: Experiment) -> None:
@@ -306,7 +346,7 @@ def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     path: FieldPath = ("history",) if one else ("history", "configurations")
     yield from _named_in_vain(asked.configurations, path, experiment, useless_for)
     if not one:
-        yield from _named_in_vain(asked.times, ("history", "times"), experiment, _untimed)
+        yield from _named_in_vain(asked.times, ("history", "times"), experiment, _useless_times)
 
 
 def _named_in_vain(
@@ -338,8 +378,17 @@ def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
     return [each for *_, each in found[:MOST_RUNS]]
 
 
-def _latest() -> Iterator[RunRecord]:
+def _latest(
+    of_use: Callable[[Mapping[str, Any]], bool] = lambda _kept: True,
+) -> Iterator[RunRecord]:
+    """Yield the records of runs that nobody drives any more, the latest first.
+
+    A record as it is on disk may be found to be `of_use` before all of it is read.
+    """
     for folder in home.run_folders()[: -_LOOKED_AT - 1 : -1]:
+        kept = _kept(folder)
+        if control.is_driven(folder) or (kept is not None and not of_use(kept)):
+            continue
         with contextlib.suppress(CloudtuneError, OSError):
             yield recorded(folder)
 

@@ -352,11 +352,12 @@ def test_runs_lists_what_there_is(place: Place) -> None:
     assert (first["state"], first["strategy"]) == ("done", "asha")
     assert 0.9 < first["best"] <= 1.0
     assert first["dollars"] > 0
-    assert first["history"] == {"usable": True, "why_not": None}
+    assert first["history"] == first["times"] == {"usable": True, "why_not": None}
+    assert told["tiny"]["times"]["usable"]
     assert not told["tiny"]["history"]["usable"]
     assert "not a ledger" in told["broken"]["history"]["why_not"]
     table = place("runs").out
-    for words in ("first-run", "score", "done", "tiny is no history: fewer than 4"):
+    for words in ("first-run", "score", "done", "tiny tells times alone: fewer than 4"):
         assert words in table
     path = place.experiment(search="{other: {uniform: [0, 1]}}")
     told = {each["run"]: each for each in json.loads(place("runs", path, "-o", "json").out)}
