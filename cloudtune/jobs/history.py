@@ -139,7 +139,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
         began=job.began,
         script=str(experiment.train_file),
         function=experiment.train_function,
-        script_hash=min(hashes, default=""),
+        script_hash=job.script_hash or min(hashes, default=""),
         strategy=job.plan.strategy,
         metric=experiment.metric.name,
         mode=experiment.metric.mode,
@@ -326,7 +326,8 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
     with contextlib.suppress(OSError):
         if record.script_hash == store.script_hash(experiment.train_file):
             return
-    yield "it trained another version of the script"
+    version = "another version" if record.script_hash else "nobody knows which version"
+    yield f"it trained {version} of the script"
 
 
 def _useless_times(record: RunRecord, experiment: Experiment) -> str:
