@@ -68,8 +68,9 @@ class RunRecord:
 
     `began` is Unix time. `script` is the path of its training script, `script_hash` that file as it
     was ("" where nobody knows). `ended` says how, or is None: the run goes on, or its controller
-    died. `paced`: whether its epochs took what a table says. `delays` are those of instances and of
-    trials. `ledger_bytes` is how long the ledger was from which this was made.
+    died. `cloud` is its provider's name. `paced`: whether its epochs took what a table says.
+    `delays` are those of instances and of trials. `ledger_bytes` is how long the ledger was from
+    which this was made.
     """
 
     run: str
@@ -87,7 +88,7 @@ class RunRecord:
     emulated: bool
     ledger_bytes: int
     trials: tuple[TrialRecord, ...] = field(default=())
-    provider: str = ""
+    cloud: str = ""
     paced: bool = False
     delays: tuple[DelayTimes, ...] = ()
 
@@ -159,7 +160,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
             for trial in policy.trials.values()
             if trial.history or trial.status == "failed"
         ),
-        provider=experiment.cloud.provider,
+        cloud=experiment.cloud.provider,
         paced=job.paced,
         delays=delay_times(report.timeline),
     )
@@ -316,10 +317,10 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
         yield "none of its trials trained an epoch"
     if experiment is None:
         return
-    provider, function = experiment.cloud.provider, experiment.train_function
-    if record.provider != provider:
-        yield f"it ran on {record.provider}, not on {provider}"
-    if record.paced != provider_named(provider).paced:
+    where, function = experiment.cloud.provider, experiment.train_function
+    if record.cloud != where:
+        yield f"it ran on {record.cloud}, not on {where}"
+    if record.paced != provider_named(where).paced:
         yield "its training was not paced"
     if record.function != function:
         yield f"it trained {record.function}, not {function}"

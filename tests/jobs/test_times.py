@@ -223,7 +223,7 @@ def test_records_of_an_earlier_version_are_made_again(place: Place) -> None:
     data = json.loads(path.read_text())
     for each in data["trials"]:
         del each["took"]
-    for name in ("delays", "provider", "paced"):
+    for name in ("delays", "cloud", "paced"):
         del data[name]
     path.write_text(json.dumps({**data, "cloudtune_record": 1}))
     assert history.recorded(folder) == new
