@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--strategy", default="sha")
     given = parser.parse_args()
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
     by_run: list[list[tuple[Told, Told]]] = [[] for _ in range(given.runs)]
     for seed in range(given.worlds):
         with tempfile.TemporaryDirectory() as folder:

@@ -44,6 +44,11 @@ class Basis:
         return self.kinds == (MEASURED,)
 
     @property
+    def own(self) -> bool:
+        """Whether nothing is of another program or another type."""
+        return not {PUBLISHED, _DERIVED}.intersection(self.kinds)
+
+    @property
     def emulated(self) -> bool:
         """Whether some of it was made up by the emulated cloud."""
         return EMULATED in self.kinds

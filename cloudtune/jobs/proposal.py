@@ -237,7 +237,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
     yield from _spot_text(planned)
     yield from crowded(planned.plan, planned.rentables)
-    if any(each.profile.error for each in planned.rentables):
+    if not basis_of(planned.problem.experiment, planned.rentables).own:
         yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
     if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
         yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"

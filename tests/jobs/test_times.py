@@ -29,6 +29,14 @@ DAY = 86400.0
 AWS: dict[str, Any] = {"provider": "aws", "history": "{times: auto}"}
 
 
+@pytest.fixture(autouse=True)
+def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let prices be those of the table: there are no credentials, and no machine is asked for."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
 def slow(profile: ScalingProfile) -> ScalingProfile:
     """Return a world in which epochs take 1.3 times as long, and boots 80 s instead of 40."""
     return replace(profile.slowed(1.3), boot=Measurement(80.0, 2.0, 3), error=0.0)
@@ -75,6 +83,7 @@ def test_every_screen_says_where_it_is_from(place: Place) -> None:
     path = place.experiment(**AWS)
     said = " ".join(place("plan", path, "--profile", "train.json").out.split())
     assert "seen in first-run 2 days ago" in said
+    assert "derived, not measured" not in said
     assert "seen in first-run: " in said
     assert "40 trials, " in said
     assert "on g4dn.12xlarge, 2 days ago; counts for " in said
