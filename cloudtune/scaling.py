@@ -73,6 +73,23 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """An earlier run of the same script that a profile's figures are of, with what it saw.
+
+    It began `at` (ISO 8601). It trained so many `epochs` of so many `trials` on the profile's
+    instance type, and booted so many `instances` of it. `share` is its part in the seconds of an
+    epoch, on average over the widths: 0 where it has none, 1 where they are its own.
+    """
+
+    run: str
+    at: str
+    epochs: int
+    trials: int
+    instances: int
+    share: float
+
+
+@dataclass(frozen=True)
 class ScalingProfile:
     """Seconds per epoch by width, and the delays around training, on one instance type.
 
@@ -84,8 +101,9 @@ class ScalingProfile:
     `error`: how wrong all the epochs may be together, as a relative standard deviation; not 0 where
     they weren't measured on this type but derived from another. An empty `script_hash` stands for
     published figures: of no script of the user's. `memory` is the most MiB of a GPU that a worker
-    has had, by width; empty where nobody measured it. `configurations` were measured. `assumed`
-    says in words which of the spreads were not measured but assumed.
+    has had, by width; empty where nobody measured it. `configurations` were measured, those of
+    earlier runs included. `assumed` says in words which of the spreads were not measured but
+    assumed. `seen` are the earlier runs that its figures are of, the latest first.
     """
 
     instance_type: str
@@ -103,6 +121,7 @@ class ScalingProfile:
     provenance: Provenance = Provenance()
     configurations: int = 1
     assumed: tuple[str, ...] = ()
+    seen: tuple[Seen, ...] = ()
 
     @property
     def derived_from(self) -> str:

@@ -156,7 +156,7 @@ _WORDS = (
     (kinds.Name, "a name"),
     (kinds.Train, "`file.py:function`"),
     (kinds.Storage, "a folder, or `s3://bucket/prefix`"),
-    (kinds.History, "`auto`, `off`, or a list of runs"),
+    (kinds.History, "`auto`, `off`, or a list of runs; or a mapping of these"),
 )
 
 

@@ -112,8 +112,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "storage": ("where checkpoints go; on AWS a bucket",),
     "history": (
         (
-            "the [earlier runs](history.md) that have a say in which configurations are tried: "
-            "`auto` (those that fit), `off` (none), or a list of runs, as `cloudtune runs` has them"
+            "the [earlier runs](history.md) that have a say: `auto` (those that fit), `off` "
+            "(none), or a list of runs, as `cloudtune runs` has them; or one of these for "
+            "`configurations` (what is tried) and one for `times` (how long that is expected to "
+            "take)"
         ),
     ),
     "seed": ("of the search and of the training",),

@@ -72,8 +72,13 @@ def _speed(profile: ScalingProfile, where: str) -> float:
 
 
 def _delay(measured: Measurement, known: Prior) -> Measurement:
-    """Return a delay with its spread within a run, and how far its mean may be off in another."""
+    """Return a delay with its spread within a run, and how far its mean may be off in another.
+
+    How far, several runs have told where the measurement says it.
+    """
     within = _within(measured, known)
+    if measured.error > 0:
+        return within
     between = max(known.between * measured.mean, known.floor) if measured.mean > 0 else 0.0
     error = math.hypot(between, within.sd / math.sqrt(max(1, measured.n)))
     return replace(within, error=error)
@@ -94,9 +99,10 @@ def _within(measured: Measurement, known: Prior) -> Measurement:
 
 def _told(profile: ScalingProfile, where: str, speed: float) -> Iterable[str]:
     count = profile.configurations
-    seen = "1 configuration was" if count == 1 else f"{count} configurations were"
+    told = "1 configuration was" if count == 1 else f"{count} configurations were"
+    how = "measured or seen in earlier runs" if profile.seen else "measured, on one machine"
     error = f" and ± {profile.error:.0%} as derived" if profile.error else ""
-    yield f"speed ± {speed:.0%} for all trials alike ({seen} measured, on one machine){error}"
+    yield f"speed ± {speed:.0%} for all trials alike ({told} {how}){error}"
     offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in DELAYS}
     told = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
     yield f"{told} from run to run"

@@ -6,19 +6,22 @@ of them. `Provenance` in `scaling` is what is kept: in profiles, saved plans and
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.profiles.store import age
 from cloudtune.scaling import EMULATED, MEASURED, PUBLISHED
-from cloudtune.text import ago_text
+from cloudtune.text import ago_text, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.scaling import ScalingProfile, Seen
 
 _DERIVED = "derived"
+_ALL = 0.995
+"""Whoever has so large a part in a figure has all of it."""
 _SEVERAL = 3
 """So many different origins, or more, are told by their kinds."""
 
@@ -41,13 +44,51 @@ class Basis:
         return self.kinds == (MEASURED,)
 
     @property
+    def own(self) -> bool:
+        """Whether nothing is of another program or another type."""
+        return not {PUBLISHED, _DERIVED}.intersection(self.kinds)
+
+    @property
     def emulated(self) -> bool:
         """Whether some of it was made up by the emulated cloud."""
         return EMULATED in self.kinds
 
 
 def told(profile: ScalingProfile, today: str) -> str:
-    """Return where a profile comes from, as it stands beside a figure; `today` as 2026-11-21."""
+    """Return where a profile comes from, as it stands beside a figure; `today` as 2026-11-21.
+
+    Of figures that earlier runs alone have told, that is all.
+    """
+    runs = _runs(profile, today)
+    if runs and math.fsum(run.share for run in profile.seen) > _ALL:
+        return f"{runs} on {profile.derived_from or profile.instance_type}"
+    return ", ".join(filter(None, (_source(profile, today), runs)))
+
+
+def seen_text(seen: Seen, where: str, today: str) -> str:
+    """Return what an earlier run has told of a profile on an instance type, in a line."""
+    days = age(seen.at, today)
+    when = "" if days is None else f", {ago_text(days)}"
+    counts = (seen.epochs, seen.trials, seen.instances)
+    told = ", ".join(map(counted, counts, ("epoch", "trial", "boot")))
+    part = (
+        f"{100 * seen.share:.0f} % of the seconds of an epoch" if seen.share else "its delays alone"
+    )
+    return f"seen in {seen.run}: {told} on {where}{when}; counts for {part}"
+
+
+def _runs(profile: ScalingProfile, today: str) -> str:
+    """Return which earlier runs a profile's figures are of, "" where there are none."""
+    if not profile.seen:
+        return ""
+    days = age(profile.seen[0].at, today)
+    when = "" if days is None else ago_text(days)
+    if len(profile.seen) == 1:
+        return f"seen in {profile.seen[0].run} {when}".rstrip()
+    return f"seen in {len(profile.seen)} runs, the last {when}"
+
+
+def _source(profile: ScalingProfile, today: str) -> str:
     origin, source = profile.provenance.origin, profile.derived_from
     if origin == EMULATED:
         return f"emulated, derived from {source}" if source else "emulated"

@@ -114,9 +114,10 @@ def load_problem(wanted: Experiment, profile: str | None) -> Problem:
         UsageError: nothing is known of the script's speed on any of its instance types.
     """
     profiles = planning.stored_profiles(wanted, profile)
-    if not profiles:
+    problem = planning.problem_of(wanted, profiles)
+    if not profiles and not problem.rentables:  # nor has an earlier run seen it
         raise planning.no_profile(wanted)
-    return planning.problem_of(wanted, profiles)
+    return problem
 
 
 def show_planned(

@@ -16,8 +16,9 @@ from cloudtune.cli.options import OUTPUT, load_experiment
 def runs(experiment: Path | None, output: str) -> None:
     """List the runs of this machine, the latest first: what they found, and what that cost.
 
-    The last column says whether a later run can learn from it (`history`): with EXPERIMENT, whether
-    a run of that one would. Nothing of this leaves the machine.
+    The last column says whether a later run can learn from it (`history`): which configurations are
+    good, and how long things take. With EXPERIMENT, whether a run of that one would. Nothing of
+    this leaves the machine.
     """
     from cloudtune.display.runs_table import show_runs  # noqa: PLC0415
     from cloudtune.display.terminal import console  # noqa: PLC0415

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Fact, Sheet, beside
 from cloudtune.plan import BY_PLAN
+from cloudtune.scaling import PUBLISHED
 from cloudtune.text import (
     age_text,
     counted,
@@ -146,9 +147,13 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
         age = "" if note.age_days is None else f" ({age_text(note.age_days)})"
         origin = f"{note.text}: " if note.text else ""
         text = f"{note.instance_type}: {origin}{note.source}, {note.measured_at}{age}"
+        derived = note.provenance.on not in {"", note.instance_type}
         if note.error > 0:
-            text += f"; derived, not measured: speed uncertain by {percent(note.error)}"
-        yield Fact("" if number else "speed", text, note.error > 0)
+            what = "derived, not measured: " * derived
+            text += f"; {what}speed uncertain by {percent(note.error)}"
+        others = derived or note.provenance.origin == PUBLISHED
+        yield Fact("" if number else "speed", text, note.error > 0 and others)
+        yield from (Fact("", told) for told in note.seen_text)
 
 
 def stages_of(proposal: Proposal) -> Sheet:

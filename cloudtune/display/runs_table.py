@@ -35,12 +35,21 @@ def show_runs(out: Console, found: Sequence[Listed]) -> None:
         table.add_row(*map(escape, _row(each)))
     out.print(table)
     for each in found:
-        if each.why:
-            out.print(f"{each.run} is no history: {each.why}", markup=False)
+        what, why = _history(each), each.why or each.why_no_times
+        if why:
+            told = "is no history" if what == "no" else f"tells {what} alone"
+            out.print(f"{each.run} {told}: {why}", markup=False)
+
+
+def _history(each: Listed) -> str:
+    """Return what a later run can learn from a run."""
+    if each.why:
+        return "no" if each.why_no_times else "times"
+    return "configurations" if each.why_no_times else "yes"
 
 
 def _row(each: Listed) -> tuple[str, ...]:
-    it, history = each.record, "no" if each.why else "yes"
+    it, history = each.record, _history(each)
     if it is None:
         return (each.run, "", "", "", "", "", each.state, history)
     return (

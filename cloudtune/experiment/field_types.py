@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
-from cloudtune.errors import ExperimentError, UsageError, shown
+from cloudtune.errors import ExperimentError, UsageError, allowed_names, shown
 from cloudtune.experiment.search_space import parse_domain, to_jsonable
 from cloudtune.experiment.validation import refuse
 from cloudtune.units import parse_dollars, parse_seconds
@@ -81,21 +82,51 @@ def _parameter(value: object) -> object:
         raise refuse(str(error), *map(str, only)) from None
 
 
-def _history(value: object) -> object:
+@dataclass(frozen=True)
+class EarlierRuns:
+    """Which earlier runs have a say: "auto" (those that fit), "off" (none), or names of runs.
+
+    `configurations`: in what is tried. `times`: in how long it is expected to take.
+    """
+
+    configurations: str | tuple[str, ...] = "off"
+    times: str | tuple[str, ...] = "auto"
+
+    def __str__(self) -> str:
+        told = (runs if isinstance(runs, str) else f"[{', '.join(runs)}]" for runs in astuple(self))
+        return f"{{configurations: {next(told)}, times: {next(told)}}}"
+
+
+def _history(value: object) -> EarlierRuns:
+    """Return which earlier runs have a say in what; one word, or one list, is meant for all."""
+    if isinstance(value, EarlierRuns):
+        return value
+    if not isinstance(value, Mapping):
+        runs = _runs(value)
+        return EarlierRuns(runs, runs)
+    names = [each.name for each in fields(EarlierRuns)]
+    for name in value:
+        if name not in names:
+            raise refuse(f"{shown(name)} is not known; {allowed_names(str(name), names)}")
+    return EarlierRuns(**{str(name): _runs(given, name) for name, given in value.items()})
+
+
+def _runs(value: object, *path: str) -> str | tuple[str, ...]:
     """Return "auto", "off" or the names of runs, each once."""
     if value is False:  # what half the world's readers of YAML take off for
         return "off"
-    if value in ("auto", "off"):
+    if isinstance(value, str) and value in {"auto", "off"}:
         return value
     if not isinstance(value, list | tuple):
-        raise refuse(f"{shown(value)} is not known; write auto, off or a list of runs")
+        raise refuse(f"{shown(value)} is not known; write auto, off or a list of runs", *path)
     if not value:
-        raise refuse("the list is empty; write auto, off or a list of runs")
+        raise refuse("the list is empty; write auto, off or a list of runs", *path)
     for index, run in enumerate(value):
         if not isinstance(run, str) or not _NAME.fullmatch(run):
-            raise refuse(f"{shown(run)} is no name of a run; `cloudtune runs` lists them", index)
+            told = f"{shown(run)} is no name of a run; `cloudtune runs` lists them"
+            raise refuse(told, *path, index)
         if run in value[:index]:
-            raise refuse(f"{shown(run)} is listed twice; keep one", index)
+            raise refuse(f"{shown(run)} is listed twice; keep one", *path, index)
     return tuple(value)
 
 
@@ -118,5 +149,7 @@ Name = Annotated[Text, AfterValidator(_name)]
 Train = Annotated[Text, AfterValidator(_train)]
 Storage = Annotated[Text, AfterValidator(_storage)]
 Parameter = Annotated[Any, PlainValidator(_parameter)]
-History = Annotated[Any, PlainValidator(_history)]
+History = Annotated[
+    EarlierRuns, PlainSerializer(asdict, when_used="json"), PlainValidator(_history)
+]
 Directory = Annotated[Path, PlainValidator(_directory)]

@@ -25,6 +25,7 @@ from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
 from cloudtune.experiment.field_types import (
     Directory,
     Dollars,
+    EarlierRuns,
     History,
     Name,
     Parameter,
@@ -326,7 +327,7 @@ class Experiment(_Section):
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
     charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
-    history: History = Field(default="off", examples=["auto"])
+    history: History = Field(default=EarlierRuns(), examples=["auto"])
     seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
     directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
 

@@ -150,7 +150,7 @@ def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-_OFF = frozenset({("history",)})
+_OFF = frozenset({("history",), ("history", "configurations"), ("history", "times")})
 """Fields where off can't be meant for anything else than the word."""
 
 

@@ -9,33 +9,41 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.engine.ledger import DAMAGED
+from cloudtune.engine.realised import delay_times, epoch_times
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
 from cloudtune.profiles import store
+from cloudtune.profiles.seen import DelayTimes, EpochTimes, RunTimes
 from cloudtune.serialization import decode, encode
-from cloudtune.strategies.samplers.axes import axes_by_size
+from cloudtune.strategies.samplers.axes import allows, axes_by_size
 from cloudtune.strategies.samplers.past import PastRun, PastTrial, scores, shared_axes, useless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
+    from cloudtune.experiment.search_space import Domain
+    from cloudtune.experiment.validation import FieldPath
     from cloudtune.jobs.report import Report
     from cloudtune.trial import Mode
 
-VERSION = 1
+VERSION = 2
 RECORD = "record.json"
 MOST_RUNS = 4
 """So many earlier runs have a say at most, where the experiment names none."""
 MOST_TRIALS = 400
 """So many trials of a run are carried over at most, evenly from its best to its worst."""
+MOST_TIMED = 8
+"""Of so many earlier runs at most it is looked at how long things took, the latest."""
 _LOOKED_AT = 100
 _OVERLAP = 0.5
 """A run of another script has at least this share of the parameters in common."""
@@ -43,11 +51,15 @@ _OVERLAP = 0.5
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial that trained an epoch, or failed: its metric by epoch, as far as that is a number."""
+    """A trial that trained an epoch, or failed: its metric by epoch, as far as that is a number.
+
+    `took` is how long its epochs took.
+    """
 
     config: Mapping[str, object]
     values: Mapping[int, float]
     failed: bool = False
+    took: tuple[EpochTimes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,9 @@ class RunRecord:
 
     `began` is Unix time. `script` is the path of its training script, `script_hash` that file as it
     was ("" where nobody knows). `ended` says how, or is None: the run goes on, or its controller
-    died. `ledger_bytes` is how long the ledger was from which this was made.
+    died. `cloud` is its provider's name. `paced`: whether its epochs took what a table says.
+    `delays` are those of instances and of trials. `ledger_bytes` is how long the ledger was from
+    which this was made.
     """
 
     run: str
@@ -74,6 +88,15 @@ class RunRecord:
     emulated: bool
     ledger_bytes: int
     trials: tuple[TrialRecord, ...] = field(default=())
+    cloud: str = ""
+    paced: bool = False
+    delays: tuple[DelayTimes, ...] = ()
+
+    def times(self, space: Mapping[str, Domain]) -> RunTimes:
+        """Return how long things took in it: epochs of those trials alone that a space allows."""
+        began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began))
+        trials = tuple(t.took for t in self.trials if t.took and allows(space, t.config))
+        return RunTimes(self.run, began, trials, self.delays)
 
     def past(self) -> PastRun:
         """Return what is carried over: each trial's score among the others of the run."""
@@ -92,13 +115,15 @@ class Listed:
     """A run of this machine; without a `record` where nothing can be told of it.
 
     `state` says of one that hasn't ended whether it runs or its controller died. `why` says why no
-    later run learns from it, "" where one may.
+    later run learns from it which configurations are good, "" where one may; `why_no_times` the
+    same of how long things take.
     """
 
     run: str
     record: RunRecord | None
     state: str
     why: str
+    why_no_times: str
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -109,12 +134,13 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
     job, policy = report.job, report.policy
     experiment, best = job.experiment, policy.best
     hashes = {profile.script_hash for profile in job.profiles} - {""}
+    took = epoch_times(report.timeline)
     return RunRecord(
         run=job.run,
         began=job.began,
         script=str(experiment.train_file),
         function=experiment.train_function,
-        script_hash=min(hashes, default=""),
+        script_hash=job.script_hash or min(hashes, default=""),
         strategy=job.plan.strategy,
         metric=experiment.metric.name,
         mode=experiment.metric.mode,
@@ -129,10 +155,14 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
                 dict(trial.trial.config),
                 {epoch: value for epoch, value in trial.history.items() if math.isfinite(value)},
                 trial.status == "failed",
+                took.get(trial.id, ()),
             )
             for trial in policy.trials.values()
             if trial.history or trial.status == "failed"
         ),
+        cloud=experiment.cloud.provider,
+        paced=job.paced,
+        delays=delay_times(report.timeline),
     )
 
 
@@ -157,15 +187,21 @@ def recorded(folder: Path) -> RunRecord:
     """
     from cloudtune.jobs.report import load  # noqa: PLC0415  it needs all of a run's world
 
-    try:
-        data = json.loads((folder / RECORD).read_bytes())
-        if data.pop("cloudtune_record") == VERSION:
-            found = decode(RunRecord, data)
-            if found.ledger_bytes == (folder / home.LEDGER).stat().st_size:
-                return found
-    except (*DAMAGED, OSError):
-        pass
+    kept = _kept(folder)
+    if kept is not None:
+        with contextlib.suppress(*DAMAGED):
+            return decode(RunRecord, kept)
     return remember(folder, load(folder))
+
+
+def _kept(folder: Path) -> Mapping[str, Any] | None:
+    """Return a record as it is on disk; None where it is missing, old or damaged."""
+    with contextlib.suppress(*DAMAGED, OSError):
+        data = json.loads((folder / RECORD).read_bytes())
+        current = data["ledger_bytes"] == (folder / home.LEDGER).stat().st_size
+        if data.pop("cloudtune_record") == VERSION and current:
+            return dict(data)
+    return None
 
 
 def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
@@ -174,20 +210,29 @@ def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
         try:
             found = recorded(folder)
         except (CloudtuneError, OSError) as error:
-            yield Listed(folder.name, None, "unreadable", f"unreadable: {error}")
+            why = f"unreadable: {error}"
+            yield Listed(folder.name, None, "unreadable", why, why)
             continue
         state = found.ended or ("runs" if control.is_driven(folder) else "died")
         why = _unfit(found) if experiment is None else not_taken(found, experiment)
-        yield Listed(folder.name, found, state, why)
+        yield Listed(folder.name, found, state, why, untimed(found, experiment))
 
 
 def to_json(listed: Listed) -> dict[str, Any]:
     """Return a line of the list as JSON, without what each trial did."""
     it = listed.record
     told = {} if it is None else {**encode(replace(it, trials=())), "trials": len(it.trials)}
-    told.pop("ledger_bytes", None)
+    for name in ("ledger_bytes", "delays"):
+        told.pop(name, None)
     usable = {"usable": not listed.why, "why_not": listed.why or None}
-    return {**told, "run": listed.run, "state": listed.state, "history": usable}
+    times = {"usable": not listed.why_no_times, "why_not": listed.why_no_times or None}
+    return {
+        **told,
+        "run": listed.run,
+        "state": listed.state,
+        "history": usable,
+        "times": times,
+    }
 
 
 # ---- which have something to tell ---------------------------------------------------------------
@@ -199,28 +244,129 @@ def past_of(experiment: Experiment) -> tuple[PastRun, ...]:
     Raises:
         UsageError: a run that the experiment names isn't there, or has nothing to tell of it.
     """
-    if experiment.history == "off":
+    asked = experiment.history.configurations
+    if asked == "off":
         return ()
-    if experiment.history == "auto":
+    if asked == "auto":
         return tuple(each.past() for each in _chosen(experiment))
+    _refuse_mistakes(experiment)
+    return tuple(recorded(home.find_run(name)).past() for name in asked)
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long things took in earlier `runs` of a script; `notes` say of what nothing is used."""
+
+    runs: tuple[RunTimes, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def times_of(experiment: Experiment) -> Times:
+    """Return how long things took in earlier runs of the very script, at the same provider.
+
+    Of those that have ended the latest, unless the experiment names some. Another version of the
+    script is another program: of the latest run of one it is told, and nothing is used.
+
+    Raises:
+        UsageError: a run that the experiment names isn't there, or can't tell.
+    """
+    asked = experiment.history.times
+    if asked == "off":
+        return Times()
+    if asked != "auto":
+        _refuse_mistakes(experiment)
+        named = [recorded(home.find_run(name)) for name in asked]
+        fitting = [each for each in named if not untimed(each, experiment, ended=False)]
+        return Times(tuple(each.times(experiment.space) for each in fitting))
+    found: list[RunRecord] = []
+    other: list[RunRecord] = []
+
+    def of_use(kept: Mapping[str, Any]) -> bool:  # most runs are of other scripts: don't read them
+        this = kept.get("script_hash") == wanted or (not other and kept.get("script") == path)
+        return this and kept.get("ended") is not None
+
+    path, wanted = str(experiment.train_file), ""
+    with contextlib.suppress(OSError):
+        wanted = store.script_hash(experiment.train_file)
+    for each in _latest(of_use):
+        if not untimed(each, experiment):
+            found.append(each)
+        elif same_script(each, experiment):
+            other.append(each)
+        if len(found) == MOST_TIMED:
+            break
+    notes = (
+        f"{each.run} doesn't tell how long things take: {untimed(each, experiment)}"
+        for each in (() if found else other[:1])
+    )
+    return Times(tuple(each.times(experiment.space) for each in found), tuple(notes))
+
+
+def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
+    """Return why a run can't tell how long things take in an experiment's; "" where it can.
+
+    Without one, in any. `ended`: whether it must have ended.
+    """
+    return next(_untimed(record, experiment, ended=ended), "")
+
+
+def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -> Iterator[str]:
+    if ended and record.ended is None:
+        yield "it has not ended"
+    if not any(trial.took for trial in record.trials):
+        yield "none of its trials trained an epoch"
+    if experiment is None:
+        return
+    where, function = experiment.cloud.provider, experiment.train_function
+    if record.cloud != where:
+        yield f"it ran on {record.cloud}, not on {where}"
+    if record.paced != provider_named(where).paced:
+        yield "its training was not paced"
+    if record.function != function:
+        yield f"it trained {record.function}, not {function}"
+    with contextlib.suppress(OSError):
+        if record.script_hash == store.script_hash(experiment.train_file):
+            return
+    version = "another version" if record.script_hash else "nobody knows which version"
+    yield f"it trained {version} of the script"
+
+
+def _useless_times(record: RunRecord, experiment: Experiment) -> str:
+    return untimed(record, experiment, ended=False)
+
+
+def _refuse_mistakes(experiment: Experiment) -> None:
     mistakes = tuple(mistakes_in(experiment))
     if mistakes:
         raise UsageError("\n".join(map(str, mistakes)))
-    return tuple(recorded(home.find_run(name)).past() for name in experiment.history)
 
 
 def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
-    named = () if isinstance(experiment.history, str) else experiment.history
+    asked = experiment.history
+    one = asked.configurations == asked.times
+    path: FieldPath = ("history",) if one else ("history", "configurations")
+    yield from _named_in_vain(asked.configurations, path, experiment, useless_for)
+    if not one:
+        yield from _named_in_vain(asked.times, ("history", "times"), experiment, _useless_times)
+
+
+def _named_in_vain(
+    asked: str | tuple[str, ...],
+    path: FieldPath,
+    experiment: Experiment,
+    useless: Callable[[RunRecord, Experiment], str],
+) -> Iterator[Mistake]:
+    named = () if isinstance(asked, str) else asked
     for index, name in enumerate(named):
         try:
-            why = useless_for(recorded(home.find_run(name)), experiment)
+            why = useless(recorded(home.find_run(name)), experiment)
         except (CloudtuneError, OSError) as error:
             why = f"{error}" if isinstance(error, UsageError) else f"can't be read ({error})"
         else:
             why = why and f"run {name} has nothing to tell of this experiment: {why}"
         if why:
-            yield Mistake(("history", index), why)
+            yield Mistake((*path, index), why)
 
 
 def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
@@ -234,8 +380,17 @@ def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
     return [each for *_, each in found[:MOST_RUNS]]
 
 
-def _latest() -> Iterator[RunRecord]:
+def _latest(
+    of_use: Callable[[Mapping[str, Any]], bool] = lambda _kept: True,
+) -> Iterator[RunRecord]:
+    """Yield the records of runs that nobody drives any more, the latest first.
+
+    A record as it is on disk may be found to be `of_use` before all of it is read.
+    """
     for folder in home.run_folders()[: -_LOOKED_AT - 1 : -1]:
+        kept = _kept(folder)
+        if control.is_driven(folder) or (kept is not None and not of_use(kept)):
+            continue
         with contextlib.suppress(CloudtuneError, OSError):
             yield recorded(folder)
 

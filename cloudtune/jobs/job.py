@@ -57,6 +57,7 @@ class Job:
     refuses these. `zones` are those in which an offer without one can be asked for.
     `measuring` are dollars that went into measuring the script before; the limits have none of it.
     `past` is what earlier runs tell of the search space: it is carried, as those may be deleted.
+    `script_hash` is the SHA-256 of the training script; "" where nobody knows.
     """
 
     run: str
@@ -71,6 +72,7 @@ class Job:
     zones: tuple[str, ...] = ()
     measuring: float = 0.0
     past: tuple[PastRun, ...] = ()
+    script_hash: str = ""
 
     def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
         """Return a fresh policy for the job; equal jobs give policies that decide equally.
@@ -114,6 +116,7 @@ class Job:
             "zones": list(self.zones),
             "measuring": self.measuring,
             "past": encode(self.past),
+            "script_hash": self.script_hash,
         }
 
     @classmethod
@@ -132,6 +135,7 @@ class Job:
             zones=tuple(data.get("zones", ())),
             measuring=data.get("measuring", 0.0),
             past=tuple(decode(PastRun, each) for each in data.get("past", ())),
+            script_hash=data.get("script_hash", ""),
         )
 
 

@@ -31,7 +31,7 @@ TOLERANCE = 0.05
 
 def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
     """Return the job that carries a plan out."""
-    catalog = planned.problem.catalog
+    catalog, script = planned.problem.catalog, planned.problem.experiment.train_file
     return Job(
         run="",
         experiment=planned.problem.experiment,
@@ -43,6 +43,7 @@ def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
         paced=paced,
         price_source=f"{catalog.source}, {catalog.as_of}",
         past=planned.problem.past,
+        script_hash=store.script_hash(script) if script.exists() else "",
     )
 
 
@@ -82,8 +83,8 @@ def load_plan(path: Path) -> Job | None:
     if trouble:
         raise UsageError(f"{path}: a damaged plan ({trouble}); make it again")
     job.experiment.check_train()
-    measured = {each.profile.script_hash for each in job.rentables} - {""}
-    if measured - {store.script_hash(job.experiment.train_file)}:
+    planned = {job.script_hash, *(each.profile.script_hash for each in job.rentables)} - {""}
+    if planned - {store.script_hash(job.experiment.train_file)}:
         raise UsageError(
             f"{path}: {job.experiment.train_file} has changed since this was planned; plan again"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cloudtune.catalog import CPU, SpotBehaviour
@@ -22,6 +23,7 @@ from cloudtune.policy.planned import PLANNED
 from cloudtune.profiles import store
 from cloudtune.profiles.priors import believed
 from cloudtune.profiles.provenance import basis
+from cloudtune.profiles.seen import informed
 from cloudtune.scaling import EMULATED
 from cloudtune.text import limits_text, width_text
 from cloudtune.units import format_dollars, format_seconds
@@ -121,25 +123,33 @@ def problem_of(
     """Return what there is to choose from; where a type wasn't measured, derived if possible.
 
     Shares of a GPU at which the trials have no room in its memory are none of it. What few
-    measurements can't tell of a profile's spread is assumed.
+    measurements can't tell of a profile's spread is assumed. What earlier runs of the script saw is
+    in the profiles.
     """
     catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
-    by_type = {profile.instance_type: profile for profile in profiles}
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
-    known = provider_named(experiment.cloud.provider).known_types()
-    spot = spot_behaviours(experiment)
+    provider, times = provider_named(experiment.cloud.provider), history.times_of(experiment)
+    known, spot = provider.known_types(), spot_behaviours(experiment)
+    told = partial(
+        informed,
+        runs=times.runs,
+        where=experiment.cloud.provider,
+        paced=provider.paced,
+        script=store.script_hash(experiment.train_file) if times.runs else "",
+    )
+    sources = [told(each, machine=each.instance_type, market=wanted[0]) for each in profiles]
+    by_type = {profile.instance_type: profile for profile in profiles}
     found: list[Rentable] = []
-    notes: list[str] = []
+    notes = list(times.notes)
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
             notes.append(f"{machine.name} has no GPU: what is called one here is a slot of its CPU")
-        if machine.name not in by_type:
-            derived = _derived(machine, profiles, known)
-            if derived is None:
-                continue
-            by_type[machine.name] = derived
-        profile, note = _with_room(by_type[machine.name], machine)
+        here = by_type.get(machine.name) or _derived(machine, sources, known)
+        here = told(here, machine=machine.name, market=offer.market)
+        if here is None:
+            continue
+        profile, note = _with_room(here, machine)
         notes += note
         allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
         if profile.widths and not allowed:
@@ -194,13 +204,14 @@ def _with_room(
 
 def _derived(
     machine: InstanceType,
-    profiles: Sequence[ScalingProfile],
+    profiles: Sequence[ScalingProfile | None],
     known: Mapping[str, InstanceType],
 ) -> ScalingProfile | None:
     """Return the surest of the profiles that follow from those of other types."""
     from cloudtune.profiles.ratios import derive  # noqa: PLC0415  rarely needed
 
-    derived = (derive(each, known[each.instance_type], machine) for each in profiles)
+    there = (each for each in profiles if each is not None)
+    derived = (derive(each, known[each.instance_type], machine) for each in there)
     found = [each for each in derived if each is not None]
     return min(found, key=lambda each: each.error, default=None)
 

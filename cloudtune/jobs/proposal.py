@@ -15,9 +15,9 @@ from cloudtune.jobs.job import sampler_name
 from cloudtune.jobs.planning import basis_of, worst_bill
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.policy.planned import PLANNED
-from cloudtune.profiles.provenance import Basis, told
+from cloudtune.profiles.provenance import Basis, seen_text, told
 from cloudtune.profiles.store import age
-from cloudtune.scaling import Provenance
+from cloudtune.scaling import Provenance, Seen
 from cloudtune.serialization import encode
 from cloudtune.text import fleet_text, proof
 
@@ -49,7 +49,8 @@ class ProfileNote:
 
     `age_days` is None where nobody knows when it was measured. `error` is the relative standard
     deviation of a profile derived from another type's; 0 where it was measured on this type.
-    `text` is where it comes from, in few words, and `provenance` the same for programs.
+    `text` is where it comes from, in few words, and `provenance` the same for programs. `seen` are
+    the earlier runs that its figures are of, and `seen_text` says of each what it saw.
     """
 
     instance_type: str
@@ -59,6 +60,8 @@ class ProfileNote:
     error: float = 0.0
     text: str = ""
     provenance: Provenance = field(default_factory=Provenance)
+    seen: tuple[Seen, ...] = ()
+    seen_text: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,11 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
         profile.error,
         told(profile, today),
         profile.provenance,
+        profile.seen,
+        tuple(
+            seen_text(each, profile.derived_from or profile.instance_type, today)
+            for each in profile.seen
+        ),
     )
 
 
@@ -229,7 +237,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
     yield from _spot_text(planned)
     yield from crowded(planned.plan, planned.rentables)
-    if any(each.profile.error for each in planned.rentables):
+    if not basis_of(planned.problem.experiment, planned.rentables).own:
         yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
     if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
         yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"

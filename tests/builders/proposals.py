@@ -10,6 +10,7 @@ from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.plan import Charges, Group, Limits, Rentable, Spread
 from cloudtune.planners.cost_model import price
 from cloudtune.profiles.provenance import Basis
+from cloudtune.scaling import Provenance
 from tests.builders import Setting, certain, offer, profile, run_plan
 
 if TYPE_CHECKING:
@@ -123,7 +124,11 @@ def proposal(**told: object) -> Proposal:
         prices=PriceNote("our table of EC2 prices", "2026-03-31", 122),
         profiles=(
             ProfileNote("p9.big", "resnet50, published", "2026-01-02", 210),
-            ProfileNote("g9.small", "from p9.big", "2026-01-02", 210, error=0.2),
+            ProfileNote(
+                *("g9.small", "from p9.big", "2026-01-02", 210),
+                error=0.2,
+                provenance=Provenance(on="p9.big"),
+            ),
         ),
         considered=282,
         worst_dollars=6.5,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from cloudtune.scaling import ScalingProfile
+
     Command = Callable[..., Done]
     Metric = Callable[[Mapping[str, object], int], float]
 
@@ -43,7 +46,7 @@ epochs: {{min: 1, max: 9}}
 strategy: {strategy}
 history: {history}
 limits: {{deadline: 2h, budget: $40}}
-cloud: {{instances: [g4dn.12xlarge], max_instances: 2}}
+cloud: {{provider: {provider}, instances: [{machines}], max_instances: 2}}
 seed: {seed}
 """
 
@@ -82,6 +85,8 @@ class Place:
             "strategy": "asha",
             "history": "auto",
             "seed": 1,
+            "provider": "emulated",
+            "machines": "g4dn.12xlarge",
         }
         path = self.folder / "experiment.yaml"
         path.write_text(TEXT.format(**{**given, **fields}))
@@ -96,15 +101,24 @@ class Place:
         return job_of(planned, 1e9, paced=False)
 
     def ran(
-        self, run_name: str, metric: Metric = right, script: str = "train", **fields: Any
+        self,
+        run_name: str,
+        metric: Metric = right,
+        script: str = "train",
+        *,
+        really: Callable[[ScalingProfile], ScalingProfile] = lambda profile: profile,
+        began: float = 1e9,
+        paced: bool = False,
+        **fields: Any,
     ) -> Path:
-        """Put an earlier run on record, and return its folder."""
+        """Put an earlier run on record, and return its folder; its world is as it `really` was."""
         fields = {"seed": 7, "history": "off", "trials": 40, **fields}
         job = self.job(script, train=f"{script}.py:train", **fields)
         folder = self.folder / "home" / "runs" / run_name
         folder.mkdir(parents=True)
-        header = {**job.to_json(), "run": run_name}
-        world = SimWorld(job.rentables, "score", metric, 0)
+        header = {**job.to_json(), "run": run_name, "began": began, "paced": paced}
+        real = [replace(each, profile=really(each.profile)) for each in job.rentables]
+        world = SimWorld(real, "score", metric, 0)
         ledger = FileLedger(folder / "ledger.jsonl", header)
         run(Job.from_json(header).policy(), world, ledger)
         ledger.close()
@@ -338,11 +352,12 @@ def test_runs_lists_what_there_is(place: Place) -> None:
     assert (first["state"], first["strategy"]) == ("done", "asha")
     assert 0.9 < first["best"] <= 1.0
     assert first["dollars"] > 0
-    assert first["history"] == {"usable": True, "why_not": None}
+    assert first["history"] == first["times"] == {"usable": True, "why_not": None}
+    assert told["tiny"]["times"]["usable"]
     assert not told["tiny"]["history"]["usable"]
     assert "not a ledger" in told["broken"]["history"]["why_not"]
     table = place("runs").out
-    for words in ("first-run", "score", "done", "tiny is no history: fewer than 4"):
+    for words in ("first-run", "score", "done", "tiny tells times alone: fewer than 4"):
         assert words in table
     path = place.experiment(search="{other: {uniform: [0, 1]}}")
     told = {each["run"]: each for each in json.loads(place("runs", path, "-o", "json").out)}

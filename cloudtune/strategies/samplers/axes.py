@@ -159,6 +159,25 @@ def held(config: Config, name: str) -> Value:
     return value  # type: ignore[return-value]
 
 
+def allows(space: Mapping[str, Domain], config: Config) -> bool:
+    """Whether a space might have given the values that a configuration has of its parameters."""
+    axes = axes_of(space)
+    for name, domain in space.items():
+        if name not in config:
+            continue
+        value, axis = held(config, name), axes.get(name)
+        if isinstance(domain, Constant) and not same(domain.value, value):
+            return False
+        if isinstance(axis, Labels) and not any(same(each, value) for each in axis.values):
+            return False
+        if isinstance(axis, Line | Steps):
+            low, high = axis.value(0.0), axis.value(1.0)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not low <= value <= high:  # type: ignore[operator]
+                return False
+    return True
+
+
 def axes_by_size(space: Mapping[str, Domain]) -> dict[str, Axis]:
     """Return the axes of a search space on which listed numbers have places by their size, too.
 
