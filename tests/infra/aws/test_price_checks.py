@@ -31,7 +31,7 @@ def quotes(
 ) -> Quotes:
     """Make quotes whose spot prices are an hour old."""
     found = {
-        name: {zone: SpotQuote(price, NOW - age, 2 * price) for zone, price in by_zone.items()}
+        name: {zone: SpotQuote(price, NOW - age, price) for zone, price in by_zone.items()}
         for name, by_zone in (spot or {}).items()
     }
     return Quotes(region, "", NOW, on_demand or {}, found)
