@@ -69,6 +69,18 @@ class SpotBehaviour:
 
 
 @dataclass(frozen=True)
+class SpotPools:
+    """How the spot pools of a zone may behave, one way as likely as another, and who says so.
+
+    A way that is likelier stands there several times. `zone` is empty where any will do.
+    """
+
+    zone: str
+    behaviours: tuple[SpotBehaviour, ...]
+    source: str
+
+
+@dataclass(frozen=True)
 class Offer:
     """An instance type at a price, in one market of one region.
 

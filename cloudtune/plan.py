@@ -300,12 +300,14 @@ class Rentable:
 
     `behaviours` are how its spot pool may behave, one as likely as another: which of them it will
     be, nobody knows beforehand. Without any it is always there, and loses what the offer says.
+    `behaviours_from` says whence they are, if not from `cloud.spot`, a trace or the plain prior.
     """
 
     offer: Offer
     profile: ScalingProfile
     most: int
     behaviours: tuple[SpotBehaviour, ...] = ()
+    behaviours_from: str = ""
 
     @property
     def gpus(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Catalog, InstanceType, Market
+    from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
     from cloudtune.commands import Launch
     from cloudtune.events import RefusalKind
     from cloudtune.experiment.schema import Cloud as Settings
@@ -187,6 +187,13 @@ class Provider(Protocol):
 
         Raises:
             UsageError: a budget could not be kept, as nobody knows the prices.
+        """
+        ...
+
+    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
+        """Return what the account's own data says of spot pools, by zone; [] where it has none.
+
+        Never fails for want of an answer.
         """
         ...
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Market
+    from cloudtune.catalog import Market, SpotPools
     from cloudtune.commands import Launch
     from cloudtune.events import RefusalKind
     from cloudtune.experiment.schema import Cloud as Settings
@@ -84,6 +84,9 @@ class Moon:
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         offers = tuple(Offer(ROVER, market, settings.region, 3.6) for market in markets)
         return Catalog(offers, "NASA", "1969-07-20")
+
+    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
+        return []
 
     def check(self, experiment: Experiment) -> None:
         if experiment.cloud.image is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import CPU, SpotBehaviour
+from cloudtune.catalog import CPU, SpotBehaviour, SpotPools
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.node.lease import RENEW_SECONDS
@@ -129,7 +129,8 @@ def problem_of(
     catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
     provider, times = provider_named(experiment.cloud.provider), history.times_of(experiment)
-    known, spot = provider.known_types(), spot_behaviours(experiment)
+    known = provider.known_types()
+    spot = spot_pools(experiment) if "spot" in wanted else {}
     told = partial(
         informed,
         runs=times.runs,
@@ -163,21 +164,27 @@ def problem_of(
     return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)), past)
 
 
-def spot_behaviours(experiment: Experiment) -> tuple[SpotBehaviour, ...]:
-    """Return how spot pools may behave: as the experiment says, else as public traces did."""
-    said = experiment.cloud.spot
-    if said.losses_per_hour is None or said.availability is None:
-        return spot_prior()
-    return (SpotBehaviour(said.losses_per_hour, said.availability),)
+def spot_pools(experiment: Experiment) -> dict[str, SpotPools]:
+    """Return how spot pools may behave, by zone; "" is for every zone that isn't named.
+
+    As the experiment says, else by what the account's own data tells, else as public traces did.
+    """
+    said, cloud = experiment.cloud.spot, experiment.cloud
+    if said.losses_per_hour is not None and said.availability is not None:
+        return {"": SpotPools("", (SpotBehaviour(said.losses_per_hour, said.availability),), "")}
+    own = provider_named(cloud.provider).spot_pools(cloud, home.home())
+    return {"": SpotPools("", spot_prior(), ""), **{each.zone: each for each in own}}
 
 
-def on_spot(rentable: Rentable, behaviours: tuple[SpotBehaviour, ...]) -> Rentable:
+def on_spot(rentable: Rentable, pools: Mapping[str, SpotPools]) -> Rentable:
     """Return a rentable whose spot pool may behave so; one on demand as it is."""
     if rentable.offer.market != "spot":
         return rentable
-    losses = math.fsum(each.losses_per_hour for each in behaviours) / len(behaviours)
+    found = pools.get(rentable.offer.zone) or pools[""]
+    ways = found.behaviours
+    losses = math.fsum(each.losses_per_hour for each in ways) / len(ways)
     offer = replace(rentable.offer, interruptions_per_hour=round(losses, 6))
-    return replace(rentable, offer=offer, behaviours=behaviours)
+    return replace(rentable, offer=offer, behaviours=ways, behaviours_from=found.source)
 
 
 def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:

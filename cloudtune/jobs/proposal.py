@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -250,16 +251,20 @@ def _spot_text(planned: Planned) -> Iterator[str]:
     used = {each.offer: each for each in planned.rentables if each.behaviours}
     if not used:
         return
-    ways = next(iter(used.values())).behaviours
-    there, losses = ([w.availability for w in ways], [w.losses_per_hour for w in ways])
-    if ways == spot_prior():
-        source = f"assumed, as {SOURCE} were (cloud.spot says otherwise)"
-    else:
-        source = "as cloud.spot or the trace says"
-    yield (
-        f"spot: to be had {_range(there, '.0%')} of the time, lost {_range(losses, '.2g')} times "
-        f"an hour; {source}; work since the last epoch is lost"
-    )
+    for ways, said in dict.fromkeys((r.behaviours, r.behaviours_from) for r in used.values()):
+        chances = [way.availability for way in ways]
+        there, losses = (_range(chances, ".0%"), _range([w.losses_per_hour for w in ways], ".2g"))
+        if said:
+            on_average = math.fsum(chances) / len(chances)
+            source = f"on average {on_average:.0%}; {said}"
+        elif ways == spot_prior():
+            source = f"assumed, as {SOURCE} were (cloud.spot says otherwise)"
+        else:
+            source = "as cloud.spot or the trace says"
+        yield (
+            f"spot: to be had {there} of the time, lost {losses} times an hour; {source}; work "
+            "since the last epoch is lost"
+        )
     if planned.plan.followed is not None:
         yield "spot: the stages are those of a pool that is there; the forecast has it come and go"
 

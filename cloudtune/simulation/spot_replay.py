@@ -85,7 +85,7 @@ def _as_traced(rentable: Rentable, trace: PoolTrace | None) -> Rentable:
     offer = replace(
         rentable.offer, usd_per_hour=price, interruptions_per_hour=round(capped.losses, 6)
     )
-    return replace(rentable, offer=offer, behaviours=capped.behaviours)
+    return replace(rentable, offer=offer, behaviours=capped.behaviours, behaviours_from="")
 
 
 def usual_price(trace: PoolTrace) -> float | None:

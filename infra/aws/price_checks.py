@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 MIN_USD_PER_GPU_HOUR = 0.01
 MAX_TIMES_OFF = 10.0
 OLDEST_SPOT_SECONDS = 24 * 3600.0
-_LIVE = {"on-demand": "AWS Price List API", "spot": "EC2 spot price history"}
+_LIVE = {
+    "on-demand": "AWS Price List API",
+    "spot": "EC2 spot price history (the week's p90, or the newest price if above)",
+}
 _ANY_ZONE = ("",)
 
 
@@ -117,7 +120,9 @@ class _Merged:
             if why:
                 refused.setdefault(why, []).append((zone, quote.usd_per_hour))
             else:
-                believed[zone] = quote.usd_per_hour
+                # What held for nine tenths of the week, as the newest price may be a lucky one.
+                week = 0.0 if refusal(listing, "spot", quote.p90, 0.0) else quote.p90
+                believed[zone] = max(quote.usd_per_hour, week)
         for why, which in refused.items():
             self.warnings.append(_refused(listing, "spot", which, why))
         if not wanted:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Catalog, InstanceType, Market
+    from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
     from cloudtune.commands import Launch
     from cloudtune.experiment.schema import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
@@ -30,6 +30,10 @@ class Ec2Speaking:
         from cloudtune.infra.aws.ec2 import zones_of  # noqa: PLC0415  boto3 takes long
 
         return zones_of(cloud.endpoint)
+
+    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:  # noqa: ARG002
+        """Return []: an emulated cloud has no account whose pools it could know."""
+        return []
 
     def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
         """Return it as it is: nothing is paced."""
@@ -95,6 +99,14 @@ class Aws(Ec2Speaking):
                 f"budget can't be kept; use {pricing.PRICED_REGION}, or try again ({why})"
             )
         return found
+
+    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
+        """Return the pools of public traces, weighed by AWS's placement scores where it has any."""
+        from cloudtune.infra.aws.placement import Wished, pools_by_score  # noqa: PLC0415  boto3
+
+        types = tuple(sorted({each.name for each in self.instance_types(settings)}))
+        wished = Wished(settings.region, types, settings.max_instances, tuple(settings.zones))
+        return pools_by_score(Endpoint(settings.region), home / "prices", time.time(), wished)
 
     def check(self, experiment: Experiment) -> None:
         """Pass if there are an image to boot and a storage that every instance reaches.

@@ -339,10 +339,15 @@ def test_every_page_that_the_code_names_is_there() -> None:
 def test_the_permissions_for_aws_are_those_that_are_used() -> None:
     blocks = re.findall(r"```json\n(.*?)```", (ROOT / "docs/aws.md").read_text(), re.DOTALL)
     policy, _ = map(json.loads, blocks)
-    allowed = {statement["Action"] for statement in policy["Statement"]}
-    source = Path(ec2.__file__).read_text("utf-8")
-    called = set(re.findall(r"_(?:client|launcher)\.(\w+)\(", source)) - {"get_paginator"}
+    asked = [statement["Action"] for statement in policy["Statement"]]
+    allowed = {name for each in asked for name in ([each] if isinstance(each, str) else each)}
+    source = "".join(
+        Path(ec2.__file__).with_name(name).read_text("utf-8")
+        for name in ("ec2.py", "placement.py", "price_refresh.py")
+    )
+    called = set(re.findall(r"\b_?(?:client|launcher)\.([a-z_]+)\(", source))
     called |= set(re.findall(r'get_paginator\("(\w+)"\)', source))
+    called -= {"get_paginator", "get_products", "close"}
     used = {"ec2:" + name.title().replace("_", "") for name in called}
-    assert allowed == used | {"ec2:CreateTags", "iam:PassRole"}
+    assert allowed == used | {"ec2:CreateTags", "iam:PassRole", "pricing:GetProducts"}
     assert policy["Statement"][1]["Condition"] == {"Null": {f"aws:RequestTag/{RUN_TAG}": "false"}}

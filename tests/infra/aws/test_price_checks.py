@@ -31,7 +31,7 @@ def quotes(
 ) -> Quotes:
     """Make quotes whose spot prices are an hour old."""
     found = {
-        name: {zone: SpotQuote(price, NOW - age, 2 * price) for zone, price in by_zone.items()}
+        name: {zone: SpotQuote(price, NOW - age, price) for zone, price in by_zone.items()}
         for name, by_zone in (spot or {}).items()
     }
     return Quotes(region, "", NOW, on_demand or {}, found)
@@ -87,7 +87,7 @@ def test_believed_prices_are_offered_and_dated() -> None:
     assert prices.as_of == "2026-11-21"
     assert prices.source == (
         "live prices of us-east-1, 2026-11-21 14:03 UTC: on-demand from the AWS Price List API, "
-        "spot from the EC2 spot price history"
+        "spot from the EC2 spot price history (the week's p90, or the newest price if above)"
     )
 
 

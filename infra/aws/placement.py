@@ -1,0 +1,149 @@
+"""Placement scores: what AWS says, now, of the chance of the spot capacity that a run asks for.
+
+A score is from 1 to 10, for several instance types together in a region or a zone. It tells
+nothing of interruptions, and nothing of later: so it weighs the pools of the public traces
+(`spot_prior`) as one look at a pool would, and no more. AWS gives a low score to whoever names
+fewer than three types, so such a score says nothing and isn't asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from cloudtune.catalog import SpotPools
+from cloudtune.infra.aws.errors import CALL_ERRORS
+from cloudtune.infra.aws.spot_prior import SOURCE, by_score, spot_prior
+from cloudtune.infra.processes import write_atomically
+from cloudtune.serialization import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.infra.provider import Endpoint
+
+FRESH_SECONDS = 3600.0
+LEAST_TYPES = 3
+_CONFIG = Config(
+    retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=5, read_timeout=30
+)
+
+
+@dataclass(frozen=True)
+class Wished:
+    """The capacity that scores are asked for: instances of any of the types, in these zones.
+
+    No zones: in the region as a whole.
+    """
+
+    region: str
+    types: tuple[str, ...]
+    instances: int
+    zones: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What AWS said of a wish, by zone ("" for the region); `asked_at` is in Unix seconds."""
+
+    wished: Wished
+    asked_at: float
+    by_zone: Mapping[str, int]
+
+
+def pools_by_score(endpoint: Endpoint, folder: Path, now: float, wished: Wished) -> list[SpotPools]:
+    """Return how spot pools may behave in each zone of a wish, with what that rests on.
+
+    Never fails for want of an answer: the prior stands in as it is, and `source` says why. An
+    answer is kept in `folder` for an hour, since an account may ask for few wishes a day.
+    """
+    zones = wished.zones or ("",)
+    if len(wished.types) < LEAST_TYPES:
+        why = f"AWS scores no fewer than {LEAST_TYPES} instance types together"
+        return [unscored(zone, why) for zone in zones]
+    path = folder / f"placement-{endpoint.region}.json"
+    scores = _kept(path, wished)
+    if scores is None or not 0 <= now - scores.asked_at < FRESH_SECONDS:
+        try:
+            scores = _ask(endpoint, now, wished)
+        except ClientError as error:
+            why = f"{error} (it needs ec2:GetSpotPlacementScores)"
+            return [unscored(zone, why) for zone in zones]
+        except (*CALL_ERRORS, KeyError, TypeError, ValueError) as error:
+            return [unscored(zone, str(error) or repr(error)) for zone in zones]
+        # A full disk must not keep anybody from planning: it is asked again next time.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(encode(scores), indent=1))
+    return [_scored(scores, zone) for zone in zones]
+
+
+def unscored(zone: str, why: str) -> SpotPools:
+    """Return the prior as it is, for a zone of which no score could be had."""
+    return SpotPools(zone, spot_prior(), f"assumed, as {SOURCE} were (no placement score: {why})")
+
+
+def _scored(scores: Scores, zone: str) -> SpotPools:
+    score = scores.by_zone.get(zone)
+    if score is None:
+        return unscored(zone, f"AWS gave none for {zone or scores.wished.region}")
+    asked = datetime.fromtimestamp(scores.asked_at, UTC)
+    where = zone or scores.wished.region
+    return SpotPools(
+        zone,
+        by_score(score),
+        f"placement score {score} of 10 ({where}, asked {asked:%H:%M} UTC) weighs pools of "
+        f"{SOURCE}; the score is of the chance of capacity now, not of interruptions",
+    )
+
+
+def _kept(path: Path, wished: Wished) -> Scores | None:
+    """Return the scores in a file; None where there are none of that wish that we can read."""
+    try:
+        scores = decode(Scores, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return scores if scores.wished == wished else None
+
+
+def _ask(endpoint: Endpoint, now: float, wished: Wished) -> Scores:
+    with contextlib.closing(_client(endpoint)) as client:
+        names = _zone_names(client) if wished.zones else {}
+        answer = client.get_spot_placement_scores(
+            InstanceTypes=list(wished.types),
+            TargetCapacity=wished.instances,
+            TargetCapacityUnitType="units",
+            SingleAvailabilityZone=bool(wished.zones),
+            RegionNames=[wished.region],
+        )
+    by_zone: dict[str, int] = {}
+    for each in answer.get("SpotPlacementScores", ()):
+        zone = names.get(each.get("AvailabilityZoneId", ""), "") if wished.zones else ""
+        if each["Region"] == wished.region and (zone or not wished.zones):
+            by_zone[zone] = min(10, max(1, int(each["Score"])))
+    return Scores(wished, now, by_zone)
+
+
+def _zone_names(client: Any) -> dict[str, str]:
+    """Return the account's own names of zones by their ids, which are what scores go by."""
+    found: Sequence[Any] = client.describe_availability_zones()["AvailabilityZones"]
+    return {zone["ZoneId"]: zone["ZoneName"] for zone in found}
+
+
+def _client(endpoint: Endpoint) -> Any:
+    return boto3.client(
+        "ec2",
+        region_name=endpoint.region,
+        endpoint_url=endpoint.url,
+        aws_access_key_id=endpoint.key,
+        aws_secret_access_key=endpoint.secret,
+        config=_CONFIG,
+    )
