@@ -125,6 +125,23 @@ def test_zones_have_their_own_price_and_any_zone_the_dearest() -> None:
     assert found.zones == ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
+@pytest.mark.parametrize(
+    ("newest", "p90", "planned"),
+    [
+        (0.20, 0.30, 0.30),  # the newest may be a lucky one
+        (0.30, 0.20, 0.30),  # it has become dearer
+        (0.20, 20.0, 0.20),  # not believed
+        (0.20, float("nan"), 0.20),
+    ],
+)
+def test_spot_is_planned_by_what_held_for_most_of_the_week(
+    newest: float, p90: float, planned: float
+) -> None:
+    zones = {"us-east-1a": SpotQuote(newest, NOW - HOUR, p90)}
+    live = live_catalog(Quotes("us-east-1", "", NOW, {}, {"g4dn.xlarge": zones}), ("spot",))
+    assert live.offer("g4dn.xlarge", "spot").usd_per_hour == planned
+
+
 def test_what_has_no_quote_is_not_sold_there() -> None:
     prices = live_catalog(quotes({"g4dn.xlarge": 0.6}, region="eu-north-1"), ("on-demand",))
     assert [o.instance_type.name for o in prices.offers] == ["g4dn.xlarge"]
