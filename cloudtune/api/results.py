@@ -124,11 +124,11 @@ class Result:
         found = self.report.policy.best
         if found is None:
             return None
-        told = self._epochs[found.trial, found.epoch].told
+        epoch = self._epochs.get((found.trial, found.epoch))
         return Best(
             trial=found.trial,
             config=dict(self.report.policy.trials[found.trial].trial.config),
-            metrics=dict(told.metrics),
+            metrics={self.metric: found.metric} if epoch is None else dict(epoch.told.metrics),
             epoch=found.epoch,
             checkpoint=self.report.kept,
         )
@@ -310,8 +310,13 @@ class Result:
     @cached_property
     def _epochs(self) -> dict[tuple[str, int], Epoch]:
         """The epochs that count, by trial and number: the last, where one was trained again."""
-        found = (each for each in self.report.timeline.epochs if each.waited)
+        found = (each for each in self.report.timeline.epochs if each.waited or _late(each))
         return {(each.trial, each.number): each for each in found}
+
+
+def _late(epoch: Epoch) -> bool:
+    """Whether nobody waited for an epoch any more, but it was saved: a result is a result."""
+    return epoch.told.checkpoint is not None and epoch.told.at < epoch.session.end
 
 
 def load_run(name: str | None = None) -> Result:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cloudtune
-from cloudtune.engine.ledger import FileLedger
+from cloudtune.commands import StopTrial
+from cloudtune.engine.ledger import Entry, FileLedger
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.events import EpochDone, Interrupted, TrialFailed
 from cloudtune.plan import Charges, Limits
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudtune.engine.ledger import Entry
     from cloudtune.jobs.job import Job
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
@@ -145,6 +145,41 @@ def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixt
     assert history["seconds"].is_monotonic_increasing
     changed = history.groupby("trial")["width"].nunique() - 1
     assert changed.sum() == len(told["width_changes"]) > 0
+
+
+def test_an_epoch_that_was_trained_again_is_one_row(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here each trial is lost after an epoch that it hadn't saved."""
+    lost = SETTING.but(
+        saves_every=2, mishap=lambda _, session, epoch: "lost" if session == epoch == 1 else ""
+    )
+    job = SETTING.job(PLAN)
+    entries = play(lost, job.policy()).entries
+    keep(home, "r", job, entries)
+    history = cloudtune.load_run().history
+    assert not history.duplicated(["trial", "epoch"]).any()
+    assert len(history) < sum(isinstance(entry.event, EpochDone) for entry in entries)
+    for trial in reported(capsys, "r")["trials"]:
+        own = history[history["trial"] == trial["trial"]]
+        assert set(map(str, own["epoch"])) == set(trial["history"])
+
+
+def test_the_best_may_be_an_epoch_for_which_nobody_waited_any_more(home: Path) -> None:
+    entries = play(SETTING, PLAN).entries
+    n, stop = next(
+        (n, command)
+        for n, entry in enumerate(entries)
+        for command in entry.commands
+        if isinstance(command, StopTrial)
+    )
+    told = {"score": 9.0, "loss": 0.5}
+    late = EpochDone(entries[n].event.at, stop.session, 3, told, "sim://late", 1.0)
+    keep(home, "r", SETTING.job(PLAN), [*entries[: n + 1], Entry(late, ())])
+    found = cloudtune.load_run()
+    assert found.best is not None
+    assert (found.best.epoch, found.best.metrics) == (3, told)
+    assert (found.history["score"] == 9.0).sum() == 1
 
 
 def test_a_row_an_instance(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
