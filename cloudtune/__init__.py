@@ -1,7 +1,7 @@
 """The best model that a deadline and a dollar budget can buy, on GPUs rented by the second.
 
-Here stand the names that a training script uses. A name is imported when it is first asked for, so
-`import cloudtune` costs a worker nothing.
+Here stand the names that a training script uses, and those with which a program looks at runs. A
+name is imported when it is first asked for, so `import cloudtune` costs a worker nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cloudtune.api.results import Result, load_run
     from cloudtune.errors import CloudtuneError
     from cloudtune.experiment import Experiment
     from cloudtune.train.batch_scaling import batch_and_lr
@@ -30,12 +31,15 @@ __all__ = [
     "Checkpoint",
     "CloudtuneError",
     "Experiment",
+    "Result",
     "StopTraining",
+    "__version__",
     "batch_and_lr",
     "epochs",
     "get_checkpoint",
     "get_context",
     "is_leaving",
+    "load_run",
     "prepare_data_loader",
     "prepare_model",
     "report",
@@ -46,13 +50,22 @@ _HOMES = {
     "Checkpoint": "cloudtune.train.checkpoint",
     "CloudtuneError": "cloudtune.errors",
     "Experiment": "cloudtune.experiment",
+    "Result": "cloudtune.api.results",
     "batch_and_lr": "cloudtune.train.batch_scaling",
+    "load_run": "cloudtune.api.results",
 }
+
+
+__version__: str
+"""The installed version, as in "0.2.0"."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'cloudtune' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.train.session")), name)
+    if name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("cloudtune")
+    else:
+        value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.train.session")), name)
     globals()[name] = value
     return value

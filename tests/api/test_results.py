@@ -1,0 +1,272 @@
+"""`cloudtune.load_run`: a run's folder in a home, to values and tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cloudtune
+from cloudtune.commands import StopTrial
+from cloudtune.engine.ledger import Entry, FileLedger
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.events import EpochDone, Interrupted, TrialFailed
+from cloudtune.plan import Charges, Limits
+from cloudtune.planners.cost_model import price
+from tests.bench import called
+from tests.builders import NODE_BOUNDARY, Setting, play, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cloudtune.jobs.job import Job
+
+SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
+PLAN = SETTING.plan(limits=Limits(deadline=105.0))
+"""12 trials on 3 instances, 4 on 2 at twice the width, and 1 on 1 at four times."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def keep(home: Path, name: str, job: Job, entries: Sequence[Entry]) -> None:
+    """Write a run down as `cloudtune run` does."""
+    folder = home / "runs" / name
+    folder.mkdir(parents=True)
+    ledger = FileLedger(folder / "ledger.jsonl", replace(job, run=name).to_json())
+    for entry in entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+
+
+def telling(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Return a run whose script reports more than the metric, and names as our columns are."""
+    return tuple(
+        replace(entry, event=replace(entry.event, metrics=more(entry.event)))
+        if isinstance(entry.event, EpochDone)
+        else entry
+        for entry in entries
+    )
+
+
+def more(event: EpochDone) -> dict[str, float]:
+    return {**event.metrics, "loss": 1.0 / event.epoch, "epoch": 10.0 * event.epoch}
+
+
+def whole(home: Path, name: str = "digits-1", *trouble: Any) -> cloudtune.Result:
+    keep(home, name, SETTING.job(PLAN), telling(play(SETTING.but(trouble=trouble), PLAN).entries))
+    return cloudtune.load_run(name)
+
+
+def reported(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, Any]:
+    said = called(capsys, "report", name, "-o", "json")
+    assert said.code == 0, said.err
+    return dict(json.loads(said.out))
+
+
+def test_its_figures_are_those_of_the_report(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, told = whole(home), reported(capsys, "digits-1")
+    assert found.to_json().items() <= told.items()
+    assert (found.name, found.ended, found.exit_code) == ("digits-1", "done", 0)
+    assert found.seconds == told["seconds"]["actual"]
+    assert found.cost.dollars == told["dollars"]["actual"]
+    categories = told["accounting"]["categories"]
+    assert dict(found.cost.by_category) == {n: each["dollars"] for n, each in categories.items()}
+    assert sum(found.cost.by_category.values()) == pytest.approx(found.cost.dollars)
+    assert (found.plan.seconds, found.plan.dollars) == (
+        told["seconds"]["planned"],
+        told["dollars"]["planned"],
+    )
+    assert list(found.plan.stages["seconds"]) == [s["seconds"]["actual"] for s in told["stages"]]
+    assert list(found.plan.stages["planned_dollars"]) == [
+        stage["dollars"]["planned"] for stage in told["stages"]
+    ]
+
+
+def test_the_best_has_every_metric_of_its_epoch(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best, told = whole(home).best, reported(capsys, "digits-1")["best"]
+    assert best is not None
+    assert (best.trial, best.epoch, dict(best.config)) == (
+        told["trial"],
+        told["epoch"],
+        told["config"],
+    )
+    assert dict(best.metrics) == {"score": told["value"], "loss": 1 / 18, "epoch": 180.0}
+    assert best.checkpoint == told["checkpoint"]
+    with pytest.raises(FrozenInstanceError):
+        best.epoch = 3  # type: ignore[misc]
+
+
+def test_a_row_a_trial(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = TrialFailed(27.0, "t03.1", "ValueError: lr", "Traceback …")
+    trials = whole(home, "digits-1", failed).trials
+    told = reported(capsys, "digits-1")
+    assert list(trials.columns) == [
+        *("trial", "status", "epochs", "score", "best_epoch", "config/x", "seconds"),
+        *("gpu_seconds", "dollars", "checkpoint", "error"),
+    ]
+    assert [
+        tuple(row) for row in trials[["trial", "status", "epochs"]].itertuples(index=False)
+    ] == [(each["trial"], each["status"], each["epoch"]) for each in told["trials"]]
+    assert list(trials["config/x"]) == [each["config"]["x"] for each in told["trials"]]
+    best = [max(each["history"].values(), default=None) for each in told["trials"]]
+    assert list(trials["score"].dropna()) == [value for value in best if value is not None]
+    by_id = trials.set_index("trial")
+    assert by_id.loc["t03", "error"] == "ValueError: lr"
+    spent = told["accounting"]["trials"]
+    assert by_id["dollars"].to_dict() == pytest.approx(
+        {name: sum(each["dollars"] for each in spent[name].values()) for name in by_id.index}
+    )
+
+
+def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history, told = whole(home).history, reported(capsys, "digits-1")
+    assert list(history.columns) == [
+        *("trial", "epoch", "score", "loss", "metric/epoch", "seconds", "took", "width"),
+        *("instance", "checkpoint"),
+    ]
+    for trial in told["trials"]:
+        own = history[history["trial"] == trial["trial"]]
+        assert dict(zip(map(str, own["epoch"]), own["score"], strict=True)) == trial["history"]
+    assert list(history["metric/epoch"]) == [10.0 * each for each in history["epoch"]]
+    assert history["seconds"].is_monotonic_increasing
+    changed = history.groupby("trial")["width"].nunique() - 1
+    assert changed.sum() == len(told["width_changes"]) > 0
+
+
+def test_an_epoch_that_was_trained_again_is_one_row(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here each trial is lost after an epoch that it hadn't saved."""
+    lost = SETTING.but(
+        saves_every=2, mishap=lambda _, session, epoch: "lost" if session == epoch == 1 else ""
+    )
+    job = SETTING.job(PLAN)
+    entries = play(lost, job.policy()).entries
+    keep(home, "r", job, entries)
+    history = cloudtune.load_run().history
+    assert not history.duplicated(["trial", "epoch"]).any()
+    assert len(history) < sum(isinstance(entry.event, EpochDone) for entry in entries)
+    for trial in reported(capsys, "r")["trials"]:
+        own = history[history["trial"] == trial["trial"]]
+        assert set(map(str, own["epoch"])) == set(trial["history"])
+
+
+def test_the_best_may_be_an_epoch_for_which_nobody_waited_any_more(home: Path) -> None:
+    entries = play(SETTING, PLAN).entries
+    n, stop = next(
+        (n, command)
+        for n, entry in enumerate(entries)
+        for command in entry.commands
+        if isinstance(command, StopTrial)
+    )
+    told = {"score": 9.0, "loss": 0.5}
+    late = EpochDone(entries[n].event.at, stop.session, 3, told, "sim://late", 1.0)
+    keep(home, "r", SETTING.job(PLAN), [*entries[: n + 1], Entry(late, ())])
+    found = cloudtune.load_run()
+    assert found.best is not None
+    assert (found.best.epoch, found.best.metrics) == (3, told)
+    assert (found.history["score"] == 9.0).sum() == 1
+
+
+def test_a_row_an_instance(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timeline, told = whole(home).timeline, reported(capsys, "digits-1")
+    instances = told["accounting"]["instances"]
+    assert list(timeline["intent"]) == [each["intent"] for each in instances]
+    assert list(timeline["dollars"]) == [each["total"]["dollars"] for each in instances]
+    assert list(timeline["launched"]) == [each["begin"] for each in instances]
+    assert list(timeline["gone"]) == [each["end"] for each in instances]
+    assert (timeline["launched"] < timeline["joined"]).all()
+    assert set(timeline["type"]) == {"g.4x"}
+    assert set(timeline["market"]) == {"on-demand"}
+
+
+def test_what_is_charged_by_the_hour_is_in_the_cost_and_with_no_instance(home: Path) -> None:
+    charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
+    plan = price(charged.request(), PLAN.choices, "by hand")
+    keep(home, "r", charged.job(plan), play(charged, plan).entries)
+    found = cloudtune.load_run()
+    assert found.cost.by_category["launches"] == pytest.approx(3.0)
+    hourly = found.cost.by_category["hourly"]
+    assert hourly == pytest.approx(0.1 * found.seconds)
+    assert found.timeline["dollars"].sum() == pytest.approx(found.cost.dollars - hourly)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.6])
+def test_a_run_that_goes_on_or_died(home: Path, share: float) -> None:
+    entries = telling(play(SETTING, PLAN).entries)
+    keep(home, "digits-1", SETTING.job(PLAN), entries[: int(len(entries) * share)])
+    with (home / "runs" / "digits-1" / "ledger.jsonl").open("a") as file:
+        file.write('{"event": {"kind"')  # it is being written, or the writer died
+    found = cloudtune.load_run()
+    assert (found.ended, found.exit_code) == (None, None)
+    assert (found.best is None) == found.history.empty == (share < 0.2)
+    assert found.cost.dollars == pytest.approx(sum(found.cost.by_category.values()))
+    assert len(found.plan.stages) == 3
+    assert found.plan.stages["seconds"].isna().sum() > 0
+    assert "not yet" in repr(found)
+    assert "not yet" in found._repr_html_()
+    if share:
+        assert found.timeline["gone"].isna().any()
+
+
+def test_how_it_ended(home: Path) -> None:
+    found = whole(home, "digits-1", Interrupted(30.0))
+    assert (found.ended, found.exit_code, found.best) == ("interrupted", 130, None)
+    assert "nothing was reported" in repr(found)
+
+
+def test_what_a_notebook_and_a_prompt_show(home: Path) -> None:
+    keep(home, "r<b>", SETTING.job(PLAN), telling(play(SETTING, PLAN).entries))
+    found = cloudtune.load_run()
+    shown = repr(found)
+    assert found.best is not None
+    assert f"score {found.best.metrics['score']} ({found.best.trial}, epoch 18)" in shown
+    assert str(found.best.checkpoint) in shown
+    assert len(shown.splitlines()) <= 10
+    page = found._repr_html_()
+    assert "r&lt;b&gt;" in page
+    assert "r<b>" not in page
+    assert page.count("<tr") >= 16
+    assert "2 more in <code>.trials</code>" in page
+
+
+def test_by_name_by_a_beginning_and_the_last(home: Path) -> None:
+    for name in ("digits-1", "digits-2", "mnist-1"):
+        whole(home, name)
+    assert cloudtune.load_run("digits-2").name == "digits-2"
+    assert cloudtune.load_run("mn").name == "mnist-1"
+    assert cloudtune.load_run().name == "mnist-1"
+    with pytest.raises(UsageError, match="'digits' fits digits-1, digits-2"):
+        cloudtune.load_run("digits")
+    with pytest.raises(CloudtuneError, match="no run nothing"):
+        cloudtune.load_run("nothing")
+
+
+def test_a_damaged_ledger_is_a_message(home: Path) -> None:
+    (home / "runs" / "r").mkdir(parents=True)
+    (home / "runs" / "r" / "ledger.jsonl").write_text("{}\n")
+    with pytest.raises(CloudtuneError, match="not a ledger"):
+        cloudtune.load_run("r")
+
+
+def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:
+    assert cloudtune.__version__ == version("cloudtune")
+    code = (
+        "import sys, cloudtune; cloudtune.__version__; "
+        "sys.exit(bool({'pandas', 'cloudtune.jobs', 'torch', 'ray'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
