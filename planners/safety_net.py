@@ -74,6 +74,7 @@ class MarketWatch:
         self.look_at = 0.0  # before anything is asked for
         self._waits_until: float | None = None
         self._waits_since = 0.0
+        self._dry: set[Offer] = set()  # refused when it was asked last
         self._stood_in: set[tuple[str, str]] = set()  # since the last epoch: told once
         self._back_at = 0.0
         self._detours = 0
@@ -97,6 +98,9 @@ class MarketWatch:
         self._first, self.look_at = False, math.inf
         if not net.applies:
             return Turn() if first else None
+        backoffs = rest.view.backoffs
+        self._dry |= {o for o in backoffs if o.market == "spot" and backoffs[o].refusals > 0}
+        self._dry -= rest.view.held.keys()
         turn = self._turn(rest, net)
         plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
         stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
@@ -125,7 +129,7 @@ class MarketWatch:
         if net.on_spot:
             rest.it.probes.clear()
             if not rest.it.missing(rest.view):
-                rest.shuns = net.dry
+                rest.shuns = self._dry
             return self._wait(rest, net)
         return self._back(rest, net)
 
@@ -387,16 +391,6 @@ class SafetyNet:
         """
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         return self.fallback if all(map(self._view.avoided, spot)) else self._rest.other()
-
-    @property
-    def dry(self) -> Sequence[Offer]:
-        """The pools of spot that had none when they were asked last.
-
-        What trains on another pool isn't given up for what one of these may have again.
-        """
-        backoffs = self._view.backoffs
-        spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
-        return [offer for offer in spot if offer in backoffs and backoffs[offer].refusals > 0]
 
     def stands_in(self, found: Plan, present: float) -> bool:
         """Whether a plan on other spot is followed at once, in place of waiting for `present` ones.
