@@ -218,7 +218,8 @@ class _Look:
         done = f"{stage_text(it.stage_plan)}; {what}" if what else stage_text(it.stage_plan)
         end = it.plan.estimate
         ends = f"to end at {format_seconds(end.seconds)}, {format_dollars(end.dollars)}"
-        self._by.tell(view, it, why, f"{done}; {ends}")
+        if why:
+            self._by.tell(view, it, why, f"{done}; {ends}")
 
     # ---- where no plan keeps the limits --------------------------------------------------------
 

@@ -20,7 +20,7 @@ from cloudtune.plan import Limits
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.replanning import LATE, request_for_rest
 from cloudtune.planners.reserve import NOISE
-from cloudtune.text import offer_text
+from cloudtune.text import offer_text, stage_text
 from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ PATIENCE = 0.5
 """The share of its slack for which a run waits for spot that is away, if it can come back from
 on-demand while that trains on: the rest is for later losses. Where the cap on instances lets it
 hold but one of both, coming back costs time too, and it waits as long as it can."""
+NEXT_BEST = 0.5
+"""Another pool of spot is taken at once in place of one that is away, if it costs no more than this
+share of the way from that one to on-demand. Nobody knows whether a pool comes back in time: at even
+odds a wait that saves less than it may cost isn't worth the slack that it takes."""
 DETOURS = 4.0
 """Under the cap a run leaves on-demand for spot if so many times what that takes is left."""
 AGAIN = 300.0
@@ -52,7 +56,7 @@ _EXACT = ExactPlanner()
 class Turn:
     """What becomes of the plan: another one (`plan`), or none; `why`, and `what` is done instead.
 
-    Without a plan the present one stays.
+    Without a plan the present one stays. A plan without a `why` isn't told: it was before.
     """
 
     plan: Plan | None = None
@@ -69,6 +73,9 @@ class MarketWatch:
     def __init__(self) -> None:
         self.look_at = 0.0  # before anything is asked for
         self._waits_until: float | None = None
+        self._waits_since = 0.0
+        self._dry: set[Offer] = set()  # refused when it was asked last
+        self._stood_in: set[tuple[str, str]] = set()  # since the last epoch: told once
         self._back_at = 0.0
         self._detours = 0
         self._first = True
@@ -91,6 +98,9 @@ class MarketWatch:
         self._first, self.look_at = False, math.inf
         if not net.applies:
             return Turn() if first else None
+        backoffs = rest.view.backoffs
+        self._dry |= {o for o in backoffs if o.market == "spot" and backoffs[o].refusals > 0}
+        self._dry -= rest.view.held.keys()
         turn = self._turn(rest, net)
         plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
         stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
@@ -118,6 +128,8 @@ class MarketWatch:
             return Turn(net.fallback, "one more loss on spot would leave no time for on-demand")
         if net.on_spot:
             rest.it.probes.clear()
+            if not rest.it.missing(rest.view):
+                rest.shuns = self._dry
             return self._wait(rest, net)
         return self._back(rest, net)
 
@@ -133,12 +145,21 @@ class MarketWatch:
         """Wait for what is away, while nothing is rented; None where that isn't so, or is over."""
         view = rest.view
         missing = rest.it.missing(view)
-        if not missing:
-            self._waits_until = None
+        if not missing or max(rest.it.heard.values(), default=0.0) > self._waits_since:
+            self._waits_until, self._waits_since = None, view.now
+            self._stood_in.clear()
         if view.fleet.wanted() or not all(o.market == "spot" and view.avoided(o) for o in missing):
             return None
-        found = net.instead()
-        if found is None or found.estimate.dollars <= (1 + NOISE) * rest.present().estimate.dollars:
+        found, present = net.instead(), rest.present().estimate.dollars
+        if found is None:
+            return None
+        away = ", ".join(map(offer_text, missing))
+        if net.stands_in(found, present):
+            pools = away, stage_text(found.stages[0])
+            why = "" if pools in self._stood_in else f"{away} can't be had"
+            self._stood_in.add(pools)
+            return Turn(found, why)
+        if found.estimate.dollars <= (1 + NOISE) * present:
             return None
         if self._waits_until is None:
             self._waits_until = view.now + net.patience()
@@ -146,7 +167,6 @@ class MarketWatch:
         if view.now + pause > self._waits_until or not net.may_wait(pause):
             self._over(rest)
             return None
-        away = ", ".join(map(offer_text, missing))
         until = format_seconds(self._waits_until)
         return Turn(None, f"{away} can't be had", f"waits for it, until {until} at most")
 
@@ -162,10 +182,13 @@ class MarketWatch:
         it.probes.clear()
         may = asked or net.may_try(view.now >= self._back_at)
         settled = whole and all(rented.joined for rented in view.fleet.wanted())
+        spot = [each.offer for each in view.rentables if each.offer.market == "spot"]
+        if asked:  # that pool is there: of others nobody knows
+            rest.shuns = [offer for offer in spot if all(r.offer != offer for r in asked)]
         found = rest.other() if may and settled else None
         # Whatever else is done now, it isn't done on spot.
         if net.fallback is not None:
-            rest.shuns = [each.offer for each in view.rentables if each.offer.market == "spot"]
+            rest.shuns = spot
         if found is None:
             return None
         if asked:
@@ -368,6 +391,16 @@ class SafetyNet:
         """
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         return self.fallback if all(map(self._view.avoided, spot)) else self._rest.other()
+
+    def stands_in(self, found: Plan, present: float) -> bool:
+        """Whether a plan on other spot is followed at once, in place of waiting for `present` ones.
+
+        `present` is in dollars: what the rest costs on the pool that is away.
+        """
+        if any(group.offer.market != "spot" for group in found.stages[0].groups):
+            return False
+        dear = math.inf if self.fallback is None else self.fallback.estimate.dollars
+        return found.estimate.dollars <= present + NEXT_BEST * max(0.0, dear - present)
 
     def may_try(self, patient: bool) -> bool:
         """Whether to look for spot, by a run on demand: `patient` where that may cost time too."""
