@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         prepare_model,
         report,
         save,
+        save_due,
     )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "prepare_model",
     "report",
     "save",
+    "save_due",
 ]
 
 _HOMES = {

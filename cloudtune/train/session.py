@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import os
 import sys
 import threading
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cloudtune.errors import UsageError
 from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.cpu import waited_seconds
 from cloudtune.train.data import DeviceLoader, split
+from cloudtune.train.epoch_hook import load_epoch_hook
+from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
 from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
 
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from cloudtune.train.checkpoint import PendingCheckpoint
+    from cloudtune.train.epoch_hook import EpochHook
     from cloudtune.train.one_model import Ranks
     from cloudtune.train.user_script import TrainFunction
 
 ModelT = TypeVar("ModelT", bound="torch.nn.Module")
 
-HOOK_VARIABLE: Final = "CLOUDTUNE_EPOCH_HOOK"
 EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
 
 
@@ -57,15 +58,6 @@ class StopTraining(SystemExit):
     Not an `Exception`, so that a script's `except Exception` lets it pass; a SystemExit, so that
     a script on its own ends quietly.
     """
-
-
-class EpochHook(Protocol):
-    """Called on every rank at the end of each epoch, before the epoch's report is delivered."""
-
-    def __call__(
-        self, *, trial: str, epoch: int, width: float, nodes: int, elapsed: float
-    ) -> object:
-        """`elapsed` is in seconds since the epoch began; epoch 0 is the set-up of the worker."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +116,7 @@ class Session:
     """The last epoch that who runs the session has taken note of; None where it never says."""
     ranks: Ranks | None = None
     """The workers of the trial, whose models are compared; None where there is nobody to ask."""
+    saves: SaveTimes = field(default_factory=SaveTimes)
 
     epoch: int = field(init=False)
     """The last epoch that was reported, or that the trial was restored at."""
@@ -179,7 +172,7 @@ class Session:
             self.epoch = self.start_epoch = manifest.epoch
             if manifest.trial == self.trial_id:  # another's, for a clone
                 self._kept = dict(manifest.metrics)
-        self._hook = _load_epoch_hook(os.environ.get(HOOK_VARIABLE))
+        self._hook = load_epoch_hook()
         if self.ranks is not None:
             self.ranks.watch()
         seed_everything(self.derived_seed)
@@ -250,6 +243,7 @@ class Session:
         began_saving = time.monotonic()
         pending = self._stage(epoch, checkpoint) if self.rank == 0 else None
         saving = time.monotonic() - began_saving
+        self.saves.saved(saving, whole=False)
         self.epoch = epoch
         self._kept = None if pending is None else numbers
         if self.rank == 0:
@@ -264,6 +258,7 @@ class Session:
         """Save in the middle of an epoch; see the function of this name."""
         if self.rank != 0 or self.store is None or self._kept is None:
             return False
+        began = time.monotonic()
         self.flush()
         with checkpoint.as_directory() as folder:
             try:
@@ -271,10 +266,17 @@ class Session:
             except StorageError as error:
                 tell(f"epoch {self.epoch + 1} is not saved in its middle: {error}")
                 return False
+        self.saves.saved(time.monotonic() - began)
         return True
+
+    @property
+    def save_due(self) -> bool:
+        """Whether to save now; see the function of this name."""
+        return self._kept is not None and self.rank == 0 and (self.leaving or self.saves.due())
 
     def _begin(self) -> None:
         self._began, self._waited = time.monotonic(), waited_seconds()
+        self.saves.begin()
 
     def _call_hook(self, epoch: int, since: float) -> None:
         if self._hook is not None:
@@ -426,6 +428,11 @@ def is_leaving() -> bool:
     return _current().leaving
 
 
+def save_due() -> bool:
+    """Whether a `save` in mid-epoch pays now, as often as machines are lost; rank 0 alone asks."""
+    return _current().save_due
+
+
 def save(checkpoint: Checkpoint) -> bool:
     """Save in the middle of an epoch: what `get_checkpoint` gives where the epoch must begin again.
 
@@ -489,12 +496,3 @@ def _alone() -> Session:
 def _show(report: Report) -> None:
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
     print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201
-
-
-def _load_epoch_hook(spec: str | None) -> EpochHook | None:
-    if spec is None:
-        return None
-    module, _, factory = spec.partition(":")
-    if not module or not factory:
-        raise UsageError(f"{HOOK_VARIABLE} is {spec!r}; write it as module:factory")
-    return cast("EpochHook", getattr(importlib.import_module(module), factory)())

@@ -24,6 +24,8 @@ class Training:
     """Whether the workers of a trial are to be found out that don't train one model."""
     has_gpus: bool = False
     """Whether its nodes have the GPUs that are said of them, or else are of no use."""
+    losses_per_hour: float = 0.0
+    """How often an instance that it may rent is taken back, for an hour that it is held."""
 
 
 @dataclass(frozen=True)

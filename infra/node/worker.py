@@ -29,6 +29,7 @@ from cloudtune.infra.node.messages import (
 from cloudtune.infra.node.process_group import meet
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.one_model import NotOneModelError, Ranks
+from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 
@@ -181,6 +182,7 @@ class Worker:
             share=slot.share,
             known=assignment.known,
             ranks=ranks,
+            saves=SaveTimes(training.losses_per_hour),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -124,6 +125,17 @@ def test_a_result_is_shown_though_the_clean_up_is_not_confirmed(
     out = capsys.readouterr().out
     assert "Best: " in out
     assert "0 instances left" not in out
+
+
+@pytest.mark.parametrize(("market", "losses"), [("spot", 0.3), ("on-demand", 0.0)])
+def test_workers_know_how_often_what_may_be_rented_is_lost(
+    tmp_path: Path, market: Any, losses: float
+) -> None:
+    job = SETTING.job(MIXED)
+    one = replace(SETTING.offer, market=market, interruptions_per_hour=losses)
+    rented = replace(job, rentables=(replace(job.rentables[0], offer=one),), standins=())
+    made = running._runner(rented, tmp_path, cast("Any", SimpleNamespace()))
+    assert made._training().losses_per_hour == losses
 
 
 def test_a_storage_that_can_not_be_used_is_found_before_anything_is_rented() -> None:

@@ -27,6 +27,7 @@ from cloudtune.errors import UsageError
 from cloudtune.train import cpu
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.train.save_times import SaveTimes, interval
 from cloudtune.train.session import (
     MissingMetricError,
     NeverReportedError,
@@ -108,16 +109,20 @@ def test_the_facade() -> None:
         "Checkpoint",
         "CloudtuneError",
         "Experiment",
+        "Result",
         "StopTraining",
+        "__version__",
         "batch_and_lr",
         "epochs",
         "get_checkpoint",
         "get_context",
         "is_leaving",
+        "load_run",
         "prepare_data_loader",
         "prepare_model",
         "report",
         "save",
+        "save_due",
     ]
     assert cloudtune.report is training.report
     assert cloudtune.Checkpoint is Checkpoint
@@ -758,6 +763,62 @@ def test_other_ranks_and_clones_save_nothing_in_mid_epoch(tmp_path: Path) -> Non
         session = make_session(store=store, restore=path, **options)
         with session.activate():
             assert not session.save(here)
+
+
+def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save of half a second; 0.5 losses an hour: sqrt(2 0.5 7200) = 85 s apart."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("time.monotonic", lambda: clock.now)
+    store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
+    files.mkdir()
+    (files / "steps").write_text("1")
+    here = Checkpoint.from_directory(files)
+    plain, save = store.latest, store.save
+
+    def saved(*given: Any) -> str:
+        clock.now += 0.5
+        return save(*given)
+
+    monkeypatch.setattr(store, "save", saved)
+    assert plain("t1") is None
+    path = save("t1", 1, {"acc": 0.5}, files)
+    session = make_session(store=store, restore=path, max_epoch=3, saves=SaveTimes(0.5))
+    safe = make_session(store=store, restore=path, max_epoch=3)
+    other = make_session(store=store, restore=path, max_epoch=3, rank=1, saves=SaveTimes(0.5))
+    with session.activate():
+        clock.now += 1e6
+        assert not cloudtune.save_due(), "nobody has measured a save yet"
+        assert cloudtune.save(here)
+        clock.now += 84.0
+        assert not cloudtune.save_due()
+        clock.now += 1.0
+        assert cloudtune.save_due()
+        assert cloudtune.save(here)
+        assert not cloudtune.save_due()
+        session.leaving = True
+        assert cloudtune.save_due(), "at once"
+    with safe.activate():
+        assert cloudtune.save(here)
+        clock.now += 1e6
+        assert not cloudtune.save_due(), "nothing is lost there"
+    with other.activate():
+        other.leaving = True
+        assert not cloudtune.save_due(), "rank 0 saves"
+
+
+def test_a_saved_epoch_measures_a_save_until_one_is_measured_whole() -> None:
+    times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
+    assert not times.due()
+    times.saved(8.0, whole=False)
+    assert times._took == 8.0
+    times.saved(2.0)
+    times.saved(8.0, whole=False)
+    assert times._took == 2.0
+    assert interval(2.0, 3600.0) == 2.0
+    assert interval(0.0, 3600.0) == 1.0, "not for ever saving"
+    assert interval(2.0, 0.0) == math.inf
 
 
 def test_a_script_is_told_that_its_machine_is_leaving() -> None:

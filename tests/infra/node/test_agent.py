@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 
 TRAIN = """
-import ctypes, os, signal, sys, tempfile, threading
+import ctypes, os, signal, sys, tempfile, threading, time
 from pathlib import Path
 import torch
 import cloudtune
@@ -77,6 +77,10 @@ def train(config):
         print(f"epoch {epoch} {trouble}", flush=True)
         if trouble == "in real time":
             os.kill(os.getpid(), 40)
+        if trouble == "waits":
+            print("due", cloudtune.save_due(), flush=True)
+            time.sleep(1.1)
+            print("due", cloudtune.save_due(), flush=True)
         if trouble == "hangs":
             threading.Event().wait()
         if trouble == "holds the GIL":
@@ -95,7 +99,8 @@ STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(Non
 
 
 def training(folder: Path) -> Training:
-    return Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+    told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+    return dataclasses.replace(told, losses_per_hour=1e9)  # saves are due each second
 
 
 def part_of(
@@ -187,6 +192,16 @@ def test_a_session_trains_as_far_as_it_is_granted_and_goes_on_at_another_width(n
     assert [(each["epoch"], each["in_sync"]) for each in reports(told)] == [(3, True)]
     node.agent.stop("a.2")
     node.hear("a.2")
+
+
+def test_a_script_is_told_when_a_save_is_due_by_how_often_machines_are_lost(node: Node) -> None:
+    node.agent.start(part_of("due.1", 1.0, until=2, trouble="waits"))
+    for _ in range(2):
+        node.hear("due.1", Epoch)
+    told = [line for line in node.log("due.1").splitlines() if line.startswith("due")]
+    assert told == ["due False", "due True"]
+    node.agent.stop("due.1")
+    node.hear("due.1")
 
 
 def test_words_may_come_before_the_session(node: Node) -> None:
