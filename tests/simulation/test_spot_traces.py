@@ -128,6 +128,13 @@ def say(*more: str) -> str:
     return result.stdout
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forecasts be of few runs: what is looked at is the run that is played."""
+    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_run_on_a_trace_is_told_beside_the_bound_and_on_demand(tmp_path: Path) -> None:
     path = table(tmp_path, RUNS)
     where = ("--spot-where", "zone=us-west-2a", "--market", "any", "--seeds", "2")
@@ -146,12 +153,6 @@ def changes(*rows: tuple[int, int]) -> str:
     """Return a table of a pool that has room as is said, from each second on, for ever."""
     lines = [f"{second},{room}\n" for second, room in rows]
     return "seconds,available\n" + "".join(lines) + "900000,end\n"
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let forecasts be of few runs: what is looked at is the run that is played."""
-    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1)
 
 
 def on(folder: Path, *more: str, rows: tuple[tuple[int, int], ...]) -> str:
