@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from cloudtune.policy.run import RunPolicy
     from cloudtune.trial import Trial
 
-PEER = Path(__file__).with_name("simulation_speed_syne.py")
+PEER = "benchmarks.simulation_speed_syne"
+ROOT = Path(__file__).parents[1]
 TRIALS, EPOCHS, WORKERS, ETA, MANY = 512, 81, 16, 3, 10_000
 OFFER = Offer(InstanceType("p3.16xlarge", 8, "V100", 16384, 64, 499712), "on-demand", "", 24.48)
 LINEAR = Scaling({1.0: 1.0, 2.0: 1.9, 4.0: 3.6, 8.0: 6.8})
@@ -158,6 +159,21 @@ def ours(place: Benchmark, repeats: int, *, audited: bool) -> Timed:
     return Timed(timed(work, repeats), result.trials, trained, result.seconds)
 
 
+def answer(python: str, module: str, job: object) -> str:
+    """Return what a module says of a job (JSON), run by a Python that has what it needs."""
+    done = subprocess.run(
+        [python, "-m", module],
+        input=json.dumps(job),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{python} -m {module} failed:\n{done.stderr}")
+    return done.stdout
+
+
 def syne(python: str, curves: Curves, repeats: int, sleep: float | None) -> tuple[str, Timed]:
     """Return Syne Tune's version, and what its jobs take on the same curves."""
     job = {
@@ -168,12 +184,7 @@ def syne(python: str, curves: Curves, repeats: int, sleep: float | None) -> tupl
         "repeats": repeats,
         "sleep": sleep,
     }
-    done = subprocess.run(
-        [python, str(PEER)], input=json.dumps(job), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{python} {PEER} failed:\n{done.stderr}")
-    said = json.loads(done.stdout)
+    said = json.loads(answer(python, PEER, job))
     jobs: list[dict[str, Any]] = said["jobs"]
     last = jobs[-1]
     seconds = tuple(each["seconds"] for each in jobs)

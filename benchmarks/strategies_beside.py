@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.simulation_speed import answer
 from benchmarks.strategies_cells import DELAYS, OFFER, SIZES, Cell, scale_of
 from benchmarks.strategies_runs import ANY, Done, Row
 
@@ -26,7 +25,7 @@ SYNE = ("syne-asha", "syne-bohb")
 _ETAS: Mapping[str, Sequence[int]] = {"asha": (2, 3, 4), "bohb": (3,)}
 _FLEETS: Mapping[str, Sequence[int]] = {"asha": SIZES, "bohb": SIZES[::2]}
 """Its model is slow to ask."""
-_PLAYED_BY = Path(__file__).with_name("strategies_syne.py")
+_PLAYED_BY = "benchmarks.strategies_syne"
 _WIDE = 100.0
 """Numbers whose largest is so many times the smallest are taken by their logarithm."""
 
@@ -53,14 +52,7 @@ def played(python: str, ground: Ground, seed: int, cells: Sequence[Cell]) -> Don
             for size in _FLEETS[method]
         ],
     }
-    done = subprocess.run(
-        [python, str(_PLAYED_BY)],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in answer(python, _PLAYED_BY, given).splitlines()]
     rows = [row for line in lines for row in _rows(ground, seed, cells, line)]
     return Done(key(ground.name, seed), tuple(rows), len(lines))
 

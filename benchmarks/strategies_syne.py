@@ -1,6 +1,6 @@
 """A table's configurations tuned by Syne Tune's simulator: run by a Python that has Syne Tune.
 
-    PYTHON benchmarks/strategies_syne.py <jobs.json >tracks.json
+    PYTHON -m benchmarks.strategies_syne <jobs.json >tracks.json
 
 It imports nothing of cloudtune. What comes in has `parameters` (of each configuration, by name:
 numbers or words), `metrics` and `seconds` (of each configuration, epoch by epoch; more of the
@@ -14,39 +14,21 @@ far. Nobody looks less often than every epoch; a metric that is missing is the w
 from __future__ import annotations
 
 import json
-import logging
-import os
 import sys
-import tempfile
-from contextlib import redirect_stdout
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="syne-tune-")
-os.environ["SYNETUNE_FOLDER"] = _FOLDER.name
-if find_spec("huggingface_hub") is None:
-    # Syne Tune imports it to download tables with, which we don't: we bring our own.
-    _hub = ModuleType("huggingface_hub")
-    _hub.snapshot_download = None  # type: ignore[attr-defined]
-    sys.modules["huggingface_hub"] = _hub
+from benchmarks.syne_tables import blackbox, quiet, tuned
 
-import numpy as np  # noqa: E402
-import pandas as pd  # noqa: E402
-import syne_tune  # noqa: E402
-from syne_tune import StoppingCriterion, Tuner  # noqa: E402
-from syne_tune.backend.simulator_backend.simulator_backend import SimulatorConfig  # noqa: E402
-from syne_tune.backend.simulator_backend.simulator_callback import SimulatorCallback  # noqa: E402
-from syne_tune.blackbox_repository.blackbox_tabular import BlackboxTabular  # noqa: E402
-from syne_tune.blackbox_repository.simulated_tabular_backend import (  # noqa: E402
-    UserBlackboxBackend,
-)
-from syne_tune.config_space import choice, randint, uniform  # noqa: E402
-from syne_tune.optimizer.baselines import ASHA, BOHB  # noqa: E402
-from syne_tune.optimizer.scheduler import TrialSuggestion  # noqa: E402
+# isort: split
+# What stands above prepares the imports of Syne Tune.
+import numpy as np
+import syne_tune
+from syne_tune.backend.simulator_backend.simulator_backend import SimulatorConfig
+from syne_tune.backend.simulator_backend.simulator_callback import SimulatorCallback
+from syne_tune.config_space import choice, uniform
+from syne_tune.optimizer.baselines import ASHA, BOHB
+from syne_tune.optimizer.scheduler import TrialSuggestion
 
-_NEVER = 10.0**9
 _LOOKS = 10  # at the trials, for an epoch
 _Job = dict[str, Any]
 _METHODS = {"asha": ASHA, "bohb": BOHB}
@@ -103,25 +85,6 @@ class Bests(SimulatorCallback):
         """Store none."""
 
 
-def blackbox(given: _Job) -> BlackboxTabular:
-    """Return the table; what lies behind the last epoch of a configuration is never asked for."""
-    lengths = [len(row) for row in given["metrics"]]
-    values = np.zeros((len(lengths), 1, max(lengths), 2))
-    for number, length in enumerate(lengths):
-        values[number, 0, :length, 0] = given["metrics"][number]
-        values[number, 0, :length, 1] = np.cumsum(given["seconds"][number])
-    return BlackboxTabular(
-        hyperparameters=pd.DataFrame({"config": range(len(lengths)), "epochs": lengths}),
-        configuration_space={
-            "config": randint(0, len(lengths) - 1),
-            "epochs": randint(1, max(lengths)),
-        },
-        fidelity_space={"epoch": randint(1, max(lengths))},
-        objectives_evaluations=values,
-        objectives_names=["score", "elapsed"],
-    )
-
-
 def scheduler_of(method: str, table: Table, **options: Any) -> Any:
     """Return one of Syne Tune's schedulers, on the configurations of a table."""
 
@@ -136,7 +99,7 @@ def scheduler_of(method: str, table: Table, **options: Any) -> Any:
     return OnTable(config_space=table.space, metric="score", time_attr="epoch", **options)
 
 
-def play(given: _Job, job: _Job, known: BlackboxTabular) -> list[tuple[float, float]]:
+def play(given: _Job, job: _Job, known: Any) -> list[tuple[float, float]]:
     """Return when which metric was the best so far."""
     np.random.seed(job["seed"])
     scheduler = scheduler_of(
@@ -149,36 +112,24 @@ def play(given: _Job, job: _Job, known: BlackboxTabular) -> list[tuple[float, fl
         random_seed=job["seed"],
     )
     look = float(np.mean([np.mean(row) for row in given["seconds"] if row])) / _LOOKS
-    backend = UserBlackboxBackend(
-        blackbox=known,
-        elapsed_time_attr="elapsed",
-        max_resource_attr="epochs",
-        seed=0,
-        tuner_sleep_time=look,
+    bests = Bests()
+    tuned(
+        known,
+        scheduler,
+        workers=job["workers"],
+        look=look,
+        callback=bests,
+        until=given["until"],
         simulator_config=SimulatorConfig(0.0, 0.0, 0.0, given["start"], 0.0),
     )
-    path = Bests()
-    tuner = Tuner(
-        trial_backend=backend,
-        scheduler=scheduler,
-        stop_criterion=StoppingCriterion(max_wallclock_time=given["until"]),
-        n_workers=job["workers"],
-        sleep_time=0,
-        print_update_interval=_NEVER,
-        results_update_interval=_NEVER,
-        callbacks=[path],
-        save_tuner=False,
-    )
-    tuner.run()
-    return path.bests
+    return bests.bests
 
 
 def main() -> None:
     """Play the jobs; a line for each."""
-    logging.disable(logging.CRITICAL)
     given = json.load(sys.stdin)
     told = sys.stdout
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+    with quiet():
         known = blackbox(given)
         for job in given["jobs"]:
             line = {**job, "version": syne_tune.__version__, "bests": play(given, job, known)}
