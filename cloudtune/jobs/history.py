@@ -185,9 +185,13 @@ def recorded(folder: Path) -> RunRecord:
     Raises:
         CloudtuneError: the ledger can't be read.
     """
+    return _recorded(folder, _kept(folder))
+
+
+def _recorded(folder: Path, kept: Mapping[str, Any] | None) -> RunRecord:
+    """Return a record as it was `kept`; made anew from the ledger where it can't be read."""
     from cloudtune.jobs.report import load  # noqa: PLC0415  it needs all of a run's world
 
-    kept = _kept(folder)
     if kept is not None:
         with contextlib.suppress(*DAMAGED):
             return decode(RunRecord, kept)
@@ -392,7 +396,7 @@ def _latest(
         if control.is_driven(folder) or (kept is not None and not of_use(kept)):
             continue
         with contextlib.suppress(CloudtuneError, OSError):
-            yield recorded(folder)
+            yield _recorded(folder, kept)
 
 
 def not_taken(record: RunRecord, experiment: Experiment) -> str:

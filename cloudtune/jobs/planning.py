@@ -139,15 +139,16 @@ def problem_of(
         script=store.script_hash(experiment.train_file) if times.runs else "",
     )
     sources = [told(each, machine=each.instance_type, market=wanted[0]) for each in profiles]
-    by_type = {profile.instance_type: profile for profile in profiles}
+    by_type: dict[str, ScalingProfile | None] = {each.instance_type: each for each in profiles}
     found: list[Rentable] = []
     notes = list(times.notes)
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
             notes.append(f"{machine.name} has no GPU: what is called one here is a slot of its CPU")
-        here = by_type.get(machine.name) or _derived(machine, sources, known)
-        here = told(here, machine=machine.name, market=offer.market)
+        if machine.name not in by_type:
+            by_type[machine.name] = _derived(machine, sources, known)
+        here = told(by_type[machine.name], machine=machine.name, market=offer.market)
         if here is None:
             continue
         profile, note = _with_room(here, machine)
