@@ -29,12 +29,12 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.events import EpochDone
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.allocators.fluid import DynamicFluid
 from cloudtune.planners.allocators.fluid_rules import static_fluid
 from cloudtune.planners.allocators.ilp import best_widths, least
 from cloudtune.planners.allocators.schedules import makespan
 from cloudtune.planners.fleets import ConstantFleet
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import run_policy

@@ -38,9 +38,9 @@ from cloudtune.events import (
     TrialLost,
 )
 from cloudtune.experiment.search_space import Uniform
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import follow

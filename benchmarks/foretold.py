@@ -33,7 +33,7 @@ from cloudtune.jobs import home, planning
 from cloudtune.jobs.job import Job
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.report import load
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.profiles import store
 from cloudtune.profiles.priors import prior
 from cloudtune.scaling import Measurement, ScalingProfile
@@ -41,7 +41,7 @@ from cloudtune.scaling import Measurement, ScalingProfile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.plan import RunPlan
+    from cloudtune.plans import RunPlan
 
 TYPE, WHERE = "g4dn.12xlarge", "aws"
 EPOCH = {1.0: 90.0, 2.0: 50.0, 4.0: 31.0}

@@ -28,10 +28,10 @@ from cloudtune.catalog import InstanceType, Offer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.allocators.hypersched import HyperSchedAllocator
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.fleets import ConstantFleet
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import run_policy

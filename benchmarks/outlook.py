@@ -24,10 +24,10 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.placement import slots
-from cloudtune.plan import Charges, Group, Limits, Rentable
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
+from cloudtune.plans import Charges, Group, Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import follow
@@ -39,8 +39,8 @@ from cloudtune.trial import EndReason, Trial
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.plan import Plan, Spread
     from cloudtune.planners.estimate.draws import Floats
+    from cloudtune.plans import Plan, Spread
 
 WIDTHS = (1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0)
 SPREADS = (0.05, 0.10, 0.20)

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from cloudtune.infra.aws import pricing
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.base import PlanRequest
+from cloudtune.plans import Limits, Rentable
 from cloudtune.profiles import bundled
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.strategies.successive_halving import SuccessiveHalving

@@ -30,8 +30,8 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, _Intent, synthetic_metric
 from cloudtune.events import LaunchFailed
 from cloudtune.infra.aws import pricing
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from cloudtune.commands import Launch
     from cloudtune.events import Event
-    from cloudtune.plan import Plan
+    from cloudtune.plans import Plan
     from cloudtune.policy.run import RunPolicy
 
 

@@ -31,7 +31,7 @@ from benchmarks.curves_synthetic import synthetic
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.registry import chosen, components, run_policy
 from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
 from cloudtune.simulation.case import Case, context_of, play, policy_of

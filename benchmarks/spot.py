@@ -26,7 +26,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import pricing
 from cloudtune.jobs import planning
 from cloudtune.jobs.plan_file import job_of
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.simulation.spot_replay import on_traces, replay, starts
 from cloudtune.simulation.trace_file import read_traces
 

@@ -30,7 +30,7 @@ from cloudtune.engine.omniscient import bound, work_of
 from cloudtune.engine.timeline import read
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws import pricing
-from cloudtune.plan import Rentable
+from cloudtune.plans import Rentable
 from cloudtune.profiles.store import read as read_profiles
 from cloudtune.simulation.spot_replay import starts
 from cloudtune.simulation.trace_file import read_traces

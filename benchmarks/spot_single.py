@@ -40,7 +40,7 @@ from benchmarks.spot import POOLS
 from cloudtune.catalog import InstanceType, Offer, pool
 from cloudtune.engine.omniscient import Source, least_dollars
 from cloudtune.engine.spot_pools import UNLIMITED, Piece
-from cloudtune.plan import Limits, Rentable
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages

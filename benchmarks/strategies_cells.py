@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.curves_synthetic import annealed, finetuned, synthetic
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.infra.aws import pricing
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
 from cloudtune.simulation.curves import Columns, read_curves
 from cloudtune.simulation.speed_table import Scaling

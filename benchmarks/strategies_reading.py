@@ -21,7 +21,7 @@ from cloudtune.fleet import Rented
 if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.engine.audit import Point
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
     from cloudtune.policy.base import Brakes
     from cloudtune.simulation.case import Played
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.strategies_cells import Ground, Scale
     from benchmarks.strategies_methods import Choices
     from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
     from cloudtune.simulation.benchmark import Benchmark
 
 ANY = ""

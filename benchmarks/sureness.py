@@ -24,19 +24,19 @@ import numpy as np
 
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.placement import slots
-from cloudtune.plan import Group, Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.playout import sample
 from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.plans import Group, Limits, Rentable, Stage
 from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cloudtune.plan import Plan
     from cloudtune.planners.estimate.playout import Draws
+    from cloudtune.plans import Plan
 
 _FASTEST = 40
 _EACH = 8

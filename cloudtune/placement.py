@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Group
+    from cloudtune.plans import Group
     from cloudtune.trial import Width
 
 _EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 must fit on one GPU

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from cloudtune import catalog, commands, events, plan, scaling, trial
+from cloudtune import catalog, commands, events, plans, scaling, trial
 from cloudtune.errors import shown
 
 T = TypeVar("T")
 
 _NOUNS: dict[str, object] = {"Mapping": Mapping}
-for _module in (catalog, commands, events, plan, scaling, trial):
+for _module in (catalog, commands, events, plans, scaling, trial):
     _NOUNS.update({k: v for k, v in vars(_module).items() if not k.startswith("_")})
 _KINDS: dict[str, type] = {
     kind.__name__: kind

@@ -9,7 +9,7 @@ from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Group, Limits, Plan, RunPlan, StagePlan
+    from cloudtune.plans import Group, Limits, Plan, RunPlan, StagePlan
     from cloudtune.trial import Width
 
 

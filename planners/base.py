@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.plan import Charges, Objective, admits
+from cloudtune.plans import Charges, Objective, admits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Limits, Plan, Rentable, Stage
+    from cloudtune.plans import Limits, Plan, Rentable, Stage
     from cloudtune.trial import Width
 
 

@@ -19,9 +19,9 @@ from cloudtune.trial import rank_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.plan import Plan, Stage
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.replanning import Rest
+    from cloudtune.plans import Plan, Stage
     from cloudtune.trial import TrialId
 
 _QUICK = GreedyPlanner()

@@ -22,14 +22,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cloudtune.plan import Estimate, Group, Plan, StagePlan
+from cloudtune.plans import Estimate, Group, Plan, StagePlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Stage
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Stage
     from cloudtune.trial import Width
 
 

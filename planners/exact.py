@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cloudtune.plan import Limits
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.options import complete
 from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.selection import refuse, with_gap
+from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Objective, Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.search import Found, Search
+    from cloudtune.plans import Objective, Plan
 
 
 _ROUNDINGS = 4

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.placement import enough, open_groups
-from cloudtune.plan import Estimate
+from cloudtune.plans import Estimate
 from cloudtune.progress import OVER
 from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import capped
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Offer
     from cloudtune.commands import PlanAnew
-    from cloudtune.plan import Group, Plan, StagePlan
+    from cloudtune.plans import Group, Plan, StagePlan
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Decision, View
     from cloudtune.trial import Trial, TrialId, Width

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.placement import slots
-from cloudtune.plan import Group
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.selection import admitted_or_refused, best_of, start_limits, with_gap
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Plan, Stage
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Plan, Stage
 
 
 @dataclass(frozen=True)

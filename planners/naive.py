@@ -12,8 +12,8 @@ from cloudtune.planners.selection import admitted_or_refused, start_limits, with
 from cloudtune.planners.static import StaticPlanner
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Group, Plan
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Group, Plan
 
 
 class NaivePlanner:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Plan
     from cloudtune.planners.base import Planner
     from cloudtune.planners.best_effort import BestEffort
     from cloudtune.planners.following import Itinerary
     from cloudtune.planners.replanning import GoingOn, Place
     from cloudtune.planners.reserve import Reserve
+    from cloudtune.plans import Plan
     from cloudtune.strategies.base import View
     from cloudtune.trial import TrialId
 

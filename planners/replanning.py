@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.placement import slots
-from cloudtune.plan import Estimate, Limits, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore, plan_within
 from cloudtune.planners.reserve import NOISE, in_wished_time
+from cloudtune.plans import Estimate, Limits, Stage
 from cloudtune.progress import OVER
 from cloudtune.trial import EndReason
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Group, Plan, Rentable
     from cloudtune.planners.base import Planner
     from cloudtune.planners.following import Itinerary
     from cloudtune.planners.reserve import Reserve
+    from cloudtune.plans import Group, Plan, Rentable
     from cloudtune.strategies.base import StagedStrategy, View
     from cloudtune.strategies.seer_barrier import SeerBarrier
     from cloudtune.trial import TrialId, Width

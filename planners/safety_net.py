@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloudtune.plan import Limits
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.replanning import LATE, request_for_rest
 from cloudtune.planners.reserve import NOISE
+from cloudtune.plans import Limits
 from cloudtune.text import offer_text, stage_text
 from cloudtune.units import format_seconds
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Plan, Rentable
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.following import Itinerary
     from cloudtune.planners.replanning import Rest
+    from cloudtune.plans import Plan, Rentable
     from cloudtune.strategies.base import View
 
 DEARER = 1.1

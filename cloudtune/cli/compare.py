@@ -22,7 +22,7 @@ from cloudtune.cli.compare_options import (
 from cloudtune.display import comparison_tables
 from cloudtune.display.comparison_tables import Cell
 from cloudtune.errors import CloudtuneError, UsageError, shown
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.registry import chosen, sampler_for
 from cloudtune.private_files import for_others
 from cloudtune.scaling import DELAYS

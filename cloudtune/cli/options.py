@@ -12,7 +12,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history
 from cloudtune.jobs.job import choices, sampler_name
 from cloudtune.jobs.stages import PLANNERS, PlanOptions
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.providers import PROVIDERS
 
 if TYPE_CHECKING:

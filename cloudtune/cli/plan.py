@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import PlanOptions, Problem
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
 
 
 @click.command()

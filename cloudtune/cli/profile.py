@@ -15,7 +15,7 @@ from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, planning
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.trial import EndReason
 from cloudtune.units import format_dollars

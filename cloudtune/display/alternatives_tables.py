@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cloudtune.jobs.alternatives import Comparison
     from cloudtune.jobs.proposal import Proposal
-    from cloudtune.plan import Estimate, Plan, RunPlan
+    from cloudtune.plans import Estimate, Plan, RunPlan
 
 
 def alternatives(proposal: Proposal) -> Sheet:

@@ -14,7 +14,7 @@ from cloudtune.units import format_dollars, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.plan import Estimate, Limits
+    from cloudtune.plans import Estimate, Limits
 
 CHOICE, OTHER, DEADLINE, BUDGET, BROKEN = "@", "o", ":", "-", "."
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cloudtune.display.comparison_tables import Cell
     from cloudtune.engine.audit import Audit, Point
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
     from cloudtune.simulation.benchmark import Benchmark
     from cloudtune.simulation.case import Result
 

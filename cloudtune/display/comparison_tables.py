@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
     from cloudtune.simulation.benchmark import Benchmark
     from cloudtune.simulation.case import Case, Result
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cloudtune.display.chart import Axis
     from cloudtune.display.terminal import Fact, Sheet
     from cloudtune.jobs.proposal import Proposal
-    from cloudtune.plan import Estimate, Limits, Plan
+    from cloudtune.plans import Estimate, Limits, Plan
 
 _CHOICE, _FRONT, _LIMIT = "#c44e52", "#4c72b0", "#8c8c8c"
 _MARKERS = "sD^vP*Xh"

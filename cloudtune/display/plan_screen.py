@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cloudtune.jobs.proposal import Proposal
-    from cloudtune.plan import Plan, RunPlan
+    from cloudtune.plans import Plan, RunPlan
 
 # Columns of the chart's field, and of what stands to the left of it.
 _NARROW, _WIDE, _LABELS = 30, 78, 16

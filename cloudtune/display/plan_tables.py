@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Fact, Sheet, beside
-from cloudtune.plan import BY_PLAN
+from cloudtune.plans import BY_PLAN
 from cloudtune.scaling import PUBLISHED
 from cloudtune.text import (
     age_text,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cloudtune.jobs.figures import Figures, RungReport
     from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
-    from cloudtune.plan import Forecast, Group, Plan, RunPlan, Spread, StagePlan
+    from cloudtune.plans import Forecast, Group, Plan, RunPlan, Spread, StagePlan
 
 
 STALE_DAYS = 30

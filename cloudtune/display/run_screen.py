@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from cloudtune.commands import Command
     from cloudtune.events import Event
-    from cloudtune.plan import StagePlan
+    from cloudtune.plans import StagePlan
     from cloudtune.policy.run import RunPolicy
     from cloudtune.progress import Status, TrialProgress
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.plan import Limits, RunPlan
+    from cloudtune.plans import Limits, RunPlan
     from cloudtune.simulation.spot_replay import Replayed
 
 

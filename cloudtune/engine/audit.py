@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtune.engine.timeline import prices, read
-from cloudtune.plan import SLACK
+from cloudtune.plans import SLACK
 from cloudtune.trial import better
 from cloudtune.units import format_dollars, format_seconds
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.timeline import Instance, Session, Timeline
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
     from cloudtune.trial import Mode, TrialId, Width
 
 

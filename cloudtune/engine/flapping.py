@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.timeline import Timeline
     from cloudtune.events import Event
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.policy.base import Brakes, Metric
 
 

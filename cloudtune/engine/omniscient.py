@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import PoolName
     from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.engine.timeline import Timeline
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
 
 _HALVINGS = 100
 

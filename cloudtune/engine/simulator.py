@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import PoolName
     from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.scaling import Measurement, ScalingProfile
 
     Curve: TypeAlias = Callable[[Mapping[str, object], int], float]

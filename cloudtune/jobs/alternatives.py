@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.jobs import planning, stages
 from cloudtune.jobs.job import choice_of
-from cloudtune.plan import BY_PLAN, Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import BY_PLAN, Limits
 from cloudtune.policy.registry import Choice
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 from cloudtune.text import limits_text
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Asked
-    from cloudtune.plan import Objective, Plan, RunPlan
     from cloudtune.planners.base import Planner, PlanRequest
+    from cloudtune.plans import Objective, Plan, RunPlan
 
 _POINTS = 15
 _DOUBLINGS = range(-3, 5)

@@ -16,8 +16,8 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.jobs.figures import figures
 from cloudtune.jobs.job import policy_of
-from cloudtune.plan import Forecast, Limits, Spread
 from cloudtune.planners.estimate.outlook import outlook
+from cloudtune.plans import Forecast, Limits, Spread
 from cloudtune.scaling import DELAYS
 from cloudtune.simulation.case import without_collection
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.figures import Figures
-    from cloudtune.plan import Plan, Rentable
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Plan, Rentable
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import Measurement
 

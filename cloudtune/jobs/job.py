@@ -13,7 +13,7 @@ from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import sample
-from cloudtune.plan import BY_PLAN, Charges, Limits, Rentable, RunPlan
+from cloudtune.plans import BY_PLAN, Charges, Limits, Rentable, RunPlan
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Plan
+    from cloudtune.plans import Plan
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile

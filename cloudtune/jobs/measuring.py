@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.runner import Watch
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
     from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import Width
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Catalog, Market
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.planning import Planned
-    from cloudtune.plan import Plan, RunPlan
+    from cloudtune.plans import Plan, RunPlan
 
 VERSION = 3
 TOLERANCE = 0.05

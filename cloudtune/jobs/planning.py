@@ -17,8 +17,8 @@ from cloudtune.jobs import history, home
 from cloudtune.jobs.forecasting import DRAWS, RUNS, SPOT_RUNS, PlayedRuns, StageDraws
 from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
-from cloudtune.plan import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.policy.planned import PLANNED
 from cloudtune.profiles import store
 from cloudtune.profiles.priors import believed
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.forecasting import Estimator
     from cloudtune.jobs.stages import Asked
-    from cloudtune.plan import Limits, Plan
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Limits, Plan
     from cloudtune.policy.registry import Choice
     from cloudtune.profiles.provenance import Basis
     from cloudtune.scaling import ScalingProfile

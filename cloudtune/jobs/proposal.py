@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cloudtune.jobs.alternatives import Alternative, Comparison
     from cloudtune.jobs.planning import Planned
-    from cloudtune.plan import Limits, Plan, Rentable, RunPlan
+    from cloudtune.plans import Limits, Plan, Rentable, RunPlan
     from cloudtune.scaling import ScalingProfile
 
 _LIKELY = 0.5

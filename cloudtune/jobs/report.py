@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from cloudtune.fleet import Rented
     from cloudtune.jobs.figures import Figures
     from cloudtune.jobs.job import Job
-    from cloudtune.plan import Forecast, Group, Rentable, StagePlan
     from cloudtune.planners.following import Itinerary
+    from cloudtune.plans import Forecast, Group, Rentable, StagePlan
     from cloudtune.policy.run import RunPolicy
     from cloudtune.profiles.provenance import Basis
     from cloudtune.progress import TrialProgress

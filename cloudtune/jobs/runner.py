@@ -24,7 +24,7 @@ from cloudtune.infra.provider import calls_to, ids, provider_named
 from cloudtune.jobs import control, home
 from cloudtune.jobs.job import job_of_ledger
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, join_seconds, longest
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.base import Policy
 from cloudtune.train.storage import StorageError, try_storage
 

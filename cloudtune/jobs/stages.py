@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from cloudtune.errors import UsageError
 from cloudtune.jobs.forecasting import DRAWS
 from cloudtune.jobs.job import charges_of, context_of, trials
-from cloudtune.plan import BY_PLAN, Limits
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
 from cloudtune.planners.reserve import MARGIN, Reserve
 from cloudtune.planners.selection import measures
+from cloudtune.plans import BY_PLAN, Limits
 from cloudtune.policy.base import drain_seconds
 from cloudtune.policy.planned import PLANNED, stages
 from cloudtune.policy.planned import PLANNERS as QUICK_PLANNERS
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Catalog
     from cloudtune.experiment import Experiment
-    from cloudtune.plan import Plan, Rentable, Stage
     from cloudtune.planners.base import Planner
+    from cloudtune.plans import Plan, Rentable, Stage
     from cloudtune.policy.planned import Planning
     from cloudtune.policy.registry import Choice
     from cloudtune.strategies.samplers.past import PastRun

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Limits, Rentable
+    from cloudtune.plans import Limits, Rentable
     from cloudtune.trial import Mode, Width
 
 

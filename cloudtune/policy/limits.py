@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Offer
     from cloudtune.fleet import FleetBook
-    from cloudtune.plan import Charges, Limits
+    from cloudtune.plans import Charges, Limits
     from cloudtune.policy.base import Brakes
 
 _FINEST = 0.01

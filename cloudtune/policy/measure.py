@@ -36,7 +36,7 @@ from cloudtune.events import (
 )
 from cloudtune.fleet import FleetBook
 from cloudtune.placement import place, rooms, slots
-from cloudtune.plan import Charges
+from cloudtune.plans import Charges
 from cloudtune.policy.base import Brakes, TrialRules
 from cloudtune.policy.limits import LimitKeeper
 from cloudtune.policy.widths import unsynced_text
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from cloudtune.commands import Command
     from cloudtune.events import Event
     from cloudtune.fleet import Rented
-    from cloudtune.plan import Limits
+    from cloudtune.plans import Limits
     from cloudtune.trial import Width
 
 

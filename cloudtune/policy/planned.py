@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.plan import Charges, Limits
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
@@ -22,16 +21,17 @@ from cloudtune.planners.reacting import Replanner
 from cloudtune.planners.replanning import HalvingSchedule, SeerSchedule
 from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import Charges, Limits
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.plan import Plan, Stage
     from cloudtune.planners.base import Planner
     from cloudtune.planners.following import Schedule
     from cloudtune.planners.reacting import Heeds
+    from cloudtune.plans import Plan, Stage
     from cloudtune.policy.base import Brakes
     from cloudtune.policy.context import BuildContext
     from cloudtune.trial import Trial

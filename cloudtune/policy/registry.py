@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.plan import BY_PLAN
 from cloudtune.planners.allocators.fluid import DynamicFluid, StaticFluid
 from cloudtune.planners.allocators.hypersched import POLICIES, HyperSchedAllocator
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.allocators.seer import SeerAllocator, SeerFleet
 from cloudtune.planners.fleets import BackToSpot, ConstantFleet, NaiveFleet
+from cloudtune.plans import BY_PLAN
 from cloudtune.policy.base import Components
 from cloudtune.policy.context import BuildContext, epoch_dollars
 from cloudtune.policy.planned import PLANNED, follow
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Charges, Plan
+    from cloudtune.plans import Charges, Plan
     from cloudtune.policy.base import Brakes, Metric
     from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
     from cloudtune.trial import Trial

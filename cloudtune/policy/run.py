@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from cloudtune.events import Event
     from cloudtune.fleet import FleetBook
-    from cloudtune.plan import Limits
     from cloudtune.planners.following import Itinerary
+    from cloudtune.plans import Limits
     from cloudtune.policy.base import Components, Noted
     from cloudtune.policy.state import RunState
     from cloudtune.progress import Best, TrialProgress

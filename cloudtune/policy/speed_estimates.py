@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cloudtune.fleet import Rented
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.progress import TrialProgress
     from cloudtune.scaling import ScalingProfile
     from cloudtune.trial import TrialId, Width

@@ -28,7 +28,7 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.fleet import FleetBook, LaunchBackoff
-from cloudtune.plan import Charges, admits
+from cloudtune.plans import Charges, admits
 from cloudtune.policy.base import Brakes, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Offer
     from cloudtune.fleet import Rented
-    from cloudtune.plan import Limits, Rentable
+    from cloudtune.plans import Limits, Rentable
     from cloudtune.policy.base import Metric
     from cloudtune.progress import Status, TrialProgress
     from cloudtune.trial import Mode, Slice, TrialId, Width

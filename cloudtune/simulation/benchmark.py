@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.catalog import pool
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.plan import Rentable
+from cloudtune.plans import Rentable
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.simulation.spot_replay import on_traces

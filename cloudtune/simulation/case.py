@@ -16,8 +16,8 @@ from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.timeline import read
-from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.engine.timeline import Timeline
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.policy.run import RunPolicy
 
 PRICE_SHARE = 0.9

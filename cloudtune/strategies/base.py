@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Offer
     from cloudtune.fleet import FleetBook, LaunchBackoff
-    from cloudtune.plan import Limits, Rentable, Stage
+    from cloudtune.plans import Limits, Rentable, Stage
     from cloudtune.progress import Best, TrialProgress
     from cloudtune.trial import EndReason, Mode, Trial, TrialId, Width
 

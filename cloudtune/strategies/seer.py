@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Decision, Sampler, View
     from cloudtune.trial import EndReason, Mode, TrialId, Width

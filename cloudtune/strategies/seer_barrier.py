@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtune.plan import Stage
+from cloudtune.plans import Stage
 from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.strategies.base import View
     from cloudtune.trial import TrialId, Width
 

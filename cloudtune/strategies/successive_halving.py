@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtune.plan import Stage
+from cloudtune.plans import Stage
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import NewTrials, at_rest, capped, rung_epochs
 from cloudtune.trial import rank_key

@@ -243,7 +243,8 @@ class Session:
         began_saving = time.monotonic()
         pending = self._stage(epoch, checkpoint) if self.rank == 0 else None
         saving = time.monotonic() - began_saving
-        self.saves.saved(saving, whole=False)
+        if pending is not None:
+            self.saves.saved(saving, whole=False)
         self.epoch = epoch
         self._kept = None if pending is None else numbers
         if self.rank == 0:

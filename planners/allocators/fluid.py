@@ -11,7 +11,7 @@ from cloudtune.strategies.base import ByWidth
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Task, View
     from cloudtune.trial import TrialId, Width

@@ -19,7 +19,7 @@ from cloudtune.trial import rank_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.plan import Rentable
+    from cloudtune.plans import Rentable
     from cloudtune.progress import TrialProgress
     from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Task, View

@@ -28,8 +28,8 @@ from cloudtune.planners.ilp.solver import solve, total
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.plan import Rentable
     from cloudtune.planners.allocators.schedules import Heights, Widths
+    from cloudtune.plans import Rentable
     from cloudtune.trial import Width
 
 LARGEST, MAX_NODES = 12, 8

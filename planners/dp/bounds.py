@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from cloudtune.plan import Estimate, Rentable
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Estimate, Rentable
 
 _CORNERS = 300
 _SLACK = 1e-9  # what sums of floats in another order may differ by, relatively

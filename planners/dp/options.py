@@ -23,15 +23,15 @@ import numpy as np
 
 from cloudtune.errors import UsageError
 from cloudtune.placement import slots
-from cloudtune.plan import Group
+from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from cloudtune.plan import Rentable, Stage
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Rentable, Stage
     from cloudtune.trial import Width
 
 _EPSILON = 1e-6

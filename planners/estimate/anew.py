@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.plan import Limits
 from cloudtune.planners.base import Live
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.playout import Draws, sample
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.planners.selection import measures
+from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.estimate.draws import Floats
+    from cloudtune.plans import Plan
 
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
 """The speeds that are told apart, in standard deviations of the profile's error."""

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.placement import slots
-from cloudtune.plan import Group
+from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cloudtune.plan import Rentable, Stage
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Rentable, Stage
     from cloudtune.trial import Width
 
 Way: TypeAlias = "tuple[Group, ...]"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.plan import Forecast, Limits, Spread
 from cloudtune.planners.estimate.anew import reacting_draws
 from cloudtune.planners.estimate.playout import Draws, sample
+from cloudtune.plans import Forecast, Limits, Spread
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.estimate.draws import Floats
+    from cloudtune.plans import Plan
 
 __all__ = ["Draws", "chances", "outlook", "quantile", "sample", "told"]
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Group, Plan, Stage
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.estimate.draws import Counts, Floats
+    from cloudtune.plans import Group, Plan, Stage
 
 
 @dataclass(frozen=True)

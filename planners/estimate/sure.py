@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.errors import UsageError
-from cloudtune.plan import Estimate, Forecast, Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.front import whole_front
@@ -27,14 +26,15 @@ from cloudtune.planners.estimate.outlook import chances, quantile, told
 from cloudtune.planners.estimate.playout import Draws, sample
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import Estimate, Forecast, Limits
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cloudtune.plan import Plan
     from cloudtune.planners.base import Planner, PlanRequest
     from cloudtune.planners.estimate.neighbours import Choices
+    from cloudtune.plans import Plan
 
 _SOLVES = 10
 """How often a planner is asked for a plan that is sure enough, before the fastest is tried."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Group, Rentable, Stage
     from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
+    from cloudtune.plans import Group, Rentable, Stage
     from cloudtune.scaling import ScalingProfile
 
 # After so many interruptions of one instance in one stage no more are drawn: a bound for rates at

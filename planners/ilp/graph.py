@@ -21,14 +21,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.placement import slots
-from cloudtune.plan import Group
+from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Rentable, Stage
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Rentable, Stage
     from cloudtune.trial import Width
 
 Way: TypeAlias = tuple[Group, ...]

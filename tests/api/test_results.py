@@ -16,8 +16,8 @@ from cloudtune.commands import StopTrial
 from cloudtune.engine.ledger import Entry, FileLedger
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.events import EpochDone, Interrupted, TrialFailed
-from cloudtune.plan import Charges, Limits
 from cloudtune.planners.cost_model import price
+from cloudtune.plans import Charges, Limits
 from tests.bench import called
 from tests.builders import NODE_BOUNDARY, Setting, play, profile
 

@@ -18,9 +18,9 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import ec2
 from cloudtune.infra.provider import RUN_TAG
 from cloudtune.jobs import stages
-from cloudtune.plan import Limits
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import Limits
 from cloudtune.policy import planned, registry
 from cloudtune.strategies.random_search import RandomSearch
 from docs import reference, reference_words, screen

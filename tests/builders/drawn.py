@@ -6,7 +6,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from cloudtune.placement import slots
-from cloudtune.plan import Charges, Group, Rentable
+from cloudtune.plans import Charges, Group, Rentable
 from tests.builders.machines import offer, profile
 from tests.builders.plans import group
 from tests.builders.runs import Setting

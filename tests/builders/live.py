@@ -13,7 +13,7 @@ from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.planning import make_plan
 from cloudtune.jobs.report import build
 from cloudtune.jobs.stages import Problem
-from cloudtune.plan import Limits, Rentable
+from cloudtune.plans import Limits, Rentable
 from tests.builders import SUBLINEAR, offer, profile
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.catalog import InstanceType, Offer
-from cloudtune.plan import Charges, Limits
+from cloudtune.plans import Charges, Limits
 from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:

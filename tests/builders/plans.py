@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cloudtune.placement import slots
-from cloudtune.plan import (
+from cloudtune.plans import (
     Charges,
     Estimate,
     Forecast,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.fleets import PlannedFleet
 from cloudtune.planners.following import Itinerary, PlannedStages, PlannedWidths
 from cloudtune.planners.reacting import Replanner
 from cloudtune.planners.replanning import HalvingSchedule
 from cloudtune.planners.reserve import Reserve
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
@@ -21,8 +21,8 @@ from tests.builders.trials import trials
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.plan import Charges, Plan, Stage
     from cloudtune.planners.base import Planner
+    from cloudtune.plans import Charges, Plan, Stage
     from cloudtune.strategies.base import Allocator, FleetRule, StagedStrategy, Strategy
     from cloudtune.trial import Trial, TrialId
 

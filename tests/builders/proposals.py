@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from cloudtune.jobs.alternatives import Alternative, Comparison
 from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
-from cloudtune.plan import Charges, Group, Limits, Rentable, Spread
 from cloudtune.planners.cost_model import price
+from cloudtune.plans import Charges, Group, Limits, Rentable, Spread
 from cloudtune.profiles.provenance import Basis
 from cloudtune.scaling import Provenance
 from tests.builders import Setting, certain, offer, profile, run_plan
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Forecast, Plan, RunPlan
+    from cloudtune.plans import Forecast, Plan, RunPlan
     from cloudtune.scaling import ScalingProfile
 
 SPOT = offer(8, 9.0, name="p9.big", market="spot", zone="us-east-1a")

@@ -23,11 +23,11 @@ from cloudtune.events import (
 )
 from cloudtune.experiment import Experiment
 from cloudtune.jobs.job import Job
-from cloudtune.plan import Plan, Rentable
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
+from cloudtune.plans import Plan, Rentable
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.events import Event
-    from cloudtune.plan import Charges, Limits
     from cloudtune.planners.base import Planner
+    from cloudtune.plans import Charges, Limits
     from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Allocator, Sampler, Strategy, TrialGroup
     from cloudtune.trial import Mode, Trial, TrialId

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from cloudtune.cli import compare
 from cloudtune.cli.main import cli
 from cloudtune.errors import CloudtuneError
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.simulation.case import Case, Result, play
 from tests.builders.curves import curves
 

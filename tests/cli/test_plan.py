@@ -15,8 +15,8 @@ from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.jobs import alternatives, planning, stages
 from cloudtune.jobs.plan_file import load_plan
 from cloudtune.jobs.proposal import plan_json
-from cloudtune.plan import Limits, Plan
 from cloudtune.planners.cost_model import price
+from cloudtune.plans import Limits, Plan
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.serialization import decode

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtune.errors import CleanupError
 from cloudtune.jobs import runner
-from cloudtune.plan import Plan
+from cloudtune.plans import Plan
 from cloudtune.serialization import decode
 
 if TYPE_CHECKING:

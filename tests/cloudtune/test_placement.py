@@ -13,7 +13,7 @@ from cloudtune.trial import Slice
 from tests.builders import group, offer
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Group
+    from cloudtune.plans import Group
 
 WIDTHS = st.sampled_from([1 / 7, 1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0])
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune import commands, events
-from cloudtune.plan import Charges, Limits, Plan, Rentable
 from cloudtune.planners.base import PlanRequest
+from cloudtune.plans import Charges, Limits, Plan, Rentable
 from cloudtune.scaling import ScalingProfile
 from cloudtune.serialization import decode, decode_kind, encode, encode_kind
 from cloudtune.trial import EndReason, Slice

@@ -12,7 +12,7 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.events import EpochDone
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.trial import EndReason
 from tests.builders import LINEAR, Played, Setting, by_name, gone, level, offer, play, profile
 

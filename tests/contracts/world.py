@@ -9,7 +9,7 @@ from cloudtune.commands import EndRun
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.events import RunStarted
-from cloudtune.plan import Rentable
+from cloudtune.plans import Rentable
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis, chart
-from cloudtune.plan import Estimate, Limits
+from cloudtune.plans import Estimate, Limits
 
 FRONT = [Estimate(600.0, 9.0), Estimate(900.0, 5.0), Estimate(1500.0, 3.0), Estimate(2400.0, 2.5)]
 CHOSEN = FRONT[2]

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtune.display.plan_plot import save
 from cloudtune.errors import UsageError
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from tests.builders.proposals import COMPARED, MIXED, proposal
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.console import Console
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_screen import show_nearest, show_plan, show_saved
 from cloudtune.display.plan_tables import gap_text
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from tests.builders.proposals import (
     CHEAP,
     COMPARED,

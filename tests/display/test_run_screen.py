@@ -24,7 +24,7 @@ from cloudtune.events import (
     TrialFailed,
 )
 from cloudtune.jobs.report import build
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.profiles.provenance import Basis
 from tests.builders import scripted, staged
 from tests.builders.proposals import CHEAP, MIXED, SETTING, speed

@@ -12,8 +12,8 @@ from cloudtune.jobs import home, planning
 from cloudtune.jobs.job import brakes, context_of
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS
 from cloudtune.jobs.runner import Runner, open_cloud
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.fleets import ConstantFleet
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Components, Metric
 from cloudtune.policy.registry import run_policy
 from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict

@@ -14,8 +14,8 @@ from cloudtune.infra.aws.pricing import catalog
 from cloudtune.jobs import planning, stages
 from cloudtune.jobs.job import Job
 from cloudtune.jobs.plan_file import VERSION
-from cloudtune.plan import Group, Limits
 from cloudtune.planners.cost_model import price
+from cloudtune.plans import Group, Limits
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 from tests.bench import wait_for

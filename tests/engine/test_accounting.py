@@ -32,9 +32,9 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.jobs.report import build, to_json
-from cloudtune.plan import Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
+from cloudtune.plans import Charges, Limits, Rentable, Stage
 from cloudtune.trial import EndReason, Slice
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile, scripted
 from tests.builders.live import elastic_job, report_of

@@ -24,8 +24,8 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
-from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits
 from tests.builders import Setting, jobs, play
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.trial import EndReason, Slice
 from tests.builders import epoch, offer
 

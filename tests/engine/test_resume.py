@@ -21,7 +21,7 @@ from cloudtune.events import (
     TimerFired,
     TrialStopped,
 )
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from tests.builders import Setting, epoch, scripted, staged
 
 if TYPE_CHECKING:

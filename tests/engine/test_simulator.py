@@ -32,7 +32,7 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.plan import Rentable
+from cloudtune.plans import Rentable
 from cloudtune.trial import EndReason, Slice
 from tests.builders import LINEAR, Setting, offer, play, profile
 from tests.contracts.world import SETTING, WorldContract

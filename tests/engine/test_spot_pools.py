@@ -18,7 +18,7 @@ from cloudtune.engine.simulator import SimWorld
 from cloudtune.engine.spot_pools import UNLIMITED, Piece, PoolTrace, drawn
 from cloudtune.engine.timeline import read
 from cloudtune.events import Event, InstanceGone, InstanceLaunched, LaunchFailed, NodeLost
-from cloudtune.plan import Limits, Rentable
+from cloudtune.plans import Limits, Rentable
 from tests.builders import LINEAR, SUBLINEAR, Setting, offer, play, profile
 
 SPOT = offer(4, 9.0, name="s.4x", market="spot")

@@ -14,7 +14,7 @@ from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import cleanup, planning, runner
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.providers import PROVIDERS, Registered
 from tests import made_up_cloud
 from tests.builders import profile

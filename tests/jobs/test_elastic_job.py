@@ -18,7 +18,7 @@ from cloudtune.engine.replay import ReplayWorld
 from cloudtune.events import EpochDone, NodeLost
 from cloudtune.jobs.job import Job, choices, sampler_name, sampler_of, trials
 from cloudtune.jobs.report import load, simulate, to_json
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.strategies.rungs import rung_epochs
 from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of

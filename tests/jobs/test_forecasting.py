@@ -14,15 +14,15 @@ from cloudtune.jobs.forecasting import MIN_RUNS, RUNS, PlayedRuns
 from cloudtune.jobs.planning import longest, make_plan, problem_of, stored_profiles, worst_bill
 from cloudtune.jobs.proposal import propose, to_json
 from cloudtune.jobs.stages import PlanOptions
-from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
 
 if TYPE_CHECKING:
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Problem
-    from cloudtune.plan import Forecast
+    from cloudtune.plans import Forecast
 
 
 def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:

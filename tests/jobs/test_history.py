@@ -19,7 +19,7 @@ from cloudtune.jobs import history, planning
 from cloudtune.jobs.job import Job, job_of_ledger
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.report import simulate as simulate_job
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.profiles.store import write
 from cloudtune.strategies.samplers.newcomers import AT_FIRST
 from tests.bench import Done, called

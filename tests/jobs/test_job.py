@@ -13,7 +13,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.jobs import planning
 from cloudtune.jobs.job import Job, policy_of, rules_of, trials
 from cloudtune.jobs.stages import work
-from cloudtune.plan import Limits, Rentable, Stage
+from cloudtune.plans import Limits, Rentable, Stage
 from cloudtune.policy.base import TrialRules, drain_seconds
 from cloudtune.scaling import Measurement
 from cloudtune.strategies.successive_halving import SuccessiveHalving

@@ -18,8 +18,8 @@ from cloudtune.jobs import planning, stages
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.proposal import propose
 from cloudtune.jobs.report import simulate
-from cloudtune.plan import Limits
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits
 from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from cloudtune.jobs.job import Job
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.proposal import crowded, propose, to_json
 from cloudtune.jobs.runner import Runner, Swept
-from cloudtune.plan import Charges, Limits, Rentable
+from cloudtune.plans import Charges, Limits, Rentable
 from tests.builders import profile
 
 if TYPE_CHECKING:

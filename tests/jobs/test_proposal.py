@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cloudtune.jobs.proposal import to_json
-from cloudtune.plan import Limits, Plan, RunPlan
+from cloudtune.plans import Limits, Plan, RunPlan
 from cloudtune.serialization import decode
 from tests.builders.proposals import COMPARED, MIXED, STATIC, proposal, run_of
 

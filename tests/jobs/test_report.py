@@ -14,8 +14,8 @@ from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.events import EpochDone, Interrupted, TrialFailed
 from cloudtune.jobs.report import WidthChange, build, load, to_json
-from cloudtune.plan import Charges, Limits
 from cloudtune.planners.cost_model import price
+from cloudtune.plans import Charges, Limits
 from cloudtune.units import format_dollars
 from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes
 

@@ -16,9 +16,9 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, _Intent, synthetic_metric
 from cloudtune.events import InstanceGone, InterruptionNotice, LaunchFailed, NodeLost
-from cloudtune.plan import Charges, Limits, Rentable
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.reserve import Reserve
+from cloudtune.plans import Charges, Limits, Rentable
 from cloudtune.policy.base import Brakes, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import PLANNERS, plan_stages
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Market
     from cloudtune.commands import Launch
-    from cloudtune.plan import Plan
+    from cloudtune.plans import Plan
     from cloudtune.policy.run import RunPolicy
     from cloudtune.trial import Mode
 

@@ -18,11 +18,11 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.events import InstanceGone, NodeLost
 from cloudtune.infra.aws import pricing
-from cloudtune.plan import Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.plans import Charges, Limits, Rentable, Stage
 from cloudtune.profiles import bundled
 from cloudtune.trial import EndReason
 from tests.builders import NO_CHARGES, group, itinerary_of, profile, scripted
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Market, Offer
     from cloudtune.events import Event
-    from cloudtune.plan import Group, Plan
+    from cloudtune.plans import Group, Plan
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from cloudtune.jobs.figures import figures
-from cloudtune.plan import Charges, Rentable
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
+from cloudtune.plans import Charges, Rentable
 from cloudtune.trial import EndReason
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Forecast, Spread
     from cloudtune.planners.estimate.draws import Floats
+    from cloudtune.plans import Forecast, Spread
 
 SEEDS = 24
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0}

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from cloudtune.commands import PlanAnew
 from cloudtune.jobs.report import build
-from cloudtune.plan import Charges, Limits, Rentable
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import Charges, Limits, Rentable
 from cloudtune.trial import EndReason
 from tests.builders import (
     LINEAR,
@@ -37,8 +37,8 @@ from tests.builders import (
 
 if TYPE_CHECKING:
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Plan, StagePlan
     from cloudtune.planners.base import Planner
+    from cloudtune.plans import Plan, StagePlan
 
 PLANNERS: tuple[Planner, ...] = (ExactPlanner(), StaticPlanner())
 # No stage is so short that what goes at its beginning could still be there at its end.

@@ -11,14 +11,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cloudtune.plan import Group
+from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plan import Rentable, Stage
     from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Rentable, Stage
     from cloudtune.scaling import ScalingProfile
 
 Way: TypeAlias = "tuple[Group, ...]"

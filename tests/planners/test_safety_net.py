@@ -16,12 +16,12 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reacting import Replanner
 from cloudtune.planners.replanning import Rest
 from cloudtune.planners.reserve import MARGIN, Reserve
 from cloudtune.planners.safety_net import MarketWatch, SafetyNet
+from cloudtune.plans import Limits, Rentable
 from cloudtune.trial import EndReason
 from tests.builders import Setting, itinerary_of, offer, play, profile
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.replanning import binding
 from cloudtune.planners.reserve import Reserve
+from cloudtune.plans import Limits, Rentable
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.trial import EndReason
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, jobs, offer, profile, widths
 
 if TYPE_CHECKING:
-    from cloudtune.plan import Plan
     from cloudtune.planners.explore import Ask
+    from cloudtune.plans import Plan
 
 
 def asking(setting: Setting, limits: Limits) -> Ask:

@@ -20,9 +20,9 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Metric
 from cloudtune.strategies.base import ByWidth
 from cloudtune.strategies.random_search import RandomSearch

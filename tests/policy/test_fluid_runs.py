@@ -11,8 +11,8 @@ import pytest
 
 from cloudtune.commands import StopTrial
 from cloudtune.events import EpochDone
-from cloudtune.plan import Limits
 from cloudtune.planners.allocators.fluid import DynamicFluid, StaticFluid
+from cloudtune.plans import Limits
 from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
 from cloudtune.strategies.base import Task, TrialGroup
 from cloudtune.trial import EndReason, Trial

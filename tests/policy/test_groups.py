@@ -16,7 +16,7 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.plan import Charges, Limits
+from cloudtune.plans import Charges, Limits
 from cloudtune.policy.base import Brakes
 from cloudtune.trial import EndReason, Slice
 from tests.builders import (

@@ -12,9 +12,9 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.events import InterruptionNotice, LaunchFailed, NodeLost, TrialFailed
-from cloudtune.plan import Rentable
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.fleets import NaiveFleet, Unplanned
+from cloudtune.plans import Rentable
 from cloudtune.policy.base import Brakes
 from cloudtune.progress import OVER
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict

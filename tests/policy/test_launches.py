@@ -21,7 +21,7 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.plan import Plan
+from cloudtune.plans import Plan
 from cloudtune.trial import EndReason
 from tests.builders import begun, by_hand, epoch, group, grouped, join, offer, scripted, staged
 

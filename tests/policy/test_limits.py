@@ -20,7 +20,7 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.base import Brakes
 from cloudtune.trial import EndReason
 from tests.builders import (

@@ -27,7 +27,7 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.plan import Charges, Limits, Rentable
+from cloudtune.plans import Charges, Limits, Rentable
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import Figures, MeasureError, widths_of

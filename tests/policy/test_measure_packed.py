@@ -23,7 +23,7 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.plan import Limits, Rentable
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import packed_widths
 from cloudtune.train.session import Report

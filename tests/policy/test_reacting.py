@@ -16,8 +16,8 @@ from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.events import LaunchFailed
 from cloudtune.jobs.report import build, to_json
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.plans import Limits, Rentable
 from cloudtune.trial import EndReason
 from tests.builders import LINEAR, SUBLINEAR, Setting, by_plan, itinerary_of, offer, play, profile
 

@@ -17,9 +17,9 @@ from cloudtune.events import (
     RunStarted,
     TrialStopped,
 )
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from cloudtune.trial import EndReason, Trial

@@ -22,9 +22,9 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
-from cloudtune.plan import Limits, Rentable
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.reserve import MARGIN
+from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.speed_estimates import SpeedEstimates
 from cloudtune.strategies.seer_barrier import SeerBarrier

@@ -21,7 +21,7 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.base import Brakes
 from cloudtune.trial import EndReason, Slice
 from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts

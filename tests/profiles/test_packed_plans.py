@@ -16,7 +16,7 @@ from cloudtune.jobs import stages
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.planning import make_plan, problem_of
 from cloudtune.jobs.proposal import propose
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from tests.builders import followed, profile
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.infra.node.gpus import GpuSlots
-from cloudtune.plan import Charges, Limits, Rentable, admits
 from cloudtune.planners.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
+from cloudtune.plans import Charges, Limits, Rentable, admits
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import STRATEGIES

@@ -8,7 +8,7 @@ from functools import cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.planned import PLANNED
 from cloudtune.policy.registry import ALLOCATORS, FLEETS, STRATEGIES
 from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark

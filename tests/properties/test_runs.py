@@ -27,11 +27,11 @@ from cloudtune.events import (
     TrialLost,
 )
 from cloudtune.jobs.report import build, to_json
-from cloudtune.plan import Limits, Plan, Rentable
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import Limits, Plan, Rentable
 from cloudtune.scaling import Measurement
 from cloudtune.trial import EndReason
 from tests.builders import Played, Setting, choices, itinerary_of, jobs, plan_of, play, profile

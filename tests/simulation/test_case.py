@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.errors import UsageError
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.simulation.benchmark import Delays, benchmark
 from cloudtune.simulation.case import Case, check, play, policy_of, record

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtune.commands import EndRun
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.trial import EndReason
 from tests.builders import Setting, by_name, gone, level, offer, play, profile

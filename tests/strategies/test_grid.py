@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.strategies.grid import Sequential
 from cloudtune.trial import EndReason
 from tests.builders import Setting, by_name, play, trials

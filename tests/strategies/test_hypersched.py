@@ -9,8 +9,8 @@ import pytest
 
 from cloudtune.commands import StartTrial
 from cloudtune.events import EpochDone
-from cloudtune.plan import Limits
 from cloudtune.planners.allocators.hypersched import POLICIES, HyperSchedAllocator
+from cloudtune.plans import Limits
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import chosen, components

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.progress import TrialProgress
 from cloudtune.strategies.hypersched_rules import (
     Admission,

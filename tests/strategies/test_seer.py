@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cloudtune.commands import Launch
 from cloudtune.engine.audit import audit
-from cloudtune.plan import Limits, Rentable
+from cloudtune.plans import Limits, Rentable
 from cloudtune.simulation.case import Case
 from cloudtune.simulation.case import play as tried
 from cloudtune.simulation.speed_table import Scaling

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.commands import ExtendTrial, Release
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.strategies.successive_halving import Halving, SuccessiveHalving
 from cloudtune.trial import EndReason
 from tests.builders import (

@@ -808,6 +808,25 @@ def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
         assert not cloudtune.save_due(), "rank 0 saves"
 
 
+def test_an_epoch_without_a_checkpoint_measures_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("time.monotonic", lambda: clock.now)
+    store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
+    files.mkdir()
+    path = store.save("t1", 1, {"acc": 0.5}, files)
+    session = make_session(store=store, restore=path, max_epoch=4, saves=SaveTimes(0.5))
+    session.grant(3)
+    with session.activate():
+        cloudtune.report({"acc": 0.5})
+        clock.now += 1e6
+        assert not cloudtune.save_due(), "what takes no time says nothing of a save"
+        cloudtune.report({"acc": 0.6}, Checkpoint.from_directory(files))
+        clock.now += 1e6
+        assert cloudtune.save_due()
+
+
 def test_a_saved_epoch_measures_a_save_until_one_is_measured_whole() -> None:
     times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
     assert not times.due()

@@ -18,7 +18,7 @@ from cloudtune.infra.emulator.provider import EMULATED
 from cloudtune.infra.provider import Endpoint
 from cloudtune.jobs.planning import make_plan, problem_of, stored_profiles
 from cloudtune.jobs.proposal import propose, to_json
-from cloudtune.plan import Limits, Rentable
+from cloudtune.plans import Limits, Rentable
 from cloudtune.serialization import decode, encode
 
 if TYPE_CHECKING:

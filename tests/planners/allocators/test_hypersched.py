@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.plan import Rentable
 from cloudtune.planners.allocators.hypersched import (
     POLICIES,
     HyperSchedAllocator,
     shared_out,
     speed,
 )
+from cloudtune.plans import Rentable
 from cloudtune.progress import TrialProgress
 from cloudtune.strategies.base import Task
 from cloudtune.strategies.hypersched_rules import Switches

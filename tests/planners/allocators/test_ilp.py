@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.plan import Rentable
 from cloudtune.planners.allocators.fluid_rules import static_fluid
 from cloudtune.planners.allocators.ilp import LARGEST, IlpWidths, best_widths, least, linear
 from cloudtune.planners.allocators.schedules import makespan
+from cloudtune.plans import Rentable
 from tests.builders import LINEAR, Setting, by_name, offer, play, profile
 
 if TYPE_CHECKING:

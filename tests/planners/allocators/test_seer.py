@@ -10,7 +10,7 @@ import pytest
 from cloudtune.catalog import pool
 from cloudtune.commands import Launch
 from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.plan import Limits
+from cloudtune.plans import Limits
 from cloudtune.simulation.case import Case, play, record
 from cloudtune.simulation.curves import Curve, Curves
 from cloudtune.simulation.speed_table import Scaling

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import sureness
-from cloudtune.plan import Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.playout import sample
 from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.plans import Limits, Rentable, Stage
 from tests.builders import offer, profile
 from tests.planners.brute_force import every_plan
 

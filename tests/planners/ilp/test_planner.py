@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.errors import UsageError
-from cloudtune.plan import Charges, Limits, Objective, Plan, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
+from cloudtune.plans import Charges, Limits, Objective, Plan, Rentable, Stage
 from cloudtune.scaling import Measurement, ScalingProfile
 from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile
 from tests.contracts.planner import PlannerContract
