@@ -26,7 +26,7 @@ import cloudtune
 from cloudtune.errors import UsageError
 from cloudtune.train import cpu
 from cloudtune.train import session as training
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, PendingCheckpoint, read_manifest
 from cloudtune.train.save_times import SaveTimes, interval
 from cloudtune.train.session import (
     MissingMetricError,
@@ -811,19 +811,27 @@ def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
 def test_an_epoch_without_a_checkpoint_measures_no_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A save of 100 s, 0.5 losses an hour: 1,200 s apart, whatever came before it."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("time.monotonic", lambda: clock.now)
     store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
     files.mkdir()
-    path = store.save("t1", 1, {"acc": 0.5}, files)
-    session = make_session(store=store, restore=path, max_epoch=4, saves=SaveTimes(0.5))
+    (files / "steps").write_text("1")
+    stage = store.stage
+
+    def staged(*given: Any) -> PendingCheckpoint:
+        clock.now += 100.0
+        return stage(*given)
+
+    monkeypatch.setattr(store, "stage", staged)
+    session = make_session(store=store, max_epoch=4, saves=SaveTimes(0.5))
     session.grant(3)
     with session.activate():
         cloudtune.report({"acc": 0.5})
-        clock.now += 1e6
-        assert not cloudtune.save_due(), "what takes no time says nothing of a save"
         cloudtune.report({"acc": 0.6}, Checkpoint.from_directory(files))
-        clock.now += 1e6
+        clock.now += 1199.0
+        assert not cloudtune.save_due()
+        clock.now += 2.0
         assert cloudtune.save_due()
 
 
