@@ -819,7 +819,7 @@ def test_an_epoch_without_a_checkpoint_measures_no_save(
     (files / "steps").write_text("1")
     stage = store.stage
 
-    def staged(*given: Any) -> PendingCheckpoint:
+    def staged(*given: Any) -> PendingCheckpoint | None:
         clock.now += 100.0
         return stage(*given)
 
