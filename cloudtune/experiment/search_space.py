@@ -9,10 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from random import Random
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.errors import ExperimentError, allowed_names, shown
+
+if TYPE_CHECKING:
+    from random import Random
 
 Value: TypeAlias = str | int | float | bool | None
 

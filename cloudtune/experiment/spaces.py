@@ -149,7 +149,7 @@ def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Valu
         here = (*path, number)
         if not isinstance(each, Mapping):
             try:
-                found.append(cast("Value", Choice((each,)).values[0]))  # type: ignore[arg-type]
+                found.append(Choice((each,)).values[0])  # type: ignore[arg-type]
             except ExperimentError as error:
                 raise PlaceError(str(error), here) from None
             continue

@@ -19,6 +19,7 @@ from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
 from cloudtune.trial import flat, nested
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 FILE = """\
@@ -57,7 +58,7 @@ def space(tmp_path: Path) -> Space:
     return Experiment.load(written(tmp_path, BRANCHING)).space
 
 
-def is_of_a_branch(config: dict[str, object] | Any) -> bool:
+def is_of_a_branch(config: Mapping[str, Any]) -> bool:
     """Whether a configuration of `BRANCHING` has what its branches have, and nothing else."""
     names = set(config) - {"schedule", "schedule/gamma"}
     if config["optimizer/name"] == "sgd":
@@ -155,7 +156,7 @@ def test_a_grid_of_branches_goes_round_while_the_rest_is_drawn(tmp_path: Path) -
 # ---- samplers ------------------------------------------------------------------------------------
 
 
-def goodness(config: dict[str, Any] | Any) -> float:
+def goodness(config: Mapping[str, Any]) -> float:
     """Return what is best for adam at a small rate that decays."""
     if config["optimizer/name"] == "sgd":
         return 1.0 - abs(math.log10(config["optimizer/lr"]) + 1) / 4
