@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, replace, replace
+from dataclasses import FrozenInstanceError, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
