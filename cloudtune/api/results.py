@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.api.tables import frame
 from cloudtune.jobs import home, report
-from cloudtune.trial import better
+from cloudtune.trial import better, flat, nested
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Result:
         epoch = self._epochs.get((found.trial, found.epoch))
         return Best(
             trial=found.trial,
-            config=dict(self.report.policy.trials[found.trial].trial.config),
+            config=nested(self.report.policy.trials[found.trial].trial.config),
             metrics={self.metric: found.metric} if epoch is None else dict(epoch.told.metrics),
             epoch=found.epoch,
             checkpoint=self.report.best_folder or self.report.kept,
@@ -294,7 +294,7 @@ class Result:
         if best is None:
             yield "best", "nothing was reported"
         else:
-            config = ", ".join(f"{name}={value}" for name, value in best.config.items())
+            config = ", ".join(f"{name}={value}" for name, value in flat(best.config).items())
             value = best.metrics.get(self.metric)
             yield "best", f"{self.metric} {value} ({best.trial}, epoch {best.epoch})"
             yield "config", config

@@ -270,3 +270,16 @@ def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:
         "sys.exit(bool({'pandas', 'cloudtune.jobs', 'torch', 'ray'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_best_configuration_is_what_the_script_got(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = whole(home)
+    best = found.report.policy.best
+    assert best is not None
+    trial = found.report.policy.trials[best.trial]
+    monkeypatch.setattr(trial, "trial", replace(trial.trial, config={"opt/lr": 0.5}))
+    assert found.best is not None
+    assert found.best.config == {"opt": {"lr": 0.5}}
+    assert "opt/lr=0.5" in str(dict(found._lines()))
