@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.display.pages.trials import flat
-from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.errors import CloudtuneError, UsageError, need
 from cloudtune.private_files import for_others
 from cloudtune.text import counted
 
@@ -24,13 +23,8 @@ if TYPE_CHECKING:
     from cloudtune.engine.timeline import Epoch
     from cloudtune.progress import TrialProgress
 
-_PACKAGES = {
-    "parquet": ("pyarrow", "pyarrow"),
-    "tensorboard": ("tensorboard", "tensorboard"),
-    "mlflow": ("mlflow", "mlflow"),
-    "wandb": ("wandb", "wandb"),
-}
-"""What each format needs: the module, and the extra of cloudtune that brings it."""
+_OPTIONAL = ("tensorboard", "mlflow", "wandb")
+"""What is an extra of cloudtune, by the name of its module."""
 _BATCH = 1000
 """MLflow takes no more metrics at a time."""
 
@@ -47,12 +41,8 @@ def export_run(result: Result, kind: str, target: str) -> str:
     """
     if kind not in _WRITERS:
         raise UsageError(f"{kind}: no such format; allowed: {', '.join(_WRITERS)}")
-    module, extra = _PACKAGES.get(kind, ("", ""))
-    if module and find_spec(module) is None:
-        raise UsageError(
-            f"an export to {kind} needs {module}, which isn't installed: "
-            f"pip install 'cloudtune[{extra}]'"
-        )
+    if kind in _OPTIONAL:
+        need(kind, f"--to {kind}", kind)
     try:
         with for_others():
             if "://" not in target:

@@ -61,10 +61,10 @@ def save_page(path: Path, page: Callable[[], str]) -> None:
 @click.option("--to", "kind", type=click.Choice(FORMATS), required=True, help="For which program.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    metavar="FOLDER|URI",
     help="Folder to write to; without it, RUN-FORMAT. MLflow also takes a URI of its server.",
 )
-def export(run: str | None, kind: str, out: Path | None) -> None:
+def export(run: str | None, kind: str, out: str | None) -> None:
     """Write a run's trials, with every metric of every epoch, for other programs.
 
     Without RUN, the last one. TensorBoard, MLflow and Weights & Biases by their own libraries, a
@@ -75,5 +75,5 @@ def export(run: str | None, kind: str, out: Path | None) -> None:
     from cloudtune.api.results import load_run  # noqa: PLC0415
 
     found = load_run(run)
-    target = f"{found.name}-{kind}" if out is None else str(out)
+    target = f"{found.name}-{kind}" if out is None else out
     click.echo(export_run(found, kind, target))

@@ -15,10 +15,9 @@ import math
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.errors import UsageError
+from cloudtune.errors import UsageError, need
 from cloudtune.private_files import for_others
 
 if TYPE_CHECKING:
@@ -53,10 +52,7 @@ def check_installed() -> None:
     Raises:
         UsageError: plotly isn't installed.
     """
-    if find_spec("plotly") is None:
-        raise UsageError(
-            "charts need plotly, which isn't installed: pip install 'cloudtune[plots]'"
-        )
+    need("plots", "a page of charts", "plotly")
 
 
 def library() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cloudtune.display.pages.document import check_installed
+from cloudtune.errors import need
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Figure:
         Raises:
             UsageError: plotly isn't installed.
         """
-        check_installed()
+        need("plots", "a chart", "plotly")
         from plotly.graph_objects import Figure as Drawn  # noqa: PLC0415  an extra
 
         traces = self.data[:-1] if self.linked else self.data

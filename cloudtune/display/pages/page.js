@@ -12,7 +12,7 @@
     for (const trace of traces) {
       let before = -2;
       (trace.customdata || []).forEach((data, at) => {
-        if (!data || data[0] !== trial) return;
+        if (!trial || !data || data[0] !== trial) return;
         if (trace.type !== "bar" && before >= 0 && before !== at - 1) {
           found.x.push(null); found.y.push(null); found.customdata.push(null);
         }
@@ -37,7 +37,7 @@
       if (!figure.linked) return;
       const place = places[number], own = figure.data.slice(0, -1), last = own.length;
       const found = marks(own, trial);
-      const bars = found.base.length > 0;
+      const bars = own.some(trace => trace.type === "bar");
       const faint = own.map(trace => trial ? 0.15 : trace.opacity ?? 1);
       Plotly.restyle(place, {opacity: faint}, own.map((_, at) => at));
       const change = {x: [found.x], y: [found.y], customdata: [found.customdata]};
