@@ -97,9 +97,7 @@ def simulate(
     from cloudtune.jobs.report import simulate as simulate_job
     from cloudtune.jobs.report import to_json
 
-    check_page(html)
-    if html is not None and seeds > 1:
-        raise UsageError("--html: draws one run; leave --seeds out")
+    _check_page(html, seeds)
     asked = _asked(spot_trace, spot_where, spot_from, seeds)
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     problem = load_problem(wanted, profile)
@@ -123,6 +121,12 @@ def simulate(
         show_report(console(), played)
     ending = played.policy.ending
     return ending.exit_code if ending else 1
+
+
+def _check_page(html: Path | None, seeds: int) -> None:
+    check_page(html)
+    if html is not None and seeds > 1:
+        raise UsageError("--html: draws one run; leave --seeds out")
 
 
 def _draw(html: Path | None, played: Report) -> None:
