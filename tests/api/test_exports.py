@@ -172,7 +172,7 @@ def wandb_history(path: Path) -> dict[int, dict[str, float]]:
 
     found: dict[int, dict[str, float]] = {}
     for data in records(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
+        record: Any = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
         record.ParseFromString(data)
         if record.HasField("history"):
             items = {

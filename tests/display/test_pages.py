@@ -337,7 +337,11 @@ def opened(browser: Browser, folder: Path, text: str) -> Page:
 
 
 def check_quiet(page: Page) -> None:
-    """Pass if nothing went wrong, and nothing was asked for but the file itself."""
+    """Pass if nothing went wrong, nothing was asked for but the file, and no button sends it."""
+    buttons = page("[...document.querySelectorAll('.modebar-btn')].map(e => e.dataset.title)")
+    assert {"Download plot as a PNG", "Zoom"} <= set(buttons)
+    assert not [each for each in buttons if "hare" in each or "loud" in each]
+    assert page("document.querySelectorAll('a[href], [src]').length") == 0
     assert page.complaints == []
     assert [each for each in page.asked if not each.startswith(("file:", "data:", "blob:"))] == []
     assert len([each for each in page.asked if each.startswith("file:")]) == 1
@@ -376,6 +380,9 @@ def check_followed(page: Page) -> None:
     """Pass if the trial that is chosen is marked in each chart of trials, and told of as text."""
     marked = "[0, 1, 2, 6].map(n => document.getElementById(`figure-${n}`).data.at(-1).x.length)"
     assert page(marked) == [0, 0, 0, 0]
+    page("Plotly.Fx.hover('figure-0', [{curveNumber: 0, pointNumber: 0}])")
+    shown = page("document.querySelector('#figure-0 .hoverlayer').textContent")
+    assert re.match(r"t\d\d, epoch 1: 0\.\d+.* seconds, 1 GPU", shown)
     page(
         "{const s = document.getElementById('trial'); s.value = 't03'; "
         "s.dispatchEvent(new Event('change'));}"

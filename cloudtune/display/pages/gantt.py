@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtune.display.pages.figures import (
-    COLOURS,
     LIMIT,
     Figure,
     axis,
@@ -41,6 +40,7 @@ _SHOWN = 400
 
 _BOOT, _IDLE, _RETURN = "boots", "idle", "given back"
 _START, _WAIT, _LOST = "trial starts or stops", "waits for others", "lost, trained again"
+_WIDTHS = ("#3f8fd6", "#2ca58d", "#7b6fd0", "#6f9e3c", "#1f6fa8", "#d6598b")
 _KINDS = {
     _IDLE: ("#9aa4b1", ""),
     _BOOT: ("#8a93a6", "/"),
@@ -224,7 +224,7 @@ def _parts(
 def _traces(told: Told, bars: Sequence[_Bar]) -> list[Trace]:
     widths = sorted({s.start.width for s in told.report.timeline.sessions.values()})
     training = {
-        f"trains on {gpus_text(width)}": (COLOURS[number % len(COLOURS)], "")
+        f"trains on {gpus_text(width)}": (_WIDTHS[number % len(_WIDTHS)], "")
         for number, width in enumerate(widths)
     }
     texts = sum(1 for bar in bars if bar.trial) <= _SHOWN

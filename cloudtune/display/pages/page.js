@@ -3,17 +3,21 @@
 (() => {
   const told = JSON.parse(document.getElementById("told").textContent);
   const places = told.figures.map((_, number) => document.getElementById(`figure-${number}`));
-  const config = {displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d"]};
+  const config = {
+    displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d"],
+    showSendToCloud: false, plotlyServerURL: "",  // a button of plotly's sends the chart to its maker
+  };
   const paperWidth = 680;
 
-  // The marks of a trial; `of` says which keys of a trace have an entry for each mark.
+  // The marks of a trial in all traces of a chart, with a gap where a line has one.
   function marks(traces, trial) {
     const found = {x: [], y: [], base: [], width: [], customdata: [], colors: []};
     for (const trace of traces) {
-      let before = -2;
+      if (trace.line && trace.line.shape === "hv") continue;  // the best so far, of several trials
+      let before = found.x.length ? -1 : -2;
       (trace.customdata || []).forEach((data, at) => {
         if (!trial || !data || data[0] !== trial) return;
-        if (trace.type !== "bar" && before >= 0 && before !== at - 1) {
+        if (trace.type !== "bar" && before > -2 && before !== at - 1) {
           found.x.push(null); found.y.push(null); found.customdata.push(null);
         }
         before = at;
@@ -38,7 +42,7 @@
       const place = places[number], own = figure.data.slice(0, -1), last = own.length;
       const found = marks(own, trial);
       const bars = own.some(trace => trace.type === "bar");
-      const faint = own.map(trace => trial ? 0.15 : trace.opacity ?? 1);
+      const faint = own.map(trace => trial && trace.mode !== "text" ? 0.15 : trace.opacity ?? 1);
       Plotly.restyle(place, {opacity: faint}, own.map((_, at) => at));
       const change = {x: [found.x], y: [found.y], customdata: [found.customdata]};
       if (bars) Object.assign(change, {base: [found.base], width: [found.width], "marker.color": [found.colors]});

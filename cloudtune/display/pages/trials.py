@@ -142,7 +142,8 @@ def metric_by_dollars(told: Told) -> Figure:
     end = told.spent(max((each.told.at for each in _epochs(told)), default=0.0))
     drawn = limit_lines(limits, told.clock, time="", dollars="x", ends=(0.0, end))
     shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(told.metric), **drawn)
-    says = f"{_best_text(told)} The whole run cost {format_dollars(told.report.dollars)}."
+    cost, ended = format_dollars(told.report.dollars), told.report.policy.ended
+    says = f"{_best_text(told)} The run cost {cost}{'' if ended else ' so far'}."
     return Figure(_curves(told, told.spent, " dollars"), shown, says, linked=True)
 
 
