@@ -96,8 +96,7 @@ def simulate(
     from cloudtune.jobs.report import simulate as simulate_job
     from cloudtune.jobs.report import to_json
 
-    _check_page(html, seeds)
-    asked = _asked(spot_trace, spot_where, spot_from, seeds)
+    asked = _asked(spot_trace, spot_where, spot_from, seeds, html)
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     problem = load_problem(wanted, profile)
     traces: Mapping[PoolName, PoolTrace] = {}
@@ -151,13 +150,14 @@ class _Asked:
 
 
 def _asked(
-    file: Path | None, where: tuple[str, ...], begin: str | None, seeds: int
+    file: Path | None, where: tuple[str, ...], begin: str | None, seeds: int, html: Path | None
 ) -> _Asked | None:
     """Return what is asked of a trace; None where none is.
 
     Raises:
-        UsageError: an option that needs a trace, without one; or no duration.
+        UsageError: an option that needs a trace, without one; no duration; or a page that can't be.
     """
+    _check_page(html, seeds)
     if file is None:
         given = {"--spot-where": where, "--spot-from": begin, "--seeds": seeds > 1}
         needless = [name for name, value in given.items() if value]
