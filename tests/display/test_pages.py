@@ -202,6 +202,9 @@ def test_a_page_needs_nothing_from_elsewhere_and_text_is_no_markup() -> None:
         assert reader.links == []
         assert reader.tags.count("script") == 3
         assert {"img", "link", "iframe", "object", "base"}.isdisjoint(reader.tags)
+        data = re.search(r'id="told">([^<>&]*)</script>', page)
+        assert data is not None
+        assert json.loads(data[1])["figures"]
         assert "default-src 'none'" in page
         assert "@import" not in page
         assert not re.search(r"url\((?!#)", page[: page.index("</style>")])
