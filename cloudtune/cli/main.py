@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,7 @@ from cloudtune.cli.catalog import catalog
 from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
+from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
 from cloudtune.cli.options import OUTPUT
 from cloudtune.cli.plan import plan
 from cloudtune.cli.profile import profile
@@ -69,6 +71,7 @@ cli.add_command(run)
 cli.add_command(resume)
 cli.add_command(watch)
 cli.add_command(runs)
+cli.add_command(export)
 cli.add_command(profile)
 cli.add_command(Simulate(simulate))
 
@@ -78,16 +81,26 @@ cli.add_command(Simulate(simulate))
 
 @cli.command()
 @click.argument("run", required=False)
+@HTML_OF_RUN
 @OUTPUT
-def report(run: str | None, output: str) -> int:
-    """Show what a run did, planned against actual; without RUN, the last one."""
+def report(run: str | None, html: Path | None, output: str) -> int:
+    """Show what a run did, planned against actual; without RUN, the last one.
+
+    With --html it is written as a page: curves, GPUs, fleet and spend, the bill, configurations.
+    """
     from cloudtune.display.report_screen import show_report
     from cloudtune.jobs.report import cloud_records, load, to_json
 
+    check_page(html)
     folder = home.find_run(run)
     found = load(folder)
+    if html is not None:
+        from cloudtune.display.pages.reports import run_page
+
+        path = Path(f"{folder.name}.html") if html == BESIDE else html
+        save_page(path, lambda: run_page(found))
     if output == "json":
         click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
-    else:
+    elif html is None:
         show_report(console(), found)
     return 0
