@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 import cloudtune
@@ -29,7 +29,7 @@ EXPERIMENT = {
 
 def told(folder: Path, source: str, **beside: str) -> list[str]:
     """Return what is told of a script, line by line."""
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    (folder / "experiment.yaml").write_text(json.dumps(EXPERIMENT))
     (folder / "train.py").write_text(source)
     for name, text in beside.items():
         (folder / f"{name}.py").write_text(text)
