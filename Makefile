@@ -40,9 +40,10 @@ echo "cloudtune needs Python 3.11 or later; name one: make PYTHON=/path/to/pytho
 demo: $(STAMP)
 	$(BIN)/cloudtune run examples/digits/experiment.yaml --deadline 5m --budget '$$2'
 
-check: lint
+check: $(STAMP)
 	$(BIN)/pytest -q tests/architecture
 
+# What tests/architecture/test_checks.py runs, while other tests wait.
 lint: $(STAMP)
 	$(BIN)/ruff check --quiet $(SOURCE)
 	$(BIN)/ruff format --check --quiet $(SOURCE)
@@ -57,7 +58,7 @@ test: export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := --numprocesses=4 --no-loadscope-reorder
 
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
-test: lint
+test: $(STAMP)
 	@$(BIN)/pytest $(PARALLEL) $(if $(STATUS),; echo $$? >'$(STATUS)')
 
 format: $(STAMP)
