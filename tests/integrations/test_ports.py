@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ROOT / "examples" / "ports"
-CONFIGS: dict[str, dict[str, object]] = {
+CONFIGS: dict[str, dict[str, Any]] = {
     "mnist": {"lr": 1.0, "gamma": 0.7, "batch_size": 64},
     "fashion_mnist": {"lr": 0.01, "batch_size": 64},
     "lightning": {"lr": 0.01, "hidden": 16, "batch_size": 32},
