@@ -13,11 +13,12 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, measuring, planning, runner
 from cloudtune.jobs.job import choice_of
 from cloudtune.jobs.plan_file import job_of
-from cloudtune.jobs.report import load
+from cloudtune.jobs.report import keep_best, load
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import Limits
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.scaling import EMULATED
+from cloudtune.train.storage import CheckpointError, tell
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
@@ -229,10 +230,17 @@ def go_on(folder: Path, onlooker: Onlooker) -> Ended:
 
 
 def concluded(ended: Ended) -> Report:
-    """Return the report of a run that is over, which the runs to come will know of."""
+    """Return the report of a run that is over, once its best model is kept as plain files.
+
+    The runs to come will know of it. A storage that fails now costs that folder, and no result.
+    """
     found = load(ended.folder)
     history.remember(ended.folder, found)
-    return found
+    try:
+        return keep_best(ended.folder, found)
+    except (CheckpointError, OSError, ValueError) as error:  # pyarrow's own are of the last two
+        tell(f"the best model is not in a folder of its own: {error}")
+        return found
 
 
 def refuse_made_up(wanted: Experiment, profiles: Sequence[ScalingProfile], *, force: bool) -> None:

@@ -38,8 +38,9 @@ class Best:
     """The best epoch of a run: among epochs with a checkpoint, where there are such.
 
     `config` is the configuration of its trial, by parameter. `metrics` is every number that the
-    script reported with that epoch, by name. `checkpoint` is the folder or URI of a checkpoint of
-    the trial that is there; None where none is.
+    script reported with that epoch, by name. `checkpoint` is the folder or URI with the files as
+    the script wrote them, where the run has come to its end; else that of a stored checkpoint of
+    the trial, which `Checkpoint` reads. None where none is there.
     """
 
     trial: str
@@ -131,7 +132,7 @@ class Result:
             config=dict(self.report.policy.trials[found.trial].trial.config),
             metrics={self.metric: found.metric} if epoch is None else dict(epoch.told.metrics),
             epoch=found.epoch,
-            checkpoint=self.report.kept,
+            checkpoint=self.report.best_folder or self.report.kept,
         )
 
     @cached_property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CleanupError, ExperimentError, UsageError
 from cloudtune.events import EpochDone, RunStarted
 from cloudtune.jobs import control, home, runner
+from cloudtune.train.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,3 +251,48 @@ def test_a_run_that_has_ended_is_not_resumed(bench: Bench, simulated: list[Job])
         cloudtune.resume(result.name)
     with pytest.raises(UsageError, match="no run nothing"):
         cloudtune.resume("nothing")
+
+
+def test_the_best_is_kept_as_the_script_wrote_it(
+    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Virtual epochs have no files: every checkpoint of theirs is this one."""
+    path = bench.experiment()
+    bench.profile()
+    made = bench.folder / "made"
+    made.mkdir()
+    (made / "state.pt").write_text("weights")
+    stored = CheckpointStore(str(bench.home / "storage" / "made")).save("t00", 4, {}, made)
+    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: stored)
+    result = cloudtune.run(path, **LIMITS, progress=False)
+    assert result.best is not None
+    assert result.best.checkpoint == str(bench.home / "storage" / result.name / "best")
+    assert Path(result.best.checkpoint, "state.pt").read_text() == "weights"
+    note = json.loads(Path(result.best.checkpoint, "cloudtune.json").read_text())
+    assert (note["run"], note["config"]) == (result.name, dict(result.best.config))
+    assert result.to_json()["best"]["checkpoint"] == stored
+    again = cloudtune.load_run(result.name).best
+    assert again is not None
+    assert again.checkpoint == result.best.checkpoint
+    shown = bench.here("report", result.name).out
+    assert f"checkpoint: {result.best.checkpoint}" in shown
+    shutil.rmtree(result.best.checkpoint)
+    gone = cloudtune.load_run(result.name).best
+    assert gone is not None
+    assert gone.checkpoint == stored, "what is not there is not named"
+
+
+def test_a_best_model_that_can_not_be_kept_costs_no_result(
+    bench: Bench,
+    simulated: list[Job],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: str(bench.folder / "gone"))
+    result = cloudtune.run(path, **LIMITS, progress=False)
+    assert result.best is not None
+    assert result.best.checkpoint == str(bench.folder / "gone")
+    told = capsys.readouterr().err
+    assert "the best model is not in a folder of its own: there is no checkpoint at" in told
