@@ -38,6 +38,7 @@ from cloudtune.experiment.field_types import (
 )
 from cloudtune.experiment.overrides import overridden, placed
 from cloudtune.experiment.script_check import check_function
+from cloudtune.experiment.script_names import check_names
 from cloudtune.experiment.spaces import Space, parse_parameter
 from cloudtune.experiment.validation import (
     ExperimentMistakesError,
@@ -367,12 +368,16 @@ class Experiment(_Section):
         return self.train.rpartition(":")[2]
 
     def check_train(self) -> None:
-        """Pass if the training function is there; nothing of the user's is imported or run.
+        """Pass if the training function is there, and what it calls of cloudtune and of Ray.
+
+        Nothing of the user's is imported or run.
 
         Raises:
-            ExperimentError: no such file or function, or the file is not valid Python.
+            ExperimentError: no such file or function, the file is not valid Python, or it calls
+                what isn't there.
         """
         check_function(self.train_file, self.train_function)
+        check_names(self.train_file, self.train_function, self.search)
 
     @classmethod
     def load(

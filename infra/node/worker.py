@@ -148,6 +148,8 @@ class Worker:
         device = f"cuda:{begin.gpu}" if visible and torch.cuda.is_available() else "cpu"
         if device == "cpu":
             torch.set_num_threads(1)
+            for name in ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU"):  # or accelerate sees one worker
+                os.environ.setdefault(name, "1")
         ranks, slot = None, begin.slot
         if slot.world_size > 1:
             store = meet(slot, begin.rendezvous, listener, device)
