@@ -76,15 +76,30 @@ cli.add_command(Simulate(simulate))
 
 @cli.command()
 @click.argument("run", required=False)
+@click.option(
+    "--against",
+    is_flag=True,
+    help="Show its bill beside those of a fixed cluster and of naive elasticity, simulated.",
+)
 @OUTPUT
-def report(run: str | None, output: str) -> int:
+def report(run: str | None, *, against: bool, output: str) -> int:
     """Show what a run did, planned against actual; without RUN, the last one."""
     from cloudtune.display.report_screen import show_report
     from cloudtune.jobs.report import cloud_records, load, to_json
 
     folder = home.find_run(run)
     found = load(folder)
-    if output == "json":
+    if against:
+        from cloudtune.display.alternatives_tables import against_json
+        from cloudtune.display.report_screen import show_against
+        from cloudtune.jobs import alternatives
+
+        other = alternatives.against(found.job, found.dollars)
+        if output == "json":
+            click.echo(json.dumps(against_json(other), indent=1, allow_nan=False))
+        else:
+            show_against(console(), found, other)
+    elif output == "json":
         click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
     else:
         show_report(console(), found)

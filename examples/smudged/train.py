@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import cloudtune
@@ -89,15 +88,15 @@ def train_one_epoch(
 ) -> float:
     """Train on every batch once; return the mean loss."""
     model.train()
+    loss_of = nn.CrossEntropyLoss(label_smoothing=config["label_smoothing"])
     losses = []
     for images, labels in batches:
-        scores = model(smudge(images) - 0.35)
-        loss = functional.cross_entropy(scores, labels, label_smoothing=config["label_smoothing"])
+        loss = loss_of(model(smudge(images) - 0.35), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    return torch.stack(losses).mean().item()
+    return float(torch.stack(losses).mean())
 
 
 @torch.no_grad()
@@ -105,7 +104,7 @@ def accuracy(network: nn.Module, dataset: TensorDataset, device: torch.device) -
     """Return the share of images that are told right."""
     images, labels = (tensor.to(device) for tensor in dataset.tensors)
     hits = network.eval()(images - 0.35).argmax(dim=1) == labels
-    return hits.float().mean().item()
+    return float(hits.float().mean())
 
 
 def train(config: dict[str, Any]) -> None:
