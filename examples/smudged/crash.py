@@ -93,3 +93,7 @@ def main() -> int:
     print(f"  epochs trained            {len(result.history)}, of which twice {twice(result)}")
     print(f"  paid for lost epochs      ${lost:.3f}")
     return 0 if code == 0 and not left and not twice(result) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

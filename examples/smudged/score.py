@@ -10,6 +10,7 @@ by `cloudtune report --against`.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import statistics
@@ -21,33 +22,36 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from train import accuracy, build_network, build_optimizer, load, train_one_epoch
 
 import cloudtune
 
+script: Any = importlib.import_module("train")  # beside this file
 CPU = torch.device("cpu")
 
 
 def winner(best: Any) -> float:
     """Return the accuracy on the test images of a run's best checkpoint."""
-    network = build_network(dict(best.config))
+    network = script.build_network(dict(best.config))
     with cloudtune.Checkpoint(best.checkpoint, best.epoch).as_directory() as folder:
         network.load_state_dict(torch.load(Path(folder, "state.pt"))["network"])
-    return accuracy(network, load("test"), CPU)
+    return float(script.accuracy(network, script.load("test"), CPU))
 
 
 def trained(config: dict[str, Any], epochs: int) -> tuple[float, float]:
     """Train a configuration to the end; return its accuracy on validation and on test images."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    network = build_network(config)
-    optimizer = build_optimizer(network, config)
+    network = script.build_network(config)
+    optimizer = script.build_optimizer(network, config)
     batches = DataLoader(
-        load("train"), batch_size=config["batch_size"], shuffle=True, drop_last=True
+        script.load("train"), batch_size=config["batch_size"], shuffle=True, drop_last=True
     )
     for _ in range(epochs):
-        train_one_epoch(network, batches, optimizer, config)
-    return accuracy(network, load("validation"), CPU), accuracy(network, load("test"), CPU)
+        script.train_one_epoch(network, batches, optimizer, config)
+    validation, test = (
+        float(script.accuracy(network, script.load(part), CPU)) for part in ("validation", "test")
+    )
+    return validation, test
 
 
 def main() -> None:
@@ -63,7 +67,7 @@ def main() -> None:
         raise SystemExit(f"${result.cost.dollars:.2f} trains no random configuration in time")
     first = result.trials.sort_values("trial").head(bought["trials"])
     configs = [
-        {name.removeprefix("config/"): row[name] for name in row if name.startswith("config/")}
+        {str(name).removeprefix("config/"): row[name] for name in row if "config/" in str(name)}
         for row in first.to_dict("records")
     ]
     print(
@@ -79,7 +83,7 @@ def main() -> None:
         (f"random, at equal dollars: mean of {len(tests)}", statistics.fmean(tests)),
         ("the best of them by validation", max(scores)[1]),
     ]
-    print(f"Accuracy on {len(load('test'))} test images that no trial has seen:")
+    print(f"Accuracy on {len(script.load('test'))} test images that no trial has seen:")
     for name, score in rows:
         print(f"  {name:<40} {score:.3f}")
 

@@ -63,7 +63,12 @@ def test_training_sees_no_test_image(monkeypatch: pytest.MonkeyPatch) -> None:
     script = train.__globals__
     asked: list[str] = []
     load = script["load"]
-    monkeypatch.setitem(script, "load", lambda part: asked.append(part) or load(part))
+
+    def noted(part: str) -> Any:
+        asked.append(part)
+        return load(part)
+
+    monkeypatch.setitem(script, "load", noted)
     monkeypatch.setattr("cloudtune.train.session.epochs", lambda: iter(()))
     config = {"batch_size": 64, "channels": 2, "hidden": 2, "dropout": 0.0}
     train({**config, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "label_smoothing": 0.0})
