@@ -46,9 +46,10 @@ demo: $(STAMP)
 demo-crash: $(STAMP)
 	$(BIN)/python examples/smudged/crash.py
 
-check: lint
+check: $(STAMP)
 	$(BIN)/pytest -q tests/architecture
 
+# What tests/architecture/test_checks.py runs, while other tests wait.
 lint: $(STAMP)
 	$(BIN)/ruff check --quiet $(SOURCE)
 	$(BIN)/ruff format --check --quiet $(SOURCE)
@@ -63,7 +64,7 @@ test: export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := --numprocesses=4 --no-loadscope-reorder
 
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
-test: lint
+test: $(STAMP)
 	@$(BIN)/pytest $(PARALLEL) $(if $(STATUS),; echo $$? >'$(STATUS)')
 
 format: $(STAMP)

@@ -1,6 +1,6 @@
 """The best model that a deadline and a dollar budget can buy, on GPUs rented by the second.
 
-Here stand the names that a training script uses, and those with which a program looks at runs. A
+Here stand the names that a training script uses, and those with which a program plans and runs. A
 name is imported when it is first asked for, so `import cloudtune` costs a worker nothing.
 """
 
@@ -10,9 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cloudtune.api.plans import Plan, plan
     from cloudtune.api.results import Result, load_run
+    from cloudtune.api.runs import resume, run
     from cloudtune.errors import CloudtuneError
     from cloudtune.experiment import Experiment
+    from cloudtune.planners.base import InfeasibleError
     from cloudtune.train.batch_scaling import batch_and_lr
     from cloudtune.train.checkpoint import Checkpoint
     from cloudtune.train.session import (
@@ -32,6 +35,8 @@ __all__ = [
     "Checkpoint",
     "CloudtuneError",
     "Experiment",
+    "InfeasibleError",
+    "Plan",
     "Result",
     "StopTraining",
     "__version__",
@@ -41,9 +46,12 @@ __all__ = [
     "get_context",
     "is_leaving",
     "load_run",
+    "plan",
     "prepare_data_loader",
     "prepare_model",
     "report",
+    "resume",
+    "run",
     "save",
     "save_due",
 ]
@@ -52,9 +60,14 @@ _HOMES = {
     "Checkpoint": "cloudtune.train.checkpoint",
     "CloudtuneError": "cloudtune.errors",
     "Experiment": "cloudtune.experiment",
+    "InfeasibleError": "cloudtune.planners.base",
+    "Plan": "cloudtune.api.plans",
     "Result": "cloudtune.api.results",
     "batch_and_lr": "cloudtune.train.batch_scaling",
     "load_run": "cloudtune.api.results",
+    "plan": "cloudtune.api.plans",
+    "resume": "cloudtune.api.runs",
+    "run": "cloudtune.api.runs",
 }
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -52,6 +53,20 @@ class CleanupError(CloudtuneError):
     def __init__(self, message: str, instance_ids: Sequence[str]) -> None:
         super().__init__(message)
         self.instance_ids = tuple(instance_ids)
+
+
+def need(extra: str, what: str, *modules: str) -> None:
+    """Pass if the modules are there that an extra of the package brings; `what` needs them.
+
+    Raises:
+        UsageError: one isn't installed.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"{what} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
+            f"not installed: pip install 'cloudtune[{extra}]'"
+        )
 
 
 # Python refuses to print a whole number of more than 4300 digits.

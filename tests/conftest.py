@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-WAITING = ("tests/e2e/", "tests/infra/")
+WAITING = ("tests/e2e/", "tests/architecture/test_checks.py", "tests/infra/")
 LONG = {"tests/e2e/test_trouble.py"}  # as long as all the other whole runs
 
 # A test leaves no thread and no process, and pytest ends.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.api.tables import frame
 from cloudtune.jobs import home, report
 from cloudtune.trial import better
 from cloudtune.units import format_dollars, format_seconds
@@ -37,8 +38,9 @@ class Best:
     """The best epoch of a run: among epochs with a checkpoint, where there are such.
 
     `config` is the configuration of its trial, by parameter. `metrics` is every number that the
-    script reported with that epoch, by name. `checkpoint` is the folder or URI of a checkpoint of
-    the trial that is there; None where none is.
+    script reported with that epoch, by name. `checkpoint` is the folder or URI with the files as
+    the script wrote them, where the run has come to its end; else that of a stored checkpoint of
+    the trial, which `Checkpoint` reads. None where none is there.
     """
 
     trial: str
@@ -130,7 +132,7 @@ class Result:
             config=dict(self.report.policy.trials[found.trial].trial.config),
             metrics={self.metric: found.metric} if epoch is None else dict(epoch.told.metrics),
             epoch=found.epoch,
-            checkpoint=self.report.kept,
+            checkpoint=self.report.best_folder or self.report.kept,
         )
 
     @cached_property
@@ -161,8 +163,8 @@ class Result:
             for each in self._told["stages"]
         ]
         told = self._told
-        frame = _frame(rows, _STAGES, numbers=("seconds", "dollars"))
-        return PlannedRun(told["seconds"]["planned"], told["dollars"]["planned"], frame)
+        stages = frame(rows, _STAGES, numbers=("seconds", "dollars"))
+        return PlannedRun(told["seconds"]["planned"], told["dollars"]["planned"], stages)
 
     # ---- tables ----------------------------------------------------------------------------
 
@@ -178,7 +180,7 @@ class Result:
         parameters = dict.fromkeys(key for row in rows for key in row if key.startswith("config/"))
         metric = _column(self.metric, (*_TRIALS, *_TOLD))
         columns = (*_TRIALS, metric, "best_epoch", *parameters, *_TOLD[1:])
-        return _frame(rows, columns, numbers=(metric,), counts=("best_epoch",))
+        return frame(rows, columns, numbers=(metric,), counts=("best_epoch",))
 
     def _trial(self, told: Mapping[str, Any]) -> dict[str, Any]:
         trial, mode = self.report.policy.trials[told["trial"]], self.report.policy.state.mode
@@ -231,7 +233,7 @@ class Result:
             }
             for each in found
         ]
-        return _frame(rows, (*_EPOCHS[:2], *named.values(), *_EPOCHS[2:]), numbers=named.values())
+        return frame(rows, (*_EPOCHS[:2], *named.values(), *_EPOCHS[2:]), numbers=named.values())
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
@@ -261,7 +263,7 @@ class Result:
                     "busy_share": account.busy_share,
                 }
             )
-        return _frame(rows, _INSTANCES, numbers=("launched", "joined", "gone"))
+        return frame(rows, _INSTANCES, numbers=("launched", "joined", "gone"))
 
     # ---- shown -----------------------------------------------------------------------------
 
@@ -338,18 +340,3 @@ def load_run(name: str | None = None) -> Result:
 def _column(metric: str, taken: Iterable[str]) -> str:
     """Return the column of a metric, which may be called as one of ours."""
     return f"metric/{metric}" if metric in taken else metric
-
-
-def _frame(
-    rows: list[dict[str, Any]],
-    columns: Iterable[str],
-    *,
-    numbers: Iterable[str] = (),
-    counts: Iterable[str] = (),
-) -> pd.DataFrame:
-    """Return rows as a table; `numbers` have NaN where there is none, `counts` have pandas' NA."""
-    import pandas as pd  # noqa: PLC0415  it takes half a second
-
-    found = pd.DataFrame(rows, columns=list(columns))
-    kinds = {**dict.fromkeys(numbers, "float64"), **dict.fromkeys(counts, "Int64")}
-    return found.astype(kinds)

@@ -21,7 +21,7 @@ from cloudtune.cli.compare_options import (
 )
 from cloudtune.display import comparison_tables
 from cloudtune.display.comparison_tables import Cell
-from cloudtune.errors import CloudtuneError, UsageError, shown
+from cloudtune.errors import CloudtuneError, UsageError, need, shown
 from cloudtune.plans import Limits
 from cloudtune.policy.registry import chosen, sampler_for
 from cloudtune.private_files import for_others
@@ -65,6 +65,7 @@ def simulate_curves(*, jobs: int | None, out: Path | None, output: str, **given:
     for one in wanted:
         check(tried, one)
     if out is not None:
+        need("plots", "--out", "matplotlib")
         with _writing(out):
             pass  # before anything takes long
     _tell(tried.curves.notices)

@@ -1,4 +1,4 @@
-"""The options that several commands share, and the experiment that they lead to."""
+"""The options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.experiment import Experiment
-from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import history
-from cloudtune.jobs.job import choices, sampler_name
 from cloudtune.jobs.stages import PLANNERS, PlanOptions
-from cloudtune.plans import Limits
 from cloudtune.providers import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
     from typing import TypeVar
 
     Command = TypeVar("Command", bound=Callable[..., Any])
@@ -97,49 +91,3 @@ PACE = click.option(
     default=True,
     help="On the emulated cloud: let training take what the instance type's speed curve says.",
 )
-_OVERRIDES = {
-    "deadline": "limits.deadline",
-    "budget": "limits.budget",
-    "trials": "trials",
-    "strategy": "strategy",
-    "max_instances": "cloud.max_instances",
-    "provider": "cloud.provider",
-    "instances": "cloud.instances",
-    "market": "cloud.market",
-    "seed": "seed",
-    "storage": "storage",
-    "history": "history",
-}
-
-
-def load_experiment(path: Path, given: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of a file, with the options that were given over it.
-
-    Raises:
-        ExperimentError: mistakes in either.
-        UsageError: its strategy, allocator, fleet and sampler don't go together.
-    """
-    overrides = {
-        field: given[option]
-        for option, field in _OVERRIDES.items()
-        if given.get(option) is not None
-    }
-    if "cloud.instances" in overrides:
-        names = str(overrides["cloud.instances"]).split(",")
-        overrides["cloud.instances"] = [name.strip() for name in names]
-    if overrides.get("history") not in {None, "auto", "off"}:
-        names = str(overrides["history"]).split(",")
-        overrides["history"] = [name.strip() for name in names]
-    experiment = Experiment.load(path, overrides, _types_of, choices(), history.mistakes_in)
-    sampler_name(experiment)  # refuses what doesn't go together
-    experiment.check_train()
-    return experiment
-
-
-def _types_of(provider: str) -> Collection[str]:
-    return provider_named(provider).known_types()
-
-
-def limits_of(experiment: Experiment) -> Limits:
-    """Return what an experiment may take."""
-    return Limits(experiment.limits.deadline, experiment.limits.budget)

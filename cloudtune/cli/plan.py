@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune.api.experiments import limits_of, load_experiment, load_problem
 from cloudtune.cli.options import (
     OUTPUT_YAML,
     PROFILE,
     STRATEGY,
     experiment_options,
-    limits_of,
-    load_experiment,
     plan_options_of,
     planning_options,
 )
@@ -25,10 +24,8 @@ from cloudtune.jobs.planning import make_plan
 from cloudtune.planners.base import InfeasibleError
 
 if TYPE_CHECKING:
-    from cloudtune.experiment import Experiment
     from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.stages import PlanOptions, Problem
-    from cloudtune.plans import Limits
+    from cloudtune.jobs.stages import Problem
 
 
 @click.command()
@@ -89,37 +86,6 @@ def plan(
     return 0
 
 
-def plan_or_forced(
-    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float = 0.0, *, force: bool
-) -> Planned:
-    """Return the plan of a run; with `force` also where none keeps the limits, and say so.
-
-    Raises:
-        InfeasibleError: there is none, and nobody insists.
-    """
-    try:
-        return make_plan(problem, limits, options, elapsed)
-    except InfeasibleError:
-        if not force:
-            raise
-    planned = make_plan(problem, limits, options, elapsed, force=True)
-    click.echo("No plan meets the limits; runs until one of them ends it.", err=True)
-    return planned
-
-
-def load_problem(wanted: Experiment, profile: str | None) -> Problem:
-    """Return what there is to choose from for an experiment.
-
-    Raises:
-        UsageError: nothing is known of the script's speed on any of its instance types.
-    """
-    profiles = planning.stored_profiles(wanted, profile)
-    problem = planning.problem_of(wanted, profiles)
-    if not profiles and not problem.rentables:  # nor has an earlier run seen it
-        raise planning.no_profile(wanted)
-    return problem
-
-
 def show_planned(
     planned: Planned,
     output: str = "table",
@@ -143,6 +109,11 @@ def show_planned(
         show_plan(console(), proposal)
     else:
         _dump({"feasible": True, **to_json(proposal)}, output)
+
+
+def tell_insisted() -> None:
+    """Say that a run is begun though no plan meets its limits."""
+    click.echo("No plan meets the limits; runs until one of them ends it.", err=True)
 
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:

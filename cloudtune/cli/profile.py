@@ -9,32 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.cli.options import PACE, experiment_options, limits_of, load_experiment
+from cloudtune.api.experiments import limits_of, load_experiment
+from cloudtune.cli.options import PACE, experiment_options
 from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, planning
-from cloudtune.plans import Limits
-from cloudtune.profiles.measurements import MeasureError
-from cloudtune.trial import EndReason
 from cloudtune.units import format_dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.measuring import Measured
+    from cloudtune.jobs.runner import Watch
+    from cloudtune.plans import Limits
     from cloudtune.scaling import ScalingProfile
-
-
-def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
-    """Return what limits leave once so many dollars and seconds are gone."""
-    deadline, budget = limits.deadline, limits.budget
-    return Limits(
-        None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
-    )
 
 
 def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
@@ -99,6 +89,7 @@ def profile(
     **given: Any,
 ) -> int:
     """Measure how the script scales, on one rented instance of each type, and keep it."""
+    from cloudtune.api.flow import limits_left, refuse_interrupted
     from cloudtune.jobs import measuring, runner
     from cloudtune.profiles import store
 
@@ -123,7 +114,8 @@ def profile(
         )
         spent += found.dollars
         profiles.append(found.profile)
-        keep(found)
+        show_measured(found, measuring.keep_profile(found.profile))
+        refuse_interrupted(found)
     if save is not None:
         store.write(save, profiles)
     click.echo(measured_for(wanted, spent))
@@ -138,23 +130,15 @@ def measured_for(wanted: Experiment, dollars: float) -> str:
     return f"Measured for {format_dollars(dollars)}{emulated}"
 
 
-def keep(found: Measured) -> None:
-    """Show what was measured, and keep it for the runs to come.
-
-    Raises:
-        MeasureError: a person has stopped it; what was measured by then is kept all the same.
-    """
-    from cloudtune.jobs import measuring
-
+def show_measured(found: Measured, kept: Path) -> None:
+    """Show what was measured, and where it is kept."""
     show_profile(console(), found.profile)
     for note in found.notes:
         console().print(f"note: {note}", markup=False)
-    click.echo(f"kept in {measuring.keep_profile(found.profile)}")
-    if found.ending is EndReason.INTERRUPTED:
-        raise MeasureError("interrupted; what was measured is kept", found.ending)
+    click.echo(f"kept in {kept}")
 
 
-def measure_watch() -> Callable[[Any, Any], None]:
+def measure_watch() -> Watch:
     """Return what tells of a measurement as it goes."""
     from cloudtune.display.run_screen import measuring
 

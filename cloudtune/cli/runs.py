@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from cloudtune.cli.options import OUTPUT, load_experiment
+from cloudtune.api.experiments import load_experiment
+from cloudtune.cli.options import OUTPUT
 
 
 @click.command()

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune.api.experiments import limits_of, load_experiment, load_problem, plan_or_forced
 from cloudtune.catalog import pool
 from cloudtune.cli.options import (
     OUTPUT,
     PROFILE,
     STRATEGY,
     experiment_options,
-    limits_of,
-    load_experiment,
     plan_options_of,
     planning_options,
 )
-from cloudtune.cli.plan import load_problem, plan_or_forced, show_infeasible
+from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.jobs.plan_file import job_of
@@ -100,7 +99,8 @@ def simulate(
     if asked is not None:
         traces, problem = _traced(problem, asked)
     try:
-        planned = plan_or_forced(problem, limits_of(wanted), options, force=force)
+        limits = limits_of(wanted)
+        planned = plan_or_forced(problem, limits, options, force=force, insists=tell_insisted)
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
     if asked is not None:
@@ -231,7 +231,7 @@ def _on_demand_alone(
         return None
     without = replace(problem, rentables=rentables, experiment=_without_spot(problem.experiment))
     try:
-        other = plan_or_forced(without, planned.limits, options, force=True)
+        other = plan_or_forced(without, planned.limits, options, force=True, insists=lambda: None)
     except InfeasibleError:
         return None
     return _replays(job_of(other, 0.0, paced=False), {}, begins)

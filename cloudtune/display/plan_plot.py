@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
 from cloudtune.display.terminal import beside
-from cloudtune.errors import UsageError
+from cloudtune.errors import UsageError, need
 from cloudtune.private_files import for_others
 from cloudtune.text import offer_text
 from cloudtune.units import format_dollars, format_seconds
@@ -40,11 +40,12 @@ def save(path: Path, proposal: Proposal) -> None:
     """Draw a proposal into a file, a .png or a .html by its name.
 
     Raises:
-        UsageError: another ending, or the file can't be written.
+        UsageError: another ending, the file can't be written, or matplotlib isn't installed.
     """
     suffix = path.suffix.lower()
     if suffix not in {".png", ".html"}:
         raise UsageError(f"--plot {path}: name a file that ends in .png or .html")
+    need("plots", "--plot", "matplotlib")
     content = _png(proposal) if suffix == ".png" else _page(proposal).encode()
     try:
         with for_others():

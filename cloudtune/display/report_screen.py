@@ -248,7 +248,7 @@ def _show_best(out: Console, report: Report) -> None:
             f"  the checkpoint of epoch {best.epoch} is gone: {best.checkpoint}", markup=False
         )
     missing = "none: the script saves none" if best.checkpoint is None else "none is left"
-    out.print(f"  checkpoint: {report.kept or missing}", markup=False)
+    out.print(f"  checkpoint: {report.best_folder or report.kept or missing}", markup=False)
 
 
 def _config_text(config: Mapping[str, object]) -> str:

@@ -46,7 +46,7 @@ from cloudtune.experiment.validation import (
     refuse,
     unknown_field,
 )
-from cloudtune.experiment.yaml_file import read_yaml
+from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.providers import PROVIDERS, Registered, owners
 
 _SIZE = re.compile(r":\d+$")
@@ -374,13 +374,13 @@ class Experiment(_Section):
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        source: str | Path | Mapping[str, object],
         overrides: Mapping[str, object] | None = None,
         known_instances: Callable[[str], Collection[str]] | None = None,
         known_choices: Mapping[str, Collection[str]] | None = None,
         check: Callable[[Experiment], Iterable[Mistake]] = lambda _experiment: (),
     ) -> Experiment:
-        """Return the experiment in a YAML file.
+        """Return the experiment in a YAML file, or of the same fields as a mapping.
 
         `overrides` are options that go before the file, by dotted field name, such as
         "limits.deadline": "5m"; None stands for an option that was not given. `known_instances`
@@ -391,7 +391,12 @@ class Experiment(_Section):
         Raises:
             ExperimentError: all the mistakes, each with its line or its option.
         """
-        document = read_yaml(Path(path))
+        if isinstance(source, Mapping):
+            document = YamlDocument("the experiment", source, {})
+            directory: object = source.get("directory", Path().absolute())
+        else:
+            document = read_yaml(Path(source))
+            directory = Path(source).absolute().parent
         options: dict[FieldPath, object] = {
             tuple(name.split(".")): value
             for name, value in (overrides or {}).items()
@@ -400,10 +405,12 @@ class Experiment(_Section):
         fields = dict(document.value)
         for field, value in options.items():
             fields = overridden(fields, field, value)
+        if isinstance(source, Mapping):
+            fields.pop("directory", None)
         mistakes = list(_file_mistakes(fields, known_instances))
         mistakes += _strategy_mistakes(fields.get("strategy"), known_choices or {})
         try:
-            experiment = cls(**{**fields, "directory": Path(path).absolute().parent})
+            experiment = cls(**{**fields, "directory": directory})
         except ExperimentMistakesError as error:
             mistakes += error.mistakes
         else:

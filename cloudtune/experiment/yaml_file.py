@@ -40,13 +40,14 @@ class YamlDocument:
 
     def line(self, path: FieldPath) -> int:
         """Return the line of the field, or of the nearest part above it that the file has."""
-        while path not in self.lines:
+        while path and path not in self.lines:
             path = path[:-1]
-        return self.lines[path]
+        return self.lines.get(path, 0)
 
     def place(self, path: FieldPath) -> str:
-        """Return "file:line: field"."""
-        return ": ".join(filter(None, (f"{self.source}:{self.line(path)}", dotted(path))))
+        """Return "file:line: field"; without a line where it was no file."""
+        where = f"{self.source}:{self.line(path)}" if self.lines else self.source
+        return ": ".join(filter(None, (where, dotted(path))))
 
 
 def read_yaml(path: Path) -> YamlDocument:

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -162,7 +163,12 @@ def outliving_its_terminal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handlers(signals: Sequence[signal.Signals]) -> Iterator[tuple[signal.Signals, ...]]:
-    """Give those signals that are not ignored, as under nohup; put their handlers back."""
+    """Give those signals that are not ignored, as under nohup; put their handlers back.
+
+    Only the main thread may hear signals: none in another.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        signals = ()
     kept = {number: signal.getsignal(number) for number in signals}
     kept = {number: handler for number, handler in kept.items() if handler is not signal.SIG_IGN}
     try:

@@ -26,6 +26,8 @@ from cloudtune.jobs.job import job_of_ledger
 from cloudtune.jobs.planning import basis_of
 from cloudtune.serialization import encode
 from cloudtune.strategies.rungs import rung_epochs
+from cloudtune.train.best import keep_best as keep_files
+from cloudtune.train.best import note_of
 from cloudtune.train.checkpoint import standing
 from cloudtune.trial import better
 
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from cloudtune.policy.run import RunPolicy
     from cloudtune.profiles.provenance import Basis
     from cloudtune.progress import TrialProgress
+
+
+_BEST = "best.json"
+"""Beside a run's ledger: where its best model lies as plain files."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,9 @@ class Report:
 
     `stages` are those of a run that goes by a plan; `figures` are held against its forecast.
     `timeline` is what its ledger, the `entries`, tells. `kept` is the checkpoint of the best trial
-    that is there: the best one's own, or a later one where that is gone. `billed` is what the cloud
-    says that its instances came to, in dollars, where the ledger doesn't know their ends.
+    that is there: the best one's own, or a later one where that is gone; `best_folder` has its
+    files as the script wrote them, None where that isn't so. `billed` is what the cloud says that
+    its instances came to, in dollars, where the ledger doesn't know their ends.
     """
 
     job: Job
@@ -86,6 +93,7 @@ class Report:
     rungs: tuple[RungReport, ...]
     figures: Figures
     kept: str | None = None
+    best_folder: str | None = None
     billed: float | None = None
 
     @property
@@ -169,7 +177,43 @@ def load(folder: Path) -> Report:
     best = found.policy.best
     kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
     billed = None if found.policy.ended else _billed(found, folder / "instances.json")
-    return replace(found, kept=kept, billed=billed)
+    return replace(found, kept=kept, best_folder=_best_folder(folder, kept), billed=billed)
+
+
+def keep_best(folder: Path, report: Report) -> Report:
+    """Put the files of the best checkpoint of a run that is over into its storage's `best/`.
+
+    Returns the report with that folder. Which one it is stands in the run's folder too, as a
+    storage elsewhere isn't asked each time.
+
+    Raises:
+        CheckpointError: it can't be kept there; the checkpoint is where it was.
+    """
+    best = report.policy.best
+    if best is None or report.kept is None:
+        return report
+    uri = f"{home.storage(report.job.experiment.storage).rstrip('/')}/{report.job.run}"
+    about = {
+        "run": report.job.run,
+        "config": dict(report.policy.trials[best.trial].trial.config),
+        "checkpoint": report.kept,
+    }
+    path = keep_files(uri, report.kept, about)
+    kept = {"path": path, "checkpoint": report.kept}
+    (folder / _BEST).write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    return replace(report, best_folder=path)
+
+
+def _best_folder(folder: Path, kept: str | None) -> str | None:
+    """Return where the files of the best checkpoint lie as the script wrote them, if they do."""
+    try:
+        found = json.loads((folder / _BEST).read_text(encoding="utf-8"))
+        path, checkpoint = str(found["path"]), found["checkpoint"]
+    except (OSError, *DAMAGED):
+        return None
+    if checkpoint != kept or ("://" not in path and note_of(path) is None):
+        return None
+    return path
 
 
 def _billed(report: Report, path: Path) -> float | None:
@@ -315,6 +359,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "value": best.metric,
             "config": dict(policy.trials[best.trial].trial.config),
             "checkpoint": report.kept,
+            "folder": report.best_folder,
         },
         "stages": [_stage_json(stage) for stage in report.stages],
         "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],

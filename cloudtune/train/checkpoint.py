@@ -305,7 +305,7 @@ class CheckpointStore:
             name = path.relative_to(source).as_posix()
             self._make_folder(f"{target}/{name}".rpartition("/")[0])
             with path.open("rb") as reader, self._fs.open_output_stream(f"{target}/{name}") as out:
-                files[name] = _copy(reader, out)
+                files[name] = copied(reader, out)
         return files
 
     def _write_manifest(self, manifest: Manifest, target: str) -> None:
@@ -428,7 +428,7 @@ def load(path: str, to_directory: Path) -> Manifest:
                 fs.open_input_stream(f"{folder}/{manifest.folder}/{name}") as reader,
                 target.open("wb") as out,
             ):
-                found = _copy(reader, out)
+                found = copied(reader, out)
         except FileNotFoundError as error:
             raise CheckpointError(f"{name} is missing from the checkpoint {path}") from error
         if found != saved:
@@ -458,7 +458,8 @@ def _digest(path: Path) -> SavedFile:
     return SavedFile(path.stat().st_size, digest)
 
 
-def _copy(reader: BinaryIO, out: BinaryIO) -> SavedFile:
+def copied(reader: BinaryIO, out: BinaryIO) -> SavedFile:
+    """Copy a file, and give its size and SHA-256."""
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(CHUNK_BYTES):
         digest.update(chunk)

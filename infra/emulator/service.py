@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.errors import CloudtuneError, UsageError, need
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine as local
 from cloudtune.private_files import close, keep_private
@@ -69,9 +69,10 @@ def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
     The faults of the file that CLOUDTUNE_EMULATOR_FAULTS names count likewise.
 
     Raises:
-        UsageError: that file holds no faults.
+        UsageError: that file holds no faults, or moto is not installed.
         CloudtuneError: it doesn't come up; the message carries the end of its log.
     """
+    need("emulator", "an EC2 on this machine", "moto", "flask", "flask_cors")
     home = home.absolute()
     home.mkdir(parents=True, exist_ok=True)
     close(home)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def meet(slot: WorkerSlot, rendezvous: str, listener: int | None, device: str) -
     import torch  # noqa: PLC0415
 
     host, _, port = rendezvous.rpartition(":")
-    store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+    open_store = partial(
+        torch.distributed.TCPStore,  # type: ignore[attr-defined]
         host,
         int(port),
         slot.world_size,
@@ -75,6 +77,10 @@ def meet(slot: WorkerSlot, rendezvous: str, listener: int | None, device: str) -
         wait_for_workers=False,
         master_listen_fd=listener,
     )
+    try:
+        store = open_store()
+    except NotImplementedError:  # torch 2.6: by libuv, its default, it takes no open socket
+        store = open_store(use_libuv=False)
     cuda = device.startswith("cuda")
     torch.distributed.init_process_group(
         "nccl" if cuda else "gloo",

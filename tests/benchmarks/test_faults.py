@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:
-    tally = campaign(60, seed=52_000)
+    tally = campaign(40, seed=52_000)
     assert tally.seeds == {}
-    assert tally.deaths > 50
-    assert tally.compared > 10
+    assert tally.deaths > 40
+    assert tally.compared > 5
     assert set(tally.endings) >= {"done", "deadline", "budget"}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from cloudtune.engine.ledger import MemoryLedger, read_entries, read_header
 from cloudtune.engine.loop import run
@@ -27,6 +28,7 @@ def test_a_run_from_experiment_to_model(bench: Bench) -> None:
     assert "0 instances left (checked " in done.out
     told = bench.last_report()
     check_outcome(told)
+    assert f"checkpoint: {told['best']['folder']}" in done.out
     check_elasticity(told)
     check_who_launched(told)
     check_replay(bench.home / "runs" / told["run"])
@@ -39,6 +41,11 @@ def check_outcome(told: dict[str, Any]) -> None:
         value for trial in told["trials"] for value in trial["history"].values()
     )
     assert (Path(told["best"]["checkpoint"]) / "manifest.json").exists()
+    best = Path(told["best"]["folder"])
+    assert best == Path(told["best"]["checkpoint"]).parents[1] / "best"
+    assert set(torch.load(best / "state.pt")) == {"weight", "bias"}, "as the script wrote it"
+    noted = json.loads((best / "cloudtune.json").read_text())
+    assert (noted["trial"], noted["config"]) == (told["best"]["trial"], told["best"]["config"])
     assert told["dollars"]["actual"] <= 1.50
     assert [trial["epoch"] for trial in told["trials"]] == [60, 30, 15, 15]
 

@@ -140,7 +140,7 @@ def epoch_gpu_seconds(entries: Iterable[Entry]) -> Iterable[float]:
                 widths[command.session] = command.width
 
 
-@pytest.mark.parametrize("first", range(0, 80, 20))
+@pytest.mark.parametrize("first", [0, 20])
 def test_runs_that_outlive_their_controllers_add_up_to_their_bill(first: int) -> None:
     """Both policies; losses, refusals, notices, interruptions and up to three deaths each."""
     for seed in range(first, first + 20):

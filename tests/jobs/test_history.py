@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.cli.options import load_experiment
+from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld

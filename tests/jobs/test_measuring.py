@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.cli.run import _refuse_made_up
+from cloudtune.api.flow import refuse_made_up
 from cloudtune.display import plan_tables
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
@@ -218,9 +218,9 @@ def test_emulated_seconds_are_no_profile_of_real_gpus(
     assert planning.stored_profiles(real) == []
     assert planning.stored_profiles(real, str(path)) == [found], "it was named"
     with pytest.raises(UsageError, match="emulated, and say nothing of real GPUs"):
-        _refuse_made_up(real, [found], force=False)
-    _refuse_made_up(real, [found], force=True)
-    _refuse_made_up(experiment, [found], force=False)
+        refuse_made_up(real, [found], force=False)
+    refuse_made_up(real, [found], force=True)
+    refuse_made_up(experiment, [found], force=False)
 
 
 def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.policy.run import RunPolicy
 
-thorough = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtune.errors import UsageError
+from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -330,6 +331,23 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="shelf")
     yield "s3://shelf/runs"
     server.stop()
+
+
+def test_the_best_on_s3_is_whole_once_its_note_is_there(bucket: str, tmp_path: Path) -> None:
+    import boto3
+
+    store = CheckpointStore(bucket)
+    for epoch, name in ((1, "old.pt"), (2, "new.pt")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text(name)
+        path = keep_best(bucket, store.save("t", epoch, {"acc": 0.5}, folder), {"run": "r"})
+    assert path == "s3://shelf/runs/best"
+    client = boto3.client("s3", region_name="us-east-1")
+    listed = client.list_objects_v2(Bucket="shelf", Prefix="runs/best/")["Contents"]
+    assert {each["Key"] for each in listed} == {"runs/best/new.pt", "runs/best/cloudtune.json"}
+    note = client.get_object(Bucket="shelf", Key="runs/best/cloudtune.json")["Body"].read()
+    assert json.loads(note)["epoch"] == 2
 
 
 def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:

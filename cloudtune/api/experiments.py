@@ -1,0 +1,135 @@
+"""An experiment as it is given: a file, its fields as a mapping, or an `Experiment`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cloudtune.errors import UsageError, allowed_names
+from cloudtune.experiment import Experiment
+from cloudtune.infra.provider import provider_named
+from cloudtune.jobs import history, planning
+from cloudtune.jobs.job import choices, sampler_name
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.jobs.stages import PlanOptions, Problem
+
+Source: TypeAlias = str | Path | Mapping[str, Any] | Experiment
+"""A YAML file, the same fields as a mapping, or an experiment."""
+
+OVERRIDES = {
+    "deadline": "limits.deadline",
+    "budget": "limits.budget",
+    "trials": "trials",
+    "strategy": "strategy",
+    "max_instances": "cloud.max_instances",
+    "provider": "cloud.provider",
+    "instances": "cloud.instances",
+    "market": "cloud.market",
+    "seed": "seed",
+    "storage": "storage",
+    "history": "history",
+}
+"""By option, the field of the experiment that it goes before."""
+
+
+def known(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return options as they were given.
+
+    Raises:
+        UsageError: there is no option of such a name.
+    """
+    for name in given:
+        if name not in OVERRIDES:
+            raise UsageError(f"no option {name!r}; {allowed_names(name, OVERRIDES)}")
+    return given
+
+
+def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
+    """Return an experiment, with the options that were given over it; None stands for none.
+
+    `given` is by the names of `OVERRIDES`: a number is seconds or dollars there, and instances and
+    history may be text with commas in it.
+
+    Raises:
+        ExperimentError: mistakes in either.
+        UsageError: its strategy, allocator, fleet and sampler don't go together.
+    """
+    overrides = {
+        field: given[option] for option, field in OVERRIDES.items() if given.get(option) is not None
+    }
+    deadline, budget = overrides.get("limits.deadline"), overrides.get("limits.budget")
+    if isinstance(deadline, dt.timedelta):
+        deadline = deadline.total_seconds()
+    if isinstance(deadline, int | float):
+        overrides["limits.deadline"] = f"{deadline}s"
+    if isinstance(budget, int | float):
+        overrides["limits.budget"] = f"${budget}"
+    if isinstance(overrides.get("cloud.instances"), str):
+        overrides["cloud.instances"] = _names(overrides["cloud.instances"])
+    if isinstance(overrides.get("history"), str) and overrides["history"] not in {"auto", "off"}:
+        overrides["history"] = _names(overrides["history"])
+    fields = source.to_json() if isinstance(source, Experiment) else source
+    experiment = Experiment.load(fields, overrides, _types_of, choices(), history.mistakes_in)
+    sampler_name(experiment)  # refuses what doesn't go together
+    experiment.check_train()
+    return experiment
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _types_of(provider: str) -> Collection[str]:
+    return provider_named(provider).known_types()
+
+
+def limits_of(experiment: Experiment) -> Limits:
+    """Return what an experiment may take."""
+    return Limits(experiment.limits.deadline, experiment.limits.budget)
+
+
+def load_problem(experiment: Experiment, profile: str | None) -> Problem:
+    """Return what there is to choose from for an experiment.
+
+    `profile` is a file or the name of published figures; None takes what was measured or seen.
+
+    Raises:
+        UsageError: nothing is known of the script's speed on any of its instance types.
+    """
+    profiles = planning.stored_profiles(experiment, profile)
+    problem = planning.problem_of(experiment, profiles)
+    if not profiles and not problem.rentables:  # nor has an earlier run seen it
+        raise planning.no_profile(experiment)
+    return problem
+
+
+def plan_or_forced(
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float = 0.0,
+    *,
+    force: bool,
+    insists: Callable[[], None],
+) -> Planned:
+    """Return the plan of a run; with `force` also where none keeps the limits: `insists` is told.
+
+    Raises:
+        InfeasibleError: there is none, and nobody insists.
+    """
+    try:
+        return planning.make_plan(problem, limits, options, elapsed)
+    except InfeasibleError:
+        if not force:
+            raise
+    planned = planning.make_plan(problem, limits, options, elapsed, force=True)
+    insists()
+    return planned

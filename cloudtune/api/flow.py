@@ -1,0 +1,264 @@
+"""From an experiment, or a saved plan, to a run that is over: the one way, whoever looks on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from cloudtune.api.experiments import limits_of, plan_or_forced
+from cloudtune.errors import UsageError
+from cloudtune.infra.provider import provider_named
+from cloudtune.jobs import history, measuring, planning, runner
+from cloudtune.jobs.job import choice_of
+from cloudtune.jobs.plan_file import job_of
+from cloudtune.jobs.report import keep_best, load
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits
+from cloudtune.profiles.measurements import MeasureError
+from cloudtune.scaling import EMULATED
+from cloudtune.train.storage import CheckpointError, tell
+from cloudtune.trial import EndReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.measuring import Measured
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.jobs.report import Report
+    from cloudtune.jobs.runner import Ended, Watch
+    from cloudtune.jobs.stages import PlanOptions, Problem
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.scaling import ScalingProfile
+
+_PROFILE_SHARE = 0.25
+"""Of what is left of the limits, what a run would measure its script in, if two epochs allow."""
+
+
+class Onlooker(Protocol):
+    """Who is told how a run comes about, and is asked before money is spent."""
+
+    def confirm(self, experiment: Experiment, job: Job | None) -> None:
+        """Pass if renting is allowed: for a job, or for measuring where there is none yet.
+
+        Raises:
+            UsageError: nobody is there to be asked.
+        """
+        ...
+
+    def measures(self) -> Watch:
+        """Hear that the script is measured first; returns what is told of it as it goes."""
+        ...
+
+    def measured(self, found: Measured, kept: Path) -> None:
+        """Hear what was measured, and where it is kept."""
+        ...
+
+    def has_measured(self, experiment: Experiment, dollars: float) -> None:
+        """Hear that all is measured, and for how much."""
+        ...
+
+    def insists(self) -> None:
+        """Hear that no plan meets the limits, and that the run begins all the same."""
+        ...
+
+    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+        """Hear that no plan meets the limits, which is raised next."""
+        ...
+
+    def planned(self, planned: Planned) -> None:
+        """Hear what the plan is."""
+        ...
+
+    def taken_over(self, saved: Job) -> None:
+        """Hear that a saved plan is carried out."""
+        ...
+
+    def begins(self, job: Job) -> None:
+        """Hear that a job is about to be carried out."""
+        ...
+
+    def watching(self, job: Job, policy: RunPolicy) -> AbstractContextManager[Watch]:
+        """Return what is told of each event and its commands for as long as a run goes."""
+        ...
+
+
+def measured_first(
+    wanted: Experiment, profile: str | None, began: float, onlooker: Onlooker, *, pace: bool
+) -> tuple[Problem, float]:
+    """Return what there is to choose from, and the dollars that measuring it first took.
+
+    `began` is when the run's clock began, Unix time. Nothing is measured where a profile is there.
+
+    Raises:
+        CloudtuneError: the script can't be imported, or can't be measured within the limits.
+    """
+    profiles = planning.stored_profiles(wanted, profile)
+    runner.check_script(wanted)
+    spent = 0.0
+    if not profiles:
+        onlooker.confirm(wanted, None)
+        profiles, spent = _profile_first(wanted, began, onlooker, pace=pace)
+    return planning.problem_of(wanted, profiles), spent
+
+
+def _profile_first(
+    wanted: Experiment, began: float, onlooker: Onlooker, *, pace: bool
+) -> tuple[list[ScalingProfile], float]:
+    profiles: list[ScalingProfile] = []
+    spent = 0.0
+    watch = onlooker.measures()
+    for name in [machine.name for machine in planning.instance_types(wanted)]:
+        found = measuring.measure(
+            wanted,
+            name,
+            watch,
+            pace=pace,
+            limits=limits_left(limits_of(wanted), spent, time.time() - began),
+            share=_PROFILE_SHARE,
+            core_seconds=profiles[0].provenance.core_seconds if profiles else None,
+        )
+        profiles.append(found.profile)
+        spent += found.dollars
+        onlooker.measured(found, measuring.keep_profile(found.profile))
+        refuse_interrupted(found)
+    onlooker.has_measured(wanted, spent)
+    return profiles, spent
+
+
+def refuse_interrupted(found: Measured) -> None:
+    """Pass if nobody stopped a measurement; what was measured by then is kept before this.
+
+    Raises:
+        MeasureError: a person has stopped it.
+    """
+    if found.ending is EndReason.INTERRUPTED:
+        raise MeasureError("interrupted; what was measured is kept", found.ending)
+
+
+def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
+    """Return what limits leave once so many dollars and seconds are gone."""
+    deadline, budget = limits.deadline, limits.budget
+    return Limits(
+        None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
+    )
+
+
+def tune(
+    wanted: Experiment,
+    options: PlanOptions,
+    onlooker: Onlooker,
+    *,
+    profile: str | None = None,
+    pace: bool = True,
+    force: bool = False,
+) -> Ended:
+    """Measure an experiment's script if need be, plan its run and carry it out.
+
+    With `pace` training takes what profiles say, where there are no real GPUs; with `force` a run
+    begins though no plan meets its limits (which hold), or by figures that aren't the script's.
+
+    Raises:
+        InfeasibleError: no plan meets the limits.
+        CloudtuneError: the run could not be begun, or broke; nothing of it is left rented.
+    """
+    began = time.time()
+    options.check(choice_of(wanted))
+    problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
+    refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
+    limits = limits_left(limits_of(wanted), spent)
+    elapsed = time.time() - began
+    insists = onlooker.insists
+    try:
+        planned = plan_or_forced(problem, limits, options, elapsed, force=force, insists=insists)
+    except InfeasibleError as error:
+        onlooker.infeasible(error, problem)
+        raise
+    onlooker.planned(planned)
+    paced = pace and provider_named(wanted.cloud.provider).paced
+    job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=spent)
+    return _carry_out(job, onlooker)
+
+
+def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool = False) -> Ended:
+    """Carry a saved plan out as it is; the run's clock begins now.
+
+    Raises:
+        CloudtuneError: the run could not be begun, or broke; nothing of it is left rented.
+    """
+    began = time.time()
+    refuse_made_up(saved.experiment, [each.profile for each in saved.rentables], force=force)
+    runner.check_script(saved.experiment)
+    paced = pace and provider_named(saved.experiment.cloud.provider).paced
+    onlooker.taken_over(saved)
+    return _carry_out(dataclasses.replace(saved, began=began, paced=paced), onlooker)
+
+
+def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
+    asked_at = time.time()
+    onlooker.confirm(job.experiment, job)
+    # What a person took to answer is not the run's.
+    job = dataclasses.replace(job, began=job.began + time.time() - asked_at)
+    onlooker.begins(job)
+    with contextlib.ExitStack() as shown:
+
+        def watching(run: str, policy: RunPolicy) -> Watch:
+            return shown.enter_context(onlooker.watching(dataclasses.replace(job, run=run), policy))
+
+        return runner.run_job(job, watching)
+
+
+def go_on(folder: Path, onlooker: Onlooker) -> Ended:
+    """Go on with a run whose process died: same limits, same instances, same trials.
+
+    Raises:
+        UsageError: it has ended, or somebody drives it.
+        CloudtuneError: its ledger can't be gone on with.
+    """
+    job = runner.job_of_run(folder)
+    with contextlib.ExitStack() as shown:
+
+        def watching(run: str, policy: RunPolicy) -> Watch:
+            return shown.enter_context(onlooker.watching(dataclasses.replace(job, run=run), policy))
+
+        return runner.resume_job(folder, watching)
+
+
+def concluded(ended: Ended) -> Report:
+    """Return the report of a run that is over, once its best model is kept as plain files.
+
+    The runs to come will know of it. A storage that fails now costs that folder, and no result.
+    """
+    found = load(ended.folder)
+    history.remember(ended.folder, found)
+    try:
+        return keep_best(ended.folder, found)
+    except (CheckpointError, OSError, ValueError) as error:  # pyarrow's own are of the last two
+        tell(f"the best model is not in a folder of its own: {error}")
+        return found
+
+
+def refuse_made_up(wanted: Experiment, profiles: Sequence[ScalingProfile], *, force: bool) -> None:
+    """Pass if the plan goes by measurements of the user's own script, on machines of its kind.
+
+    Raises:
+        UsageError: it goes by published figures of another, or by emulated seconds on real GPUs.
+    """
+    if force:
+        return
+    if any(not profile.script_hash for profile in profiles):
+        raise UsageError(
+            "published figures are for planning; a run needs your script's own: measure it with "
+            "`cloudtune profile`, or leave --profile out (or insist with --force)"
+        )
+    emulated = any(profile.provenance.origin == EMULATED for profile in profiles)
+    if emulated and not provider_named(wanted.cloud.provider).paced:
+        raise UsageError(
+            "this profile's seconds are emulated, and say nothing of real GPUs: measure the script "
+            "with `cloudtune profile`, or leave --profile out (or insist with --force)"
+        )

@@ -1,0 +1,234 @@
+"""`cloudtune.plan`: what a run would do, take and cost, as values and tables."""
+
+from __future__ import annotations
+
+import html
+import io
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.api.experiments import Source, known, limits_of, load_experiment, load_problem
+from cloudtune.api.tables import frame
+from cloudtune.jobs import home, plan_file, planning, proposal
+from cloudtune.jobs.job import choice_of
+from cloudtune.jobs.stages import PlanOptions
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pandas as pd
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.jobs.proposal import Proposal
+    from cloudtune.jobs.stages import Aim
+
+_SPREADS = ("seconds", "dollars", "trials", "epochs", "gpu_hours", "instances")
+_STAGES = (
+    *("trials", "start_epoch", "end_epoch", "instance_type", "market", "instances", "width"),
+    *("begin", "seconds", "dollars"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a run of an experiment would do, take and cost; hand it to `cloudtune.run` to do it.
+
+    Its figures are those of `cloudtune plan`. Make one with `cloudtune.plan`.
+    """
+
+    planned: Planned = field(repr=False)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, with the options that went over it."""
+        return self.planned.problem.experiment
+
+    @property
+    def strategy(self) -> str:
+        """The name of the strategy that says who trains how far."""
+        return self.planned.plan.strategy
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the run is expected to take, from its first request on."""
+        return self.planned.plan.estimate.seconds
+
+    @property
+    def dollars(self) -> float:
+        """Dollars that it is expected to cost."""
+        return self.planned.plan.estimate.dollars
+
+    @property
+    def within(self) -> float | None:
+        """The probability, 0 to 1, that all limits are kept; None where there are none."""
+        return self.planned.plan.forecast.within
+
+    @property
+    def basis(self) -> str:
+        """What its seconds and dollars rest on, such as "measured today on g5.xlarge"."""
+        return self.proposal.basis.text
+
+    @cached_property
+    def forecast(self) -> pd.DataFrame:
+        """What simulated runs come to: a row a figure, columns `p5`, `p50` and `p95`.
+
+        `seconds`, `dollars`, `trials` (that start), `epochs` (of the trial that does best),
+        `gpu_hours` (paid for) and `instances` (the most at once).
+        """
+        told = self.planned.plan.forecast
+        spreads = {name: getattr(told, name) for name in _SPREADS}
+        rows = [{"p5": each.p5, "p50": each.p50, "p95": each.p95} for each in spreads.values()]
+        found = frame(rows, ("p5", "p50", "p95"), numbers=("p5", "p50", "p95"))
+        return found.set_axis(list(spreads), axis="index")
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """A row for each group of instances of each stage; none where nothing goes by stages.
+
+        `trials`, `start_epoch` (trained before), `end_epoch`, `instance_type`, `market`,
+        `instances`, `width` (GPUs of a trial; less than 1 is a share of one), `begin` and `seconds`
+        (of the stage, from the plan's start), `dollars` (due in the stage, all groups together).
+        """
+        staged = self.planned.plan.staged
+        rows = [
+            {
+                "trials": group.trials,
+                "start_epoch": stage.stage.start_epoch,
+                "end_epoch": stage.stage.end_epoch,
+                "instance_type": group.offer.instance_type.name,
+                "market": group.offer.market,
+                "instances": group.instances,
+                "width": group.width,
+                "begin": stage.begin,
+                "seconds": stage.seconds,
+                "dollars": stage.dollars,
+            }
+            for stage in (() if staged is None else staged.stages)
+            for group in stage.groups
+        ]
+        return frame(rows, _STAGES, numbers=("width", "begin", "seconds", "dollars"))
+
+    @cached_property
+    def front(self) -> pd.DataFrame:
+        """Plans of which none is both faster and cheaper: `seconds` and `dollars`, a row a plan."""
+        rows = [
+            {"seconds": each.estimate.seconds, "dollars": each.estimate.dollars}
+            for each in self.proposal.front
+        ]
+        return frame(rows, ("seconds", "dollars"), numbers=("seconds", "dollars"))
+
+    @cached_property
+    def alternatives(self) -> pd.DataFrame:
+        """What else could be done: `name`, expected `seconds` and `dollars`, `within` as above."""
+        rows = [
+            {
+                "name": each.name,
+                "seconds": each.plan.estimate.seconds,
+                "dollars": each.plan.estimate.dollars,
+                "within": each.plan.forecast.within,
+            }
+            for each in self.proposal.alternatives
+        ]
+        columns = ("name", "seconds", "dollars", "within")
+        return frame(rows, columns, numbers=columns[1:])
+
+    @cached_property
+    def proposal(self) -> Proposal:
+        """All that `cloudtune plan` shows; what it is made of is no part of the public interface.
+
+        Made when it is first asked for: it plans the alternatives.
+        """
+        return proposal.propose(self.planned)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan down, so that `cloudtune run PATH` carries out exactly this.
+
+        Raises:
+            UsageError: it can't be written there.
+        """
+        plan_file.save_plan(Path(path), self.planned)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `cloudtune plan -o json` tells."""
+        return {"feasible": True, **proposal.to_json(self.proposal)}
+
+    def __repr__(self) -> str:
+        """Return the plan in a few lines."""
+        lines = (f"  {name}: {text}" for name, text in self._lines())
+        return "\n".join([f"Plan of {self.experiment.name}", *lines])
+
+    def __str__(self) -> str:
+        """Return the plan as `cloudtune plan` prints it, in 100 columns."""
+        from rich.console import Console  # noqa: PLC0415
+
+        from cloudtune.display.plan_screen import show_plan  # noqa: PLC0415
+
+        text = io.StringIO()
+        show_plan(Console(file=text, width=100, highlight=False, color_system=None), self.proposal)
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        """Return the plan as a notebook shows it: its figures, and its stages."""
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
+            f"<td style='text-align:left'>{html.escape(b)}</td></tr>"
+            for a, b in self._lines()
+        )
+        stages = "" if self.stages.empty else self.stages.to_html(index=False)
+        title = html.escape(self.experiment.name)
+        return f"<div><b>Plan of {title}</b><table>{rows}</table>{stages}</div>"
+
+    def _lines(self) -> Iterable[tuple[str, str]]:
+        told, plan = self.planned.plan.forecast, self.planned.plan
+        yield "strategy", plan.strategy
+        low, high = format_seconds(told.seconds.p5), format_seconds(told.seconds.p95)
+        yield "takes", f"{format_seconds(self.seconds)} ({low} to {high})"
+        low, high = format_dollars(told.dollars.p5), format_dollars(told.dollars.p95)
+        yield "costs", f"{format_dollars(self.dollars)} ({low} to {high})"
+        if self.within is not None:
+            yield "keeps its limits", f"in {self.within:.0%} of {told.samples} simulated runs"
+        fleet = ", ".join(
+            f"{each.instances} x {each.offer.instance_type.name} {each.offer.market}"
+            for each in plan.fleet
+        )
+        yield "rents at most", fleet or f"{plan.max_instances} instances"
+        yield "figures", self.basis
+
+
+def plan(
+    experiment: Source,
+    *,
+    profile: str | None = None,
+    objective: Aim | None = None,
+    planner: str | None = None,
+    confidence: float | None = None,
+    **given: Any,
+) -> Plan:
+    """Return what a run of an experiment would do, take and cost. Rents nothing.
+
+    `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. What is
+    `given` goes before its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
+    `trials`, `strategy`, `max_instances`, `provider`, `instances`, `market`, `seed`, `storage` and
+    `history`. `profile` is a measured profile's file or the name of published figures;
+    `objective` ("cost", "time" or "trials"), `planner` and `confidence` (0.5 to 0.999) are those of
+    `cloudtune plan`.
+
+        plan = cloudtune.plan("experiment.yaml", deadline="2h", budget="$40")
+        plan.dollars, plan.seconds, plan.within
+        result = cloudtune.run(plan)
+
+    Raises:
+        ExperimentError: mistakes in the experiment, each with its line.
+        UsageError: the script was never measured, or the options don't go together.
+        InfeasibleError: no plan meets the limits; it carries the nearest.
+    """
+    home.close()
+    wanted = load_experiment(experiment, known(given))
+    options = PlanOptions(objective, planner, confidence)
+    options.check(choice_of(wanted))
+    problem = load_problem(wanted, profile)
+    return Plan(planning.make_plan(problem, limits_of(wanted), options))

@@ -1,0 +1,226 @@
+"""`cloudtune.run` and `cloudtune.resume`: a run from a script or a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from cloudtune.api import flow
+from cloudtune.api.experiments import Source, known, load_experiment
+from cloudtune.api.plans import Plan
+from cloudtune.api.results import Result
+from cloudtune.errors import UsageError
+from cloudtune.infra.provider import provider_named
+from cloudtune.jobs import control, home, planning
+from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
+from cloudtune.jobs.stages import PlanOptions
+from cloudtune.strategies.rungs import rung_epochs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    from cloudtune.commands import Command
+    from cloudtune.events import Event
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.measuring import Measured
+    from cloudtune.jobs.planning import Planned
+    from cloudtune.jobs.runner import Ended, Watch
+    from cloudtune.jobs.stages import Aim, Problem
+    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.policy.run import RunPolicy
+
+    OnEvent: TypeAlias = Callable[[Event, tuple[Command, ...]], object]
+
+_COLUMNS = 100
+
+
+def run(
+    experiment: Source | Plan,
+    *,
+    on_event: OnEvent | None = None,
+    progress: bool = True,
+    yes: bool = False,
+    force: bool = False,
+    pace: bool = True,
+    profile: str | None = None,
+    objective: Aim | None = None,
+    planner: str | None = None,
+    confidence: float | None = None,
+    **given: Any,
+) -> Result:
+    """Tune: rent, train, cut, grow, give back; return the result once nothing is rented any more.
+
+    `experiment` is a `cloudtune.Plan`, a plan's file, or what `cloudtune.plan` takes, with the same
+    options. A script that was never measured is measured first, within the same limits. With
+    `progress` lines tell of the run as it goes. `on_event(event, commands)` is called with each
+    event of `cloudtune.events` and the commands that it led to; an error of it ends no run, and is
+    a RuntimeWarning once that is over. `yes` allows renting where the provider asks first (aws).
+    `force` begins though no plan meets the limits, which hold; `pace` as for `cloudtune run`.
+
+    An interrupt (Ctrl-C, a notebook's stop button) ends the run in order: everything is given back,
+    and the result's `ended` says "interrupted". Call it in the main thread for that: elsewhere no
+    signal is heard.
+
+        result = cloudtune.run("experiment.yaml", deadline="2h", budget="$40")
+        result.best.config, result.best.checkpoint
+
+    Raises:
+        ExperimentError: mistakes in the experiment, each with its line; nothing was launched.
+        UsageError: the options don't go together, or it isn't allowed to rent.
+        InfeasibleError: no plan meets the limits.
+        CleanupError: instances may be left; `cloudtune.load_run` has the result.
+        CloudtuneError: the run broke; everything is given back.
+    """
+    home.close()
+    onlooker = _Caller(on_event, progress=progress, yes=yes)
+    options = PlanOptions(objective, planner, confidence)
+    with control.outliving_its_terminal():
+        saved = _saved(experiment)
+        if saved is None:
+            assert not isinstance(experiment, Plan)
+            wanted = load_experiment(experiment, known(given))
+            ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
+        else:
+            changed = [name for name, value in given.items() if value is not None]
+            if changed or profile is not None or options != PlanOptions():
+                raise UsageError(
+                    "a plan is carried out as it is; give it no options, or plan again"
+                )
+            ended = flow.carry_out(saved, onlooker, pace=pace, force=force)
+    return _result(ended, onlooker)
+
+
+def _saved(experiment: Source | Plan) -> Job | None:
+    if isinstance(experiment, Plan):
+        return job_of(experiment.planned, 0.0, paced=False)
+    if not isinstance(experiment, str | Path):
+        return None
+    path = Path(experiment)
+    saved = load_plan(path)
+    if saved is not None:
+        refuse_moved_prices(path, saved, TOLERANCE)
+    return saved
+
+
+def resume(
+    name: str | None = None, *, on_event: OnEvent | None = None, progress: bool = True
+) -> Result:
+    """Go on with a run whose process died: same limits, same instances, same trials.
+
+    `name` is the run's, or an unambiguous beginning of it; without one, the last run. `on_event`
+    and `progress` are those of `cloudtune.run`.
+
+    Raises:
+        UsageError: there is no such run, it has ended, or somebody drives it.
+        CloudtuneError: its ledger can't be gone on with.
+    """
+    home.close()
+    onlooker = _Caller(on_event, progress=progress, yes=True)
+    with control.outliving_its_terminal():
+        return _result(flow.go_on(home.find_run(name), onlooker), onlooker)
+
+
+def _result(ended: Ended, onlooker: _Caller) -> Result:
+    found = Result(flow.concluded(ended))
+    onlooker.tell_of_errors()
+    if ended.swept.unconfirmed is not None:
+        raise ended.swept.unconfirmed
+    return found
+
+
+class _Caller:
+    """Who looks on where a program runs: lines on standard output, and a callback."""
+
+    def __init__(self, on_event: OnEvent | None, *, progress: bool, yes: bool) -> None:
+        self._on_event = on_event
+        self._progress = progress
+        self._yes = yes
+        self._error: Exception | None = None
+        # In a notebook rich would make each line an output of its own.
+        plain = not sys.stdout.isatty()
+        self._out = Console(
+            quiet=not progress,
+            highlight=False,
+            force_jupyter=False,
+            width=_COLUMNS if plain else None,
+            soft_wrap=plain,
+        )
+
+    def confirm(self, experiment: Experiment, job: Job | None) -> None:  # noqa: ARG002
+        """Pass where the provider doesn't ask first, or the caller has said yes."""
+        whose = provider_named(experiment.cloud.provider).asks_first
+        if whose and not self._yes:
+            raise UsageError(f"this would rent from {whose}: pass yes=True to allow it")
+
+    def measures(self) -> Watch:
+        """Say so; measuring is told of by its events alone."""
+        self._out.print("No profile of this script yet: measuring it first.")
+        return self._called
+
+    def measured(self, found: Measured, kept: Path) -> None:
+        """Say where the profile is kept."""
+        self._out.print(f"measured on {found.profile.instance_type}, kept in {kept}", markup=False)
+
+    def has_measured(self, experiment: Experiment, dollars: float) -> None:
+        """Say nothing: the result has it."""
+
+    def insists(self) -> None:
+        """Say that no plan meets the limits."""
+        self._out.print("No plan meets the limits; runs until one of them ends it.")
+
+    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+        """Say nothing: the error does."""
+
+    def planned(self, planned: Planned) -> None:
+        """Say what the plan is, in short."""
+        self._out.print(repr(Plan(planned)), markup=False)
+
+    def taken_over(self, saved: Job) -> None:
+        """Say nothing: the caller has the plan."""
+
+    def begins(self, job: Job) -> None:
+        """Say nothing yet."""
+
+    @contextlib.contextmanager
+    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
+        """Tell of the run as it goes."""
+        from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
+
+        self._out.print(f"Run {job.run}", markup=False)
+        if not self._progress:
+            yield self._called
+            return
+        epochs = job.experiment.epochs
+        rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
+        basis = planning.basis_of(job.experiment, job.rentables)
+        screen = RunScreen(
+            self._out, policy, rungs, basis=basis, before=job.measuring, free=job.plan.free
+        )
+
+        def watch(event: Event, commands: tuple[Command, ...]) -> None:
+            self._called(event, commands)
+            screen.watch(event, commands)
+
+        with screen:
+            yield watch
+
+    def _called(self, event: Event, commands: tuple[Command, ...]) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event, commands)
+        except Exception as error:  # noqa: BLE001  what looks on ends no run
+            self._error = self._error or error
+
+    def tell_of_errors(self) -> None:
+        """Warn of the first error of the callback, if there was any."""
+        if self._error is not None:
+            told = f"on_event failed, first with {type(self._error).__name__}: {self._error}"
+            warnings.warn(told, RuntimeWarning, stacklevel=4)

@@ -1,0 +1,25 @@
+"""Rows as pandas DataFrames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pandas as pd
+
+
+def frame(
+    rows: list[dict[str, Any]],
+    columns: Iterable[str],
+    *,
+    numbers: Iterable[str] = (),
+    counts: Iterable[str] = (),
+) -> pd.DataFrame:
+    """Return rows as a table; `numbers` have NaN where there is none, `counts` have pandas' NA."""
+    import pandas as pd  # noqa: PLC0415  it takes half a second
+
+    found = pd.DataFrame(rows, columns=list(columns))
+    kinds = {**dict.fromkeys(numbers, "float64"), **dict.fromkeys(counts, "Int64")}
+    return found.astype(kinds)

@@ -1,0 +1,107 @@
+"""A run's best model as plain files: `<uri>/best/` has what the script wrote, and a note of it.
+
+    <uri>/best/cloudtune.json   the run, the trial, its configuration and metrics; written last
+    <uri>/best/state.pt …       the files of the checkpoint, under the names that the script gave
+
+In a local folder the whole of it is written aside and takes its name in one step. On S3, which has
+no such step, the note goes first and comes last: without it `best/` isn't whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.train.checkpoint import Manifest, copied, read_manifest
+from cloudtune.train.storage import CheckpointError, Patience, delete, entries, filesystem, is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BEST: Final = "best"
+NOTE: Final = "cloudtune.json"
+_ASIDE: Final = ".best-"
+_WAITS = (1.0, 2.0)
+"""Seconds until a storage that failed is asked again: a person waits for the end of a run."""
+
+
+def keep_best(uri: str, checkpoint: str, about: Mapping[str, Any]) -> str:
+    """Copy a stored checkpoint's files to `uri`/best; return that path.
+
+    The note has what `about` says, and the trial, the epoch and all metrics of the checkpoint.
+
+    Interrupted at any point, it leaves what stood there before, nothing, or the whole of the new.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged, or has a file of the note's name.
+        StorageError: the storage failed again and again.
+    """
+    manifest = read_manifest(checkpoint)
+    if NOTE in manifest.files:
+        raise CheckpointError(f"the script saves a file {NOTE}, which is to say what best/ holds")
+    metrics = {k: v if math.isfinite(v) else str(v) for k, v in manifest.metrics.items()}
+    known = {"trial": manifest.trial, "epoch": manifest.epoch, "metrics": metrics}
+    text = json.dumps({**known, **about}, indent=1, allow_nan=False).encode()
+    return Patience(uri, _WAITS).insist(lambda: _keep(uri, checkpoint, manifest, text))
+
+
+def _keep(uri: str, checkpoint: str, manifest: Manifest, note: bytes) -> str:
+    fs, root = filesystem(uri)
+    final = f"{root}/{BEST}"
+    if is_local(fs):
+        for info in entries(fs, root):
+            if info.base_name.startswith(_ASIDE):  # of one that was interrupted
+                delete(fs, info)
+        aside = f"{root}/{_ASIDE}{uuid.uuid4().hex[:8]}"
+        try:
+            _write(fs, aside, checkpoint, manifest, note)
+            _swap(aside, final)
+        finally:
+            with contextlib.suppress(OSError):
+                fs.delete_dir(aside)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            fs.delete_file(f"{final}/{NOTE}")
+        for info in entries(fs, final):
+            delete(fs, info)
+        _write(fs, final, checkpoint, manifest, note)
+    return f"{uri.rstrip('/')}/{BEST}"
+
+
+def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: bytes) -> None:
+    source, folder = filesystem(checkpoint)
+    for name, saved in manifest.files.items():
+        if is_local(fs):
+            fs.create_dir(f"{target}/{name}".rpartition("/")[0], recursive=True)
+        with (
+            source.open_input_stream(f"{folder}/{manifest.folder}/{name}") as reader,
+            fs.open_output_stream(f"{target}/{name}") as out,
+        ):
+            if copied(reader, out) != saved:
+                raise CheckpointError(f"{name} of the checkpoint {checkpoint} is corrupt")
+    with fs.open_output_stream(f"{target}/{NOTE}") as out:
+        out.write(note)
+
+
+def _swap(aside: str, final: str) -> None:
+    """Let a folder take another's name; what stood there goes."""
+    old = Path(f"{aside}-old")
+    with contextlib.suppress(FileNotFoundError):
+        Path(final).rename(old)
+    Path(aside).rename(final)
+    if old.exists():
+        fs, path = filesystem(str(old))
+        fs.delete_dir(path)
+
+
+def note_of(folder: str) -> dict[str, Any] | None:
+    """Return what a local `best/` says of itself; None where it isn't whole, or elsewhere."""
+    try:
+        found = json.loads(Path(folder, NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,298 @@
+"""`cloudtune.plan` and `cloudtune.run`: the same figures and the same refusals as the commands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cloudtune
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.engine.loop import run as drive
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import CleanupError, ExperimentError, UsageError
+from cloudtune.events import EpochDone, RunStarted
+from cloudtune.jobs import control, home, runner
+from cloudtune.train.checkpoint import CheckpointStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.runner import Ended, Watch
+    from tests.bench import Bench
+
+LIMITS: dict[str, Any] = {"deadline": "10m", "budget": "$3"}
+
+
+@pytest.fixture(autouse=True)
+def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(bench.folder)
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Runs are carried out in virtual time, and written down as real ones; gives their jobs."""
+    jobs: list[Job] = []
+
+    def run_job(job: Job, watching: Callable[[str, Any], Watch]) -> Ended:
+        folder = home.new_run(job.experiment.name)
+        job = replace(job, run=folder.name)
+        jobs.append(job)
+        policy = job.policy()
+        world = SimWorld(job.rentables, job.experiment.metric.name, synthetic_metric("min", 3), 3)
+        with contextlib.closing(FileLedger(folder / home.LEDGER, job.to_json())) as ledger:
+            watch = runner._patient(watching(job.run, policy), folder / runner.SCREEN_LOG)
+            drive(policy, world, ledger, watch)
+        return runner.Ended(folder, policy, runner.Swept(0.0))
+
+    monkeypatch.setattr(runner, "run_job", run_job)
+    return jobs
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+
+def test_a_plan_has_the_figures_of_the_command(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    plan = cloudtune.plan(path, **LIMITS)
+    told = bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "-o", "json").json
+    assert plan.seconds == told["plan"]["estimate"]["seconds"]
+    assert plan.dollars == told["plan"]["estimate"]["dollars"]
+    assert plan.within == told["plan"]["forecast"]["within"]
+    assert plan.forecast.loc["dollars", "p95"] == told["plan"]["forecast"]["dollars"]["p95"]
+    assert list(plan.stages["end_epoch"].unique()) == [
+        stage["stage"]["end_epoch"] for stage in told["plan"]["staged"]["stages"]
+    ]
+    assert plan.stages.groupby("begin")["dollars"].first().sum() == pytest.approx(plan.dollars)
+    assert len(plan.front) == len(told["front"])
+    assert set(plan.alternatives["name"]) == {each["name"] for each in told["alternatives"]}
+    assert json.loads(json.dumps(plan.to_json()))["plan"] == told["plan"]
+    shown = bench.here("plan", path, "--deadline", "10m", "--budget", "$3").out
+    assert str(plan).split("What a run creates")[0].split() == (
+        shown.split("What a run creates")[0].split()
+    )
+    assert bench.nothing_launched()
+
+
+def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    fields: dict[str, Any] = {
+        "name": "small",
+        "train": "train.py:train",
+        "metric": {"name": "loss", "mode": "min"},
+        "search": {"lr": {"uniform": [0.01, 0.1]}, "n": {"randint": [0, 1000]}},
+        "trials": 4,
+        "epochs": {"min": 2, "max": 4},
+        "eta": 2,
+        "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2, "avoid": "2s"},
+    }
+    by_file = cloudtune.plan(path, **LIMITS)
+    by_fields = cloudtune.plan(fields, deadline=600, budget=3)
+    by_object = cloudtune.plan(cloudtune.Experiment(**fields), **LIMITS)
+    assert by_file.planned.plan == by_fields.planned.plan == by_object.planned.plan
+    assert cloudtune.plan({**fields, "directory": str(bench.folder)}, **LIMITS).experiment == (
+        by_file.experiment
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "message"),
+    [
+        ({"trails": 4}, {}, "the experiment: trails: .*Did you mean 'trials'"),
+        ({"cloud": {"instances": ["g7.99xlarge"]}}, {}, "the experiment: cloud.instances.*g7.99x"),
+        ({"strategy": "shaa"}, {}, "the experiment: strategy: .*Did you mean 'sha'"),
+        ({"train": "train.py:trian"}, {}, "Did you mean 'train'"),
+        ({}, {"deadline": "soon"}, "--deadline: "),
+        ({}, {"deadlin": "1h"}, "no option 'deadlin'; .*Did you mean 'deadline'"),
+    ],
+)
+def test_a_mistake_is_told_as_in_a_file(
+    bench: Bench, fields: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
+    bench.experiment()
+    bench.profile()
+    good = {
+        "name": "small",
+        "train": "train.py:train",
+        "metric": {"name": "loss", "mode": "min"},
+        "search": {"lr": {"uniform": [0.01, 0.1]}},
+        "trials": 4,
+        "epochs": {"min": 2, "max": 4},
+    }
+    with pytest.raises(UsageError, match=message):
+        cloudtune.plan({**good, **fields}, **{**LIMITS, **given})
+    assert issubclass(ExperimentError, UsageError)
+
+
+def test_limits_that_no_plan_meets_raise(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    with pytest.raises(cloudtune.InfeasibleError) as raised:
+        cloudtune.plan(path, deadline="1s", budget="$0.01")
+    assert raised.value.fastest is not None
+    assert raised.value.exit_code == 3
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+def test_a_run_gives_its_result_and_calls_back(
+    bench: Bench, simulated: list[Job], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    events: list[Any] = []
+    result = cloudtune.run(path, **LIMITS, on_event=lambda event, _: events.append(event))
+    assert isinstance(events[0], RunStarted)
+    told = [event for event in events if isinstance(event, EpochDone)]
+    assert len(told) >= len(result.history) > 0
+    assert result.ended == "done"
+    assert result.name == cloudtune.load_run().name
+    assert result.best is not None
+    assert (home.runs() / result.name / "record.json").exists(), "runs to come know of it"
+    out = capsys.readouterr().out
+    assert f"Run {result.name}" in out
+    assert "starts t00" in out
+    assert cloudtune.run(path, **LIMITS, progress=False).ended == "done"
+    assert capsys.readouterr().out == ""
+
+
+def test_a_plan_is_carried_out_as_it_is(bench: Bench, simulated: list[Job]) -> None:
+    path = bench.experiment()
+    bench.profile()
+    plan = cloudtune.plan(path, **LIMITS)
+    plan.save("plan.json")
+    cloudtune.run(plan, progress=False)
+    cloudtune.run("plan.json", progress=False)
+    assert [job.plan for job in simulated] == [plan.planned.plan] * 2
+    with pytest.raises(UsageError, match="a plan is carried out as it is"):
+        cloudtune.run(plan, trials=8)
+    with pytest.raises(UsageError, match="a plan is carried out as it is"):
+        cloudtune.run("plan.json", objective="time")
+    assert len(simulated) == 2
+
+
+def test_what_looks_on_ends_no_run_and_is_told_of(bench: Bench, simulated: list[Job]) -> None:
+    path = bench.experiment()
+    bench.profile()
+
+    def breaks(event: object, _: object) -> None:
+        raise KeyError(type(event).__name__)
+
+    with pytest.warns(RuntimeWarning, match="on_event failed, first with KeyError: 'RunStarted'"):
+        result = cloudtune.run(path, **LIMITS, on_event=breaks, progress=False)
+    assert result.ended == "done"
+
+
+def test_nothing_is_rented_unasked(
+    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    asking = SimpleNamespace(asks_first="AWS")
+    monkeypatch.setattr("cloudtune.api.runs.provider_named", lambda _: asking)
+    with pytest.raises(UsageError, match="this would rent from AWS: pass yes=True"):
+        cloudtune.run(path, **LIMITS)
+    assert simulated == []
+    assert cloudtune.run(path, **LIMITS, yes=True, progress=False).ended == "done"
+
+
+def test_a_clean_up_that_is_not_confirmed_raises_and_the_result_is_kept(
+    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    really = runner.run_job
+
+    def left(job: Job, watching: Any) -> Ended:
+        ended = really(job, watching)
+        return replace(ended, swept=runner.Swept(0.0, CleanupError("i-1 may bill", ("i-1",))))
+
+    monkeypatch.setattr(runner, "run_job", left)
+    with pytest.raises(CleanupError, match="i-1 may bill"):
+        cloudtune.run(path, **LIMITS, progress=False)
+    assert cloudtune.load_run().best is not None
+
+
+def test_a_run_in_another_thread_hears_no_signal_and_goes(
+    bench: Bench, simulated: list[Job]
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    found: list[Any] = []
+
+    def work() -> None:
+        with control.interruptible():
+            found.append(cloudtune.run(path, **LIMITS, progress=False).ended)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == ["done"]
+
+
+def test_a_run_that_has_ended_is_not_resumed(bench: Bench, simulated: list[Job]) -> None:
+    path = bench.experiment()
+    bench.profile()
+    result = cloudtune.run(path, **LIMITS, progress=False)
+    with pytest.raises(UsageError, match="has ended"):
+        cloudtune.resume(result.name)
+    with pytest.raises(UsageError, match="no run nothing"):
+        cloudtune.resume("nothing")
+
+
+def test_the_best_is_kept_as_the_script_wrote_it(
+    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Virtual epochs have no files: every checkpoint of theirs is this one."""
+    path = bench.experiment()
+    bench.profile()
+    made = bench.folder / "made"
+    made.mkdir()
+    (made / "state.pt").write_text("weights")
+    stored = CheckpointStore(str(bench.home / "storage" / "made")).save("t00", 4, {}, made)
+    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: stored)
+    result = cloudtune.run(path, **LIMITS, progress=False)
+    assert result.best is not None
+    assert result.best.checkpoint == str(bench.home / "storage" / result.name / "best")
+    assert Path(result.best.checkpoint, "state.pt").read_text() == "weights"
+    note = json.loads(Path(result.best.checkpoint, "cloudtune.json").read_text())
+    assert (note["run"], note["config"]) == (result.name, dict(result.best.config))
+    assert result.to_json()["best"]["checkpoint"] == stored
+    again = cloudtune.load_run(result.name).best
+    assert again is not None
+    assert again.checkpoint == result.best.checkpoint
+    shown = bench.here("report", result.name).out
+    assert f"checkpoint: {result.best.checkpoint}" in shown
+    shutil.rmtree(result.best.checkpoint)
+    gone = cloudtune.load_run(result.name).best
+    assert gone is not None
+    assert gone.checkpoint == stored, "what is not there is not named"
+
+
+def test_a_best_model_that_can_not_be_kept_costs_no_result(
+    bench: Bench,
+    simulated: list[Job],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: str(bench.folder / "gone"))
+    result = cloudtune.run(path, **LIMITS, progress=False)
+    assert result.best is not None
+    assert result.best.checkpoint == str(bench.folder / "gone")
+    told = capsys.readouterr().err
+    assert "the best model is not in a folder of its own: there is no checkpoint at" in told

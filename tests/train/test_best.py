@@ -1,0 +1,147 @@
+"""The best model as plain files: whole or not there, whatever breaks."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.train import best
+from cloudtune.train.best import keep_best, note_of
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, copied
+from cloudtune.train.storage import CheckpointError, StorageError, delete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILES = {"state.pt": "first", "tokenizer/vocab.txt": "a b c"}
+ABOUT = {"run": "r-1", "config": {"lr": 0.1}}
+
+
+def saved(tmp_path: Path, epoch: int = 3, **files: Any) -> str:
+    folder = tmp_path / f"made-{epoch}"
+    for name, text in {**FILES, **files}.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    metrics = {"acc": 0.5, "loss": math.inf}
+    return CheckpointStore(str(tmp_path / "store")).save("t07", epoch, metrics, folder)
+
+
+def content(folder: str | Path) -> dict[str, str]:
+    root = Path(folder)
+    return {
+        path.relative_to(root).as_posix(): path.read_text()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != best.NOTE
+    }
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best, "_WAITS", ())
+
+
+def test_the_files_lie_there_as_the_script_wrote_them(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    path = keep_best(store, saved(tmp_path), ABOUT)
+    assert path == f"{store}/best"
+    assert content(path) == FILES
+    assert json.loads(Path(path, "cloudtune.json").read_text()) == {
+        "trial": "t07",
+        "epoch": 3,
+        "metrics": {"acc": 0.5, "loss": "inf"},
+        **ABOUT,
+    }
+    with Checkpoint(path).as_directory() as folder:
+        assert content(folder) == FILES
+
+
+def test_another_takes_its_place_and_nothing_of_the_first_stays(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    keep_best(store, saved(tmp_path, old="1"), ABOUT)
+    path = keep_best(store, saved(tmp_path, 4, new="2"), ABOUT)
+    assert content(path) == {**FILES, "new": "2"}
+    assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}
+
+
+class BreaksAt:
+    """A disk whose n-th write, rename or deletion ends the process, as a kill does."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def around(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return real(*given, **options)
+
+        return called
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_kill_at_any_point_leaves_nothing_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = str(tmp_path / "store")
+    first, second = saved(tmp_path, state="old"), saved(tmp_path, 4, state="new")
+    keep_best(store, first, ABOUT)
+    breaks = BreaksAt(number)
+    with monkeypatch.context() as patch:
+        patch.setattr("cloudtune.train.best.copied", breaks.around(copied))
+        patch.setattr(Path, "rename", breaks.around(Path.rename))
+        patch.setattr("cloudtune.train.best.delete", breaks.around(delete))
+        try:
+            keep_best(store, second, ABOUT)
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert number >= 5, "three files, two renames"
+    note = note_of(f"{store}/best")
+    if note is None:
+        assert not Path(store, "best").exists(), "none at all"
+    else:
+        assert content(f"{store}/best")["state"] == {3: "old", 4: "new"}[note["epoch"]]
+    assert keep_best(store, second, ABOUT)
+    assert content(f"{store}/best")["state"] == "new"
+    assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}, "nothing is left over"
+
+
+def test_a_damaged_checkpoint_or_storage_leaves_what_stood_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = str(tmp_path / "store")
+    keep_best(store, saved(tmp_path), ABOUT)
+    second = saved(tmp_path, 4)
+    [state] = Path(second).glob("*/state.pt")
+    state.write_text("other")
+    with pytest.raises(CheckpointError, match=r"state\.pt of the checkpoint .* is corrupt"):
+        keep_best(store, second, ABOUT)
+    assert (note_of(f"{store}/best") or {})["epoch"] == 3
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(best, "copied", full)
+    with pytest.raises(StorageError, match="No space left"):
+        keep_best(store, saved(tmp_path, 5), ABOUT)
+    assert content(f"{store}/best") == FILES
+    assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}
+
+
+def test_a_script_that_saves_a_file_of_the_notes_name_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"the script saves a file cloudtune\.json"):
+        keep_best(str(tmp_path / "store"), saved(tmp_path, 3, **{best.NOTE: "{}"}), ABOUT)
+
+
+def test_without_its_note_it_is_not_whole(tmp_path: Path) -> None:
+    path = keep_best(str(tmp_path / "store"), saved(tmp_path), ABOUT)
+    Path(path, best.NOTE).unlink()
+    assert note_of(path) is None
+    Path(path, best.NOTE).write_text("[]")
+    assert note_of(path) is None
