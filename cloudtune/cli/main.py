@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,9 @@ from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
+
+if TYPE_CHECKING:
+    from cloudtune.jobs.report import Report
 
 INTERRUPTED = 130
 
@@ -82,8 +86,13 @@ cli.add_command(Simulate(simulate))
 @cli.command()
 @click.argument("run", required=False)
 @HTML_OF_RUN
+@click.option(
+    "--against",
+    is_flag=True,
+    help="Show its bill beside those of a fixed cluster and of naive elasticity, simulated.",
+)
 @OUTPUT
-def report(run: str | None, html: Path | None, output: str) -> int:
+def report(run: str | None, *, html: Path | None, against: bool, output: str) -> int:
     """Show what a run did, planned against actual; without RUN, the last one.
 
     With --html it is written as a page: curves, GPUs, fleet and spend, the bill, configurations.
@@ -99,8 +108,22 @@ def report(run: str | None, html: Path | None, output: str) -> int:
 
         path = Path(f"{folder.name}.html") if html == BESIDE else html
         save_page(path, lambda: run_page(found))
-    if output == "json":
+    if against:
+        _show_against(found, output)
+    elif output == "json":
         click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
     elif html is None:
         show_report(console(), found)
     return 0
+
+
+def _show_against(found: Report, output: str) -> None:
+    from cloudtune.display.alternatives_tables import against_json
+    from cloudtune.display.report_screen import show_against
+    from cloudtune.jobs import alternatives
+
+    other = alternatives.against(found.job, found.dollars)
+    if output == "json":
+        click.echo(json.dumps(against_json(other), indent=1, allow_nan=False))
+    else:
+        show_against(console(), found, other)
