@@ -197,7 +197,7 @@ class _Caller:
         if not self._progress:
             yield self._called
             return
-        epochs = job.experiment.epochs
+        epochs = job.experiment.span
         rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
         basis = planning.basis_of(job.experiment, job.rentables)
         screen = RunScreen(

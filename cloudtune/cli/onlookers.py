@@ -97,7 +97,7 @@ def screen_of(job: Job, policy: RunPolicy) -> RunScreen:
     """Return the screen on which a run of a job is told."""
     from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
 
-    epochs = job.experiment.epochs
+    epochs = job.experiment.span
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
     basis = planning.basis_of(job.experiment, job.rentables)
     free = job.plan.free

@@ -158,7 +158,7 @@ def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = Fals
     return Proposal(
         name=experiment.name,
         trials=experiment.trials if staged is None else staged.stages[0].stage.trials,
-        epochs=(experiment.epochs.min, experiment.epochs.max),
+        epochs=(experiment.span.min, experiment.span.max),
         eta=experiment.eta,
         sampler=sampler_name(experiment),
         max_concurrent=experiment.strategy.max_concurrent,

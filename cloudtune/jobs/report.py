@@ -231,7 +231,7 @@ def _billed(report: Report, path: Path) -> float | None:
 
 def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     """Return the report of a job, from the entries of its ledger in order."""
-    policy, timeline, epochs = job.policy(), read(entries), job.experiment.epochs
+    policy, timeline, epochs = job.policy(), read(entries), job.experiment.span
     for entry in entries:
         policy.handle(entry.event)
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
