@@ -180,6 +180,18 @@ class Interrupted:
     at: float
 
 
+@dataclass(frozen=True)
+class RunContinued:
+    """A run that had ended goes on within these limits, both from the run's first begin.
+
+    None is no limit. What the run has trained counts, and so does what it has spent.
+    """
+
+    at: float
+    deadline: float | None
+    budget: float | None
+
+
 Event: TypeAlias = (
     RunStarted
     | InstanceLaunched
@@ -195,5 +207,6 @@ Event: TypeAlias = (
     | TrialLost
     | TimerFired
     | RunResumed
+    | RunContinued
     | Interrupted
 )

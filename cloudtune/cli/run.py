@@ -168,16 +168,26 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 
 @click.command()
 @click.argument("run", required=False)
+@click.option(
+    "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: since the run's begin."
+)
+@click.option("--budget", metavar="+$|$", help="'+$10': ten more than are spent. '$30': in all.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Rent anew without asking, where the provider asks (aws)."
+)
 @control.outliving_its_terminal()
-def resume(run: str | None) -> int:
-    """Go on with a run whose process died: same limits, same instances, same trials.
+def resume(run: str | None, deadline: str | None, budget: str | None, *, yes: bool) -> int:
+    """Go on with a run whose process died, was interrupted, or met a limit: with its trials.
 
-    RUN is the last one if it isn't given. Deadline and budget count from the run's begin: what has
-    passed meanwhile has passed.
+    RUN is the last one if it isn't given. A run whose process died has its instances still; one
+    that had ended rents anew, and trains on from its checkpoints. Deadline and budget count from
+    the run's begin: what has passed meanwhile has passed, unless new ones are given.
     """
     from cloudtune.api import flow
+    from cloudtune.jobs.runner import Further
 
-    return _conclude(flow.go_on(home.find_run(run), Terminal(goes_on=True)))
+    further = Further(deadline, budget)
+    return _conclude(flow.go_on(home.find_run(run), Terminal(yes=yes, goes_on=True), further))
 
 
 def _conclude(ended: Ended) -> int:
@@ -192,6 +202,8 @@ def _conclude(ended: Ended) -> int:
         out.print(f"0 instances left (checked {checked})")
     out.print(f"More: cloudtune report {ended.folder.name}")
     policy = ended.policy
+    if policy.ended and not policy.why_over():
+        out.print(f"Go on: cloudtune resume {ended.folder.name} --deadline +1h --budget '+$10'")
     failed = policy.first_error()
     code = policy.ending.exit_code if policy.ending else 1
     if code == 1 and failed is not None and not policy.trouble:

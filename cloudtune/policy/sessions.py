@@ -118,6 +118,23 @@ class SessionKeeper:
         self.resizes += 1
         return self.stop(trial, "waiting")
 
+    # ---- after an end ------------------------------------------------------------------------
+
+    def settle(self, trial: TrialProgress, decision: Decision) -> None:
+        """Carry out what becomes of a parked trial whose report was answered after its stop."""
+        if isinstance(decision, Go):
+            granted = self._state.granted
+            granted[trial.id] = max(granted[trial.id], decision.until)
+        else:
+            trial.status = _AFTER[decision]
+
+    def take_up(self, trial: TrialProgress) -> None:
+        """Have a parked trial go on to where it may train, from its last checkpoint."""
+        trial.rewind()
+        if trial.epoch < self._state.granted[trial.id]:
+            trial.status, trial.offer = "waiting", None
+            self._state.again[trial.id] = trial
+
     # ---- starting ----------------------------------------------------------------------------
 
     def start_again(self) -> list[Command]:
