@@ -266,8 +266,6 @@ class RunPolicy:
     def _judge(self, trial: TrialProgress) -> list[Command]:
         """Return what becomes of a trial that has finished an epoch."""
         best = self.best
-        if self.began is None:
-            return "it never began"
         if best is not None and self._reaches_target(best.metric):
             self._end(EndReason.DONE)
             return []
@@ -393,6 +391,8 @@ class RunPolicy:
         best = self.best
         if best is not None and self._reaches_target(best.metric):
             return "its target is reached"
+        if self.began is None:
+            return "it never began"
         if self.strategy.done(self.state):
             return "its strategy has trained all that it was to train"
         return ""

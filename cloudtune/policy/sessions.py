@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtune.commands import Command, ExtendTrial, StartTrial, StopTrial
 from cloudtune.policy.base import Move
 from cloudtune.progress import TrialProgress
-from cloudtune.strategies.base import Shape, Task, Verdict
+from cloudtune.strategies.base import Go, Shape, Task, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cloudtune.policy.free_gpus import Placement
     from cloudtune.policy.state import RunState
     from cloudtune.progress import Status
-    from cloudtune.strategies.base import Allocator, Go
+    from cloudtune.strategies.base import Allocator, Decision
     from cloudtune.trial import TrialId, Width
 
 _AFTER: dict[Verdict, Status] = {

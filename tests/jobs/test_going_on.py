@@ -58,7 +58,7 @@ def test_an_interrupted_run_trains_on_from_its_checkpoints(by: str | None, share
     setting = SETTING.but(by=by, limits=Limits(deadline=3000.0) if by == "seer" else Limits())
     whole, *_ = first_leg(setting)
     policy, world, ledger = first_leg(setting, whole.now * share)
-    assert policy.ending is EndReason.INTERRUPTED
+    assert policy.ending == EndReason.INTERRUPTED
     first, trained = len(ledger.entries), {t.id: t.checkpoint_epoch for t in policy.trials.values()}
     second_leg(policy, world, ledger, Limits(deadline=policy.now + PAUSE + 3000.0))
     assert policy.ended
@@ -110,7 +110,7 @@ def test_new_limits_are_from_now_or_in_all() -> None:
     assert limits("+1h", "+$10") == Limits(now + 3600.0, spent + 10.0)
     assert limits("3h", "$30") == Limits(3 * 3600.0, 30.0)
     with pytest.raises(UsageError, match=r"deadline leaves no time: .*--deadline \+1h"):
-        limits("9m", None)
+        limits("100s", None)
     with pytest.raises(UsageError, match=r"budget of .* leaves no money: .*are spent"):
         limits("+1h", "$0.0001")
     with pytest.raises(UsageError, match="no unit"):
