@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +14,9 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed
 from cloudtune.engine.timeline import read
-from cloudtune.errors import UsageError
+from cloudtune.errors import HurriedError, UsageError
 from cloudtune.events import Interrupted, RunContinued
+from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.jobs.runner import Further, further_limits
 from cloudtune.plans import Charges, Limits
 from cloudtune.trial import EndReason
@@ -122,3 +125,18 @@ def test_a_run_that_has_trained_all_that_it_was_to_is_over() -> None:
     left = replayed(SETTING.policy(), ledger.entries)
     with pytest.raises(UsageError, match="has ended, and its strategy has trained all"):
         further_limits(SETTING.job(), policy, left, Further("+1h", None), policy.now)
+
+
+def test_a_second_interrupt_waits_for_nothing() -> None:
+    world: Any = SimpleNamespace(
+        _began=0.0, _interrupted=False, _hurried=False, _ended=False, _events=SimpleQueue()
+    )
+    world._head = SimpleNamespace(rental=SimpleNamespace(run="r1"))
+    world._acknowledge = world._check_alive = lambda: None
+    world._leased_until = world._until_timer = lambda: 0.0
+    world._last, world._told = 0.0, None
+    CloudWorld.interrupt(world)
+    assert isinstance(CloudWorld.next_event(world), Interrupted)
+    CloudWorld.interrupt(world)
+    with pytest.raises(HurriedError, match="interrupted twice"):
+        CloudWorld.next_event(world)
