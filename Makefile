@@ -10,10 +10,11 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint format docs clean
+.PHONY: help setup demo demo-crash test check lint format docs clean
 
 help:
-	@echo "make demo     tune the example on the emulated cloud (5 minutes at most, no account needed)"
+	@echo "make demo     tune an example on the emulated cloud, and hold its bill and its model against"
+	@echo "              others (5 minutes, no account needed); make demo-crash kills it in the middle"
 	@echo "make test     run every check and every test (the layout's among them)"
 	@echo "make check    run the checks alone: ruff, mypy, import contracts, layout"
 	@echo "make format   let ruff put the code in order"
@@ -38,7 +39,12 @@ done; \
 echo "cloudtune needs Python 3.11 or later; name one: make PYTHON=/path/to/python" >&2; exit 1
 
 demo: $(STAMP)
-	$(BIN)/cloudtune run examples/digits/experiment.yaml --deadline 5m --budget '$$2'
+	$(BIN)/cloudtune run examples/smudged/experiment.yaml
+	$(BIN)/cloudtune report --against
+	$(BIN)/python examples/smudged/score.py
+
+demo-crash: $(STAMP)
+	$(BIN)/python examples/smudged/crash.py
 
 check: $(STAMP)
 	$(BIN)/pytest -q tests/architecture

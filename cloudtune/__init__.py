@@ -24,11 +24,17 @@ if TYPE_CHECKING:
         get_checkpoint,
         get_context,
         is_leaving,
-        prepare_data_loader,
-        prepare_model,
         report,
         save,
         save_due,
+    )
+    from cloudtune.train.torch import (
+        backward,
+        enable_reproducibility,
+        get_device,
+        prepare_data_loader,
+        prepare_model,
+        prepare_optimizer,
     )
 
 __all__ = [
@@ -40,15 +46,19 @@ __all__ = [
     "Result",
     "StopTraining",
     "__version__",
+    "backward",
     "batch_and_lr",
+    "enable_reproducibility",
     "epochs",
     "get_checkpoint",
     "get_context",
+    "get_device",
     "is_leaving",
     "load_run",
     "plan",
     "prepare_data_loader",
     "prepare_model",
+    "prepare_optimizer",
     "report",
     "resume",
     "run",
@@ -63,9 +73,15 @@ _HOMES = {
     "InfeasibleError": "cloudtune.planners.base",
     "Plan": "cloudtune.api.plans",
     "Result": "cloudtune.api.results",
+    "backward": "cloudtune.train.torch",
     "batch_and_lr": "cloudtune.train.batch_scaling",
+    "enable_reproducibility": "cloudtune.train.torch",
+    "get_device": "cloudtune.train.torch",
     "load_run": "cloudtune.api.results",
     "plan": "cloudtune.api.plans",
+    "prepare_data_loader": "cloudtune.train.torch",
+    "prepare_model": "cloudtune.train.torch",
+    "prepare_optimizer": "cloudtune.train.torch",
     "resume": "cloudtune.api.runs",
     "run": "cloudtune.api.runs",
 }
@@ -76,6 +92,8 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("integrations", "train"):  # as `ray.train` is there for who imports only ray
+        return importlib.import_module(f"cloudtune.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'cloudtune' has no attribute {name!r}")
     if name == "__version__":

@@ -17,6 +17,29 @@ Width: TypeAlias = float
 Mode: TypeAlias = Literal["min", "max"]
 
 
+def nested(config: Mapping[str, object]) -> dict[str, object]:
+    """Return a flat configuration as the script gets it: `optimizer/lr` is lr in optimizer."""
+    found: dict[str, object] = {}
+    for name, value in config.items():
+        *above, last = name.split("/")
+        inside = found
+        for each in above:
+            inside = inside.setdefault(each, {})  # type: ignore[assignment]
+        inside[last] = value
+    return found
+
+
+def flat(config: Mapping[str, object], above: str = "") -> dict[str, object]:
+    """Return a nested configuration under flat names, as tables and records have it."""
+    found: dict[str, object] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{above}{name}/")
+        else:
+            found[f"{above}{name}"] = value
+    return found
+
+
 @dataclass(frozen=True)
 class NamedBy:
     """Who named a configuration: an earlier run, or "", and how far earlier runs were trusted."""

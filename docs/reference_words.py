@@ -23,7 +23,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         (
             "for each parameter `{uniform: [low, high]}`, `{loguniform: [low, high]}`, `{quniform: "
             "[low, high, step]}`, `{randint: [low, high]}` (without high), `{choice: [a, b, …]}`, "
-            "`{grid: [a, b, …]}` or a constant, as in Ray Tune"
+            "`{grid: [a, b, …]}` or a constant, as in Ray Tune; or parameters below it, or "
+            "branches: [search spaces](search-spaces.md)"
         ),
     ),
     "trials": ("how many configurations are tried, at most",),

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 README = Path(__file__).parents[1] / "README.md"
-EXAMPLE = "examples/digits/experiment.yaml"
+EXAMPLE = "examples/smudged/experiment.yaml"
 _BEGIN = f"```console\n$ cloudtune plan {EXAMPLE}\n"
 _END = "\n```\n"
 _KEPT = {
-    "Plan": ("job", "strategy"),
+    "Plan": ("job",),
     "Stages": None,
     "Forecast": ("time", "cost", "chance", "quality"),
-    "Alternatives": None,
+    "Alternatives": ("plan", "this", "best", "cluster", "naive", "cheapest"),
 }
 """The rows that are kept of each section, by their first words; None: all of them."""
 

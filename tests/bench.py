@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.runner import Ended, Watch
 
 TRAIN = """
 import math, os, tempfile
@@ -284,3 +288,30 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 def interrupt(process: subprocess.Popen[str]) -> None:
     """Press Ctrl-C."""
     process.send_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Runs are carried out in virtual time, and written down as real ones; gives their jobs."""
+    from cloudtune.engine.ledger import FileLedger
+    from cloudtune.engine.loop import run as drive
+    from cloudtune.engine.simulator import SimWorld, synthetic_metric
+    from cloudtune.jobs import home, runner
+
+    jobs: list[Job] = []
+
+    def run_job(job: Job, watching: Callable[[str, Any], Watch]) -> Ended:
+        folder = home.new_run(job.experiment.name)
+        job = replace(job, run=folder.name)
+        jobs.append(job)
+        policy = job.policy()
+        world = SimWorld(job.rentables, job.experiment.metric.name, synthetic_metric("min", 3), 3)
+        with contextlib.closing(FileLedger(folder / home.LEDGER, job.to_json())) as ledger:
+            watch = runner._patient(watching(job.run, policy), folder / runner.SCREEN_LOG)
+            drive(policy, world, ledger, watch)
+        return runner.Ended(folder, policy, runner.Swept(0.0))
+
+    monkeypatch.setattr(runner, "run_job", run_job)
+    # Virtual epochs have no files.
+    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: None)
+    return jobs

@@ -5,17 +5,21 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtune.api.tables import frame
+from cloudtune.display.pages import document, reports
+from cloudtune.errors import UsageError
 from cloudtune.jobs import home, report
-from cloudtune.trial import better
+from cloudtune.trial import better, flat, nested
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import pandas as pd
+    from plotly.graph_objects import Figure
 
     from cloudtune.engine.timeline import Epoch
     from cloudtune.jobs.report import Report
@@ -129,7 +133,7 @@ class Result:
         epoch = self._epochs.get((found.trial, found.epoch))
         return Best(
             trial=found.trial,
-            config=dict(self.report.policy.trials[found.trial].trial.config),
+            config=nested(self.report.policy.trials[found.trial].trial.config),
             metrics={self.metric: found.metric} if epoch is None else dict(epoch.told.metrics),
             epoch=found.epoch,
             checkpoint=self.report.best_folder or self.report.kept,
@@ -267,6 +271,47 @@ class Result:
 
     # ---- shown -----------------------------------------------------------------------------
 
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Return the page that `cloudtune report --html` writes; with `path`, write it there too.
+
+        The page needs nothing else, and no network: plotly.js is in it (5 MB).
+
+        Raises:
+            UsageError: plotly isn't installed, or the file can't be written.
+        """
+        page = reports.run_page(self.report)
+        if path is not None:
+            document.write(Path(path), page, "to_html")
+        return page
+
+    def plot_metric(self, against: Literal["time", "dollars"] = "time") -> Figure:
+        """Return the metric of every trial, and the best so far, as a plotly figure.
+
+        `against` the time of the run, or the dollars that it had spent by then.
+
+        Raises:
+            UsageError: plotly isn't installed, or there is nothing to draw yet.
+        """
+        return self._plot("metric" if against == "time" else "metric_by_dollars")
+
+    def plot_gpus(self) -> Figure:
+        """Return the GPUs as a Gantt chart: trials, widths, boots, idle time; as `plot_metric`."""
+        return self._plot("gpus")
+
+    def plot_spend(self) -> Figure:
+        """Return fleet and dollars over time, against plan and limits; as `plot_metric`."""
+        return self._plot("spend")
+
+    def plot_configs(self) -> Figure:
+        """Return the configurations across an axis for each parameter; as `plot_metric`."""
+        return self._plot("configurations")
+
+    def _plot(self, name: str) -> Figure:
+        found = reports.figures(self.report)
+        if name not in found:
+            raise UsageError(f"{self.name}: nothing to draw yet: the run has just begun")
+        return found[name].to_plotly()
+
     def to_json(self) -> dict[str, Any]:
         """Return what `cloudtune report -o json` tells, the records of the cloud aside."""
         return report.to_json(self.report)
@@ -294,7 +339,7 @@ class Result:
         if best is None:
             yield "best", "nothing was reported"
         else:
-            config = ", ".join(f"{name}={value}" for name, value in best.config.items())
+            config = ", ".join(f"{name}={value}" for name, value in flat(best.config).items())
             value = best.metrics.get(self.metric)
             yield "best", f"{self.metric} {value} ({best.trial}, epoch {best.epoch})"
             yield "config", config
@@ -312,13 +357,7 @@ class Result:
     @cached_property
     def _epochs(self) -> dict[tuple[str, int], Epoch]:
         """The epochs that count, by trial and number: the last, where one was trained again."""
-        found = (each for each in self.report.timeline.epochs if each.waited or _late(each))
-        return {(each.trial, each.number): each for each in found}
-
-
-def _late(epoch: Epoch) -> bool:
-    """Whether nobody waited for an epoch any more, but it was saved: a result is a result."""
-    return epoch.told.checkpoint is not None and epoch.told.at < epoch.session.end
+        return self.report.timeline.counted()
 
 
 def load_run(name: str | None = None) -> Result:

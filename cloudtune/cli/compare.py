@@ -19,6 +19,7 @@ from cloudtune.cli.compare_options import (
     table_options,
     way_options,
 )
+from cloudtune.cli.exports import check_page, save_page
 from cloudtune.display import comparison_tables
 from cloudtune.display.comparison_tables import Cell
 from cloudtune.errors import CloudtuneError, UsageError, need, shown
@@ -54,12 +55,15 @@ _WIDE = 160
 @way_options
 @delay_options
 @output_options
-def simulate_curves(*, jobs: int | None, out: Path | None, output: str, **given: Any) -> int:
+def simulate_curves(
+    *, jobs: int | None, out: Path | None, html: Path | None, output: str, **given: Any
+) -> int:
     """Compare strategies on recorded learning curves, in virtual time and virtual dollars.
 
     Every way (strategy, allocator, fleet, eta, sampler) is played within every deadline and budget,
     with every seed. Rents nothing; the same options give the same output.
     """
+    check_page(html)
     tried = _benchmark(given)
     wanted = list(_tries(given))
     for one in wanted:
@@ -74,6 +78,10 @@ def simulate_curves(*, jobs: int | None, out: Path | None, output: str, **given:
     _show(tried, cells, output)
     if out is not None:
         _write(out, tried, cells)
+    if html is not None:
+        from cloudtune.display.pages.comparisons import comparison_page  # noqa: PLC0415
+
+        save_page(html, lambda: comparison_page(tried, cells))
     _refuse_violations(cells)
     return 0
 

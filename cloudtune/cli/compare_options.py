@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from cloudtune.cli.exports import HTML
 from cloudtune.simulation.benchmark import MAX_INSTANCES, RESIZE, START, Delays
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def output_options(command: Command) -> Command:
         command,
         _number("--jobs", "Processes; the default is one for each CPU."),
         _file("--out", "DIR", "Write cells.csv, runs.csv and the plots there."),
+        HTML,
         click.option(
             "-o",
             "--output",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,16 +14,21 @@ from cloudtune.cli.catalog import catalog
 from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
+from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
 from cloudtune.cli.options import OUTPUT
 from cloudtune.cli.plan import plan
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
 from cloudtune.cli.runs import runs
 from cloudtune.cli.simulate import simulate
+from cloudtune.cli.watch import watch
 from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
+
+if TYPE_CHECKING:
+    from cloudtune.jobs.report import Report
 
 INTERRUPTED = 130
 
@@ -66,7 +73,9 @@ cli.add_command(status)
 cli.add_command(gc)
 cli.add_command(run)
 cli.add_command(resume)
+cli.add_command(watch)
 cli.add_command(runs)
+cli.add_command(export)
 cli.add_command(profile)
 cli.add_command(Simulate(simulate))
 
@@ -76,16 +85,45 @@ cli.add_command(Simulate(simulate))
 
 @cli.command()
 @click.argument("run", required=False)
+@HTML_OF_RUN
+@click.option(
+    "--against",
+    is_flag=True,
+    help="Show its bill beside those of a fixed cluster and of naive elasticity, simulated.",
+)
 @OUTPUT
-def report(run: str | None, output: str) -> int:
-    """Show what a run did, planned against actual; without RUN, the last one."""
+def report(run: str | None, *, html: Path | None, against: bool, output: str) -> int:
+    """Show what a run did, planned against actual; without RUN, the last one.
+
+    With --html it is written as a page: curves, GPUs, fleet and spend, the bill, configurations.
+    """
     from cloudtune.display.report_screen import show_report
     from cloudtune.jobs.report import cloud_records, load, to_json
 
+    check_page(html)
     folder = home.find_run(run)
     found = load(folder)
-    if output == "json":
+    if html is not None:
+        from cloudtune.display.pages.reports import run_page
+
+        path = Path(f"{folder.name}.html") if html == BESIDE else html
+        save_page(path, lambda: run_page(found))
+    if against:
+        _show_against(found, output)
+    elif output == "json":
         click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
-    else:
+    elif html is None:
         show_report(console(), found)
     return 0
+
+
+def _show_against(found: Report, output: str) -> None:
+    from cloudtune.display.alternatives_tables import against_json
+    from cloudtune.display.report_screen import show_against
+    from cloudtune.jobs import alternatives
+
+    other = alternatives.against(found.job, found.dollars)
+    if output == "json":
+        click.echo(json.dumps(against_json(other), indent=1, allow_nan=False))
+    else:
+        show_against(console(), found, other)

@@ -64,6 +64,12 @@ def planning_options(command: Command) -> Command:
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
+def watching_options(command: Command) -> Command:
+    """Give a command the options that say how a run is told of as it goes."""
+    quiet = click.option("-q", "--quiet", is_flag=True, help="Print the end alone.")
+    return quiet(OUTPUT_JSONL(command))
+
+
 def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
     """Return how to plan, by the options that were given."""
     return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
@@ -78,6 +84,14 @@ PROFILE = click.option(
 )
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+OUTPUT_JSONL = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "jsonl"]),
+    default="table",
+    show_default=True,
+    help="jsonl: a JSON object a line, for programs (docs/watch.md).",
 )
 OUTPUT_YAML = click.option(
     "-o",

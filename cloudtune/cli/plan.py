@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.api.experiments import limits_of, load_experiment, load_problem
+from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.cli.options import (
     OUTPUT_YAML,
     PROFILE,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     help="Show also what fewer and more trials cost within the deadline.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw it: FILE.png or FILE.html.")
+@HTML
 @click.option("--save", type=click.Path(path_type=Path), help="Write the plan down for `run`.")
 @OUTPUT_YAML
 def plan(
@@ -58,11 +60,13 @@ def plan(
     point: int | None,
     axes: tuple[str, ...],
     plot: Path | None,
+    html: Path | None,
     save: Path | None,
     output: str,
     **given: Any,
 ) -> int:
     """Show what a run would do, take and cost, and what else could be done. Rents nothing."""
+    check_page(html)
     wanted = load_experiment(experiment, given)
     problem = load_problem(wanted, profile)
     try:
@@ -82,7 +86,9 @@ def plan(
         from cloudtune.jobs.plan_file import save_plan  # noqa: PLC0415
 
         save_plan(save, planned)
-    show_planned(planned, output, compare=compare, plot=plot, trials_axis="trials" in axes)
+    show_planned(
+        planned, output, compare=compare, plot=plot, html=html, trials_axis="trials" in axes
+    )
     return 0
 
 
@@ -92,6 +98,7 @@ def show_planned(
     *,
     compare: bool = False,
     plot: Path | None = None,
+    html: Path | None = None,
     trials_axis: bool = False,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; draw it if asked to."""
@@ -102,6 +109,10 @@ def show_planned(
         from cloudtune.display.plan_plot import save  # noqa: PLC0415  matplotlib takes a second
 
         save(plot, proposal)
+    if html is not None:
+        from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
+
+        save_page(html, lambda: plan_page(proposal))
     if output == "table":
         from cloudtune.display.plan_screen import show_plan  # noqa: PLC0415
         from cloudtune.display.terminal import console  # noqa: PLC0415

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.api.experiments import load_experiment
+from cloudtune.cli.onlookers import JsonLines, Quiet, Terminal, tell
 from cloudtune.cli.options import (
     PACE,
     PROFILE,
@@ -18,94 +18,20 @@ from cloudtune.cli.options import (
     experiment_options,
     plan_options_of,
     planning_options,
+    watching_options,
 )
-from cloudtune.cli.plan import show_infeasible, show_planned, tell_insisted
-from cloudtune.cli.profile import confirm_rental, measure_watch, measured_for, show_measured
-from cloudtune.display.plan_screen import show_saved
-from cloudtune.display.report_screen import emulated_text
+from cloudtune.display.report_screen import show_report
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
-from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import control, home, planning
+from cloudtune.jobs import control, home
 from cloudtune.jobs.plan_file import TOLERANCE, load_plan, refuse_moved_prices
+from cloudtune.jobs.report import to_json
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from cloudtune.experiment import Experiment
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.measuring import Measured
-    from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.runner import Ended, Watch
-    from cloudtune.jobs.stages import Problem
-    from cloudtune.policy.run import RunPolicy
-
-
-class Terminal:
-    """Who looks on where a command runs: all is printed, and a person is asked before renting."""
-
-    def __init__(self, *, yes: bool = False, goes_on: bool = False) -> None:
-        self._yes = yes
-        self._begun = "goes on" if goes_on else ""
-
-    def confirm(self, experiment: Experiment, job: Job | None) -> None:
-        """Ask, where the provider asks first."""
-        confirm_rental(experiment, job, yes=self._yes)
-
-    def measures(self) -> Watch:
-        """Say so, and tell of it as it goes."""
-        console().print(
-            "No profile of this script yet: measuring it first, within the same limits."
-        )
-        return measure_watch()
-
-    def measured(self, found: Measured, kept: Path) -> None:
-        """Show the profile."""
-        show_measured(found, kept)
-
-    def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Say what measuring came to."""
-        limited = dollars > 0 and experiment.limits.budget is not None
-        rest = "; the rest of the budget is the run's" * limited
-        console().print(f"{measured_for(experiment, dollars)}{rest}.")
-
-    def insists(self) -> None:
-        """Say that no plan meets the limits."""
-        tell_insisted()
-
-    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        """Show the nearest plans there are."""
-        show_infeasible(error, "table", problem)
-
-    def planned(self, planned: Planned) -> None:
-        """Show the plan as `cloudtune plan` does."""
-        show_planned(planned)
-
-    def taken_over(self, saved: Job) -> None:
-        """Show the plan in short."""
-        basis = planning.basis_of(saved.experiment, saved.rentables)
-        show_saved(console(), saved.plan, basis.text)
-
-    def begins(self, job: Job) -> None:
-        """Say what is emulated."""
-        if provider_named(job.experiment.cloud.provider).paced:
-            console().print(emulated_text(paced=job.paced, source=job.price_source))
-
-    @contextlib.contextmanager
-    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        """Tell of the run as it goes."""
-        from cloudtune.display.run_screen import RunScreen
-
-        out = console()
-        out.print(f"Run {job.run} {self._begun}".rstrip())
-        epochs = job.experiment.epochs
-        rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
-        basis = planning.basis_of(job.experiment, job.rentables)
-        free = job.plan.free
-        with RunScreen(out, policy, rungs, basis=basis, before=job.measuring, free=free) as screen:
-            yield screen.watch
+    from cloudtune.jobs.runner import Ended
 
 
 @click.command()
@@ -129,6 +55,7 @@ class Terminal:
     is_flag=True,
     help="Rent without asking, where the provider asks first (aws).",
 )
+@watching_options
 @control.outliving_its_terminal()
 def run(
     *,
@@ -138,25 +65,27 @@ def run(
     force: bool,
     price_tolerance: float,
     yes: bool,
+    quiet: bool,
+    output: str,
     **given: Any,
 ) -> int:
     """Tune: rent, train, cut, grow, give back, and report. Takes an experiment or a saved plan."""
     from cloudtune.api import flow
 
-    onlooker = Terminal(yes=yes)
+    onlooker = _onlooker(output, quiet=quiet, yes=yes)
     saved = load_plan(experiment)
     if saved is not None:
         _refuse_overrides({**given, "profile": profile})
         if math.isnan(price_tolerance):
             raise UsageError("--price-tolerance: nan is no share; write one such as 0.05")
         refuse_moved_prices(experiment, saved, price_tolerance)
-        return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force))
+        return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     try:
         ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
     except InfeasibleError as error:  # which is shown by now
         return error.exit_code
-    return _conclude(ended)
+    return _conclude(ended, output)
 
 
 def _refuse_overrides(given: Mapping[str, Any]) -> None:
@@ -175,8 +104,17 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 @click.option(
     "-y", "--yes", is_flag=True, help="Rent anew without asking, where the provider asks (aws)."
 )
+@watching_options
 @control.outliving_its_terminal()
-def resume(run: str | None, deadline: str | None, budget: str | None, *, yes: bool) -> int:
+def resume(
+    run: str | None,
+    *,
+    deadline: str | None,
+    budget: str | None,
+    yes: bool,
+    quiet: bool,
+    output: str,
+) -> int:
     """Go on with a run whose process died, was interrupted, or met a limit: with its trials.
 
     RUN is the last one if it isn't given. A run whose process died has its instances still; one
@@ -187,23 +125,32 @@ def resume(run: str | None, deadline: str | None, budget: str | None, *, yes: bo
     from cloudtune.jobs.runner import Further
 
     further = Further(deadline, budget)
-    return _conclude(flow.go_on(home.find_run(run), Terminal(yes=yes, goes_on=True), further))
+    onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
+    return _conclude(flow.go_on(home.find_run(run), onlooker, further), output)
 
 
-def _conclude(ended: Ended) -> int:
+def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = False) -> Terminal:
+    if output == "jsonl":
+        return JsonLines(yes=yes)
+    return (Quiet if quiet else Terminal)(yes=yes, goes_on=goes_on)
+
+
+def _conclude(ended: Ended, output: str = "table") -> int:
     from cloudtune.api.flow import concluded
-    from cloudtune.display.report_screen import show_report
 
-    out = console()
-    show_report(out, concluded(ended))
-    swept = ended.swept
-    if swept.unconfirmed is None:
-        checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))
-        out.print(f"0 instances left (checked {checked})")
-    out.print(f"More: cloudtune report {ended.folder.name}")
-    policy = ended.policy
-    if policy.ended and not policy.why_over():
-        out.print(f"Go on: cloudtune resume {ended.folder.name} --deadline +1h --budget '+$10'")
+    found, swept, policy = concluded(ended), ended.swept, ended.policy
+    if output == "jsonl":
+        tell("report", instances_left=0 if swept.unconfirmed is None else None, **to_json(found))
+    else:
+        out = console()
+        show_report(out, found)
+        if swept.unconfirmed is None:
+            checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))
+            out.print(f"0 instances left (checked {checked})")
+        out.print(f"More: cloudtune report {ended.folder.name}")
+        if policy.ended and not policy.why_over():
+            more = "--deadline +1h --budget '+$10'"
+            out.print(f"Go on: cloudtune resume {ended.folder.name} {more}")
     failed = policy.first_error()
     code = policy.ending.exit_code if policy.ending else 1
     if code == 1 and failed is not None and not policy.trouble:

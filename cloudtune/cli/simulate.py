@@ -11,6 +11,7 @@ import click
 
 from cloudtune.api.experiments import limits_of, load_experiment, load_problem, plan_or_forced
 from cloudtune.catalog import pool
+from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.cli.options import (
     OUTPUT,
     PROFILE,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.planning import Planned
+    from cloudtune.jobs.report import Report
     from cloudtune.jobs.stages import PlanOptions, Problem
     from cloudtune.simulation.spot_replay import Replayed
 
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="With a trace: so many runs, whose starts are spread evenly over it.",
 )
+@HTML
 @OUTPUT
 def simulate(
     *,
@@ -77,6 +80,7 @@ def simulate(
     spot_where: tuple[str, ...],
     spot_from: str | None,
     seeds: int,
+    html: Path | None,
     output: str,
     **given: Any,
 ) -> int:
@@ -92,7 +96,7 @@ def simulate(
     from cloudtune.jobs.report import simulate as simulate_job
     from cloudtune.jobs.report import to_json
 
-    asked = _asked(spot_trace, spot_where, spot_from, seeds)
+    asked = _asked(spot_trace, spot_where, spot_from, seeds, html)
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     problem = load_problem(wanted, profile)
     traces: Mapping[PoolName, PoolTrace] = {}
@@ -104,8 +108,9 @@ def simulate(
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
     if asked is not None:
-        return _on_traces(planned, traces, asked, options, output)
+        return _on_traces(planned, traces, asked, options, output=output, html=html)
     played = simulate_job(job_of(planned, 0.0, paced=False))
+    _draw(html, played)
     if output == "json":
         click.echo(json.dumps(to_json(played), indent=1))
     else:
@@ -115,6 +120,20 @@ def simulate(
         show_report(console(), played)
     ending = played.policy.ending
     return ending.exit_code if ending else 1
+
+
+def _check_page(html: Path | None, seeds: int) -> None:
+    check_page(html)
+    if html is not None and seeds > 1:
+        raise UsageError("--html: draws one run; leave --seeds out")
+
+
+def _draw(html: Path | None, played: Report) -> None:
+    """Write the page of a simulated run, if one is asked for."""
+    if html is not None:
+        from cloudtune.display.pages.reports import run_page
+
+        save_page(html, lambda: run_page(played))
 
 
 # ---- on spot traces ------------------------------------------------------------------------------
@@ -131,13 +150,14 @@ class _Asked:
 
 
 def _asked(
-    file: Path | None, where: tuple[str, ...], begin: str | None, seeds: int
+    file: Path | None, where: tuple[str, ...], begin: str | None, seeds: int, html: Path | None
 ) -> _Asked | None:
     """Return what is asked of a trace; None where none is.
 
     Raises:
-        UsageError: an option that needs a trace, without one; or no duration.
+        UsageError: an option that needs a trace, without one; no duration; or a page that can't be.
     """
+    _check_page(html, seeds)
     if file is None:
         given = {"--spot-where": where, "--spot-from": begin, "--seeds": seeds > 1}
         needless = [name for name, value in given.items() if value]
@@ -173,7 +193,9 @@ def _on_traces(
     traces: Mapping[PoolName, PoolTrace],
     asked: _Asked,
     options: PlanOptions,
+    *,
     output: str,
+    html: Path | None,
 ) -> int:
     """Play the plan on the traces, from one start or several, and show what it came to."""
     from cloudtune.display import spot_tables
@@ -186,6 +208,8 @@ def _on_traces(
     begins = starts(length, asked.seeds, asked.start)
     runs = _replays(job, traces, begins)
     alone = _on_demand_alone(planned, options, begins)
+    if len(runs) == 1:
+        _draw(html, build(job, runs[0].entries))
     told = spot_tables.Told(planned.plan, planned.limits, tuple(traces.values()), runs, alone)
     if output == "json":
         click.echo(json.dumps(spot_tables.to_json(told), indent=1, allow_nan=False))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtune.display.plan_tables import SUPERLATIVES, figure
 from cloudtune.display.terminal import Sheet, beside
-from cloudtune.text import fleet_text, percent, proof
+from cloudtune.text import counted, fleet_text, percent, proof
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.jobs.alternatives import Comparison
+    from cloudtune.jobs.alternatives import Against, Comparison
     from cloudtune.jobs.proposal import Proposal
+    from cloudtune.jobs.report import Report
     from cloudtune.plans import Estimate, Plan, RunPlan
 
 
@@ -179,3 +180,94 @@ def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
 
 def _price(estimate: Estimate) -> tuple[str, str]:
     return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))
+
+
+# ---- of a run that was ---------------------------------------------------------------------------
+
+_SAME = 0.005
+"""Bills that differ by less, as a share, are the same."""
+
+
+def bills(report: Report, found: Against, basis: str) -> Sheet:
+    """Return what a run paid beside what its plan, and others, cost where they are simulated."""
+    followed = report.job.plan.followed
+    title = f"What run {report.job.run} paid, and what others would have"
+    mine = ("", format_seconds(report.seconds), format_dollars(report.dollars), "", "")
+    rows = [
+        ("this run, paid", *mine),
+        _bill("its plan, simulated", found.planned, found, report.dollars),
+        *(
+            _bill(f"{each.name}, simulated", each.plan, found, report.dollars)
+            for each in found.others
+        ),
+    ]
+    if followed is not None:
+        rows[0] = (rows[0][0], fleet_text(followed), *rows[0][2:])
+    return Sheet(
+        title=beside(title, basis),
+        columns=("", "machines", "time", "cost", "19 of 20 runs", "against the bill"),
+        rows=tuple(rows),
+        left=frozenset({"", "machines", "against the bill"}),
+        wraps=frozenset({"", "machines"}),
+    )
+
+
+def _bill(name: str, plan: RunPlan, found: Against, paid: float) -> tuple[str, ...]:
+    kept = found.limits.admit(plan.estimate)
+    return (
+        name,
+        "" if plan.followed is None else fleet_text(plan.followed),
+        format_seconds(plan.estimate.seconds),
+        format_dollars(plan.estimate.dollars),
+        f"below {format_dollars(plan.forecast.dollars.p95)}",
+        _than(plan.estimate.dollars, paid) + ", over a limit" * (not kept),
+    )
+
+
+def _than(dollars: float, paid: float) -> str:
+    """Return how a bill compares with the one that was paid: "56 % dearer"."""
+    if paid <= 0:
+        return ""
+    share = dollars / paid - 1.0
+    if abs(share) < _SAME:
+        return "the same"
+    return f"{abs(share):.0%} {'dearer' if share > 0 else 'cheaper'}"
+
+
+def random_text(report: Report, found: Against) -> str:
+    """Return what random search buys for the same dollars, within the same deadline."""
+    paid, tried = format_dollars(report.dollars), len(report.policy.trials)
+    if found.fully is None:
+        return f"For {paid} random search without early stopping trains nothing by the deadline."
+    trials = counted(found.fully.trials, "configuration")
+    return (
+        f"For {paid} random search without early stopping trains {trials} for "
+        f"{counted(found.fully.epochs, 'epoch')} each, by the same deadline; this run tried "
+        f"{tried}, and trained the best of them as long."
+    )
+
+
+def against_json(found: Against) -> dict[str, Any]:
+    """Return the comparison as JSON: seconds and dollars that were simulated, and random search."""
+    return {
+        "plan": _plan_json(found.planned, found),
+        "others": {each.name: _plan_json(each.plan, found) for each in found.others},
+        "random_search": found.fully
+        and {
+            "trials": found.fully.trials,
+            "epochs": found.fully.epochs,
+            "seconds": found.fully.plan.estimate.seconds,
+            "dollars": found.fully.plan.estimate.dollars,
+        },
+    }
+
+
+def _plan_json(plan: RunPlan, found: Against) -> dict[str, Any]:
+    return {
+        "simulated": True,
+        "machines": "" if plan.followed is None else fleet_text(plan.followed),
+        "seconds": plan.estimate.seconds,
+        "dollars": plan.estimate.dollars,
+        "dollars_p95": plan.forecast.dollars.p95,
+        "keeps_limits": found.limits.admit(plan.estimate),
+    }

@@ -1,4 +1,4 @@
-"""The front of time and cost as a small chart of plain characters.
+"""Charts of plain characters: the front of time and cost, and who trained on which GPU when.
 
 `axis` and its ticks serve the drawn plot as well, so that both show the same scales.
 """
@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cloudtune.text import offer_text
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from cloudtune.engine.accounting import InstanceAccount
+    from cloudtune.engine.timeline import Session
+    from cloudtune.jobs.report import Report
     from cloudtune.plans import Estimate, Limits
 
 CHOICE, OTHER, DEADLINE, BUDGET, BROKEN = "@", "o", ":", "-", "."
@@ -204,3 +208,124 @@ def _limit(scale: Axis, limit: float, drawn: str, beyond: str) -> str:
     if scale.holds(limit):
         return drawn
     return beyond if limit > scale.high else f"{beyond.partition(':')[0]}: less than all of these"
+
+
+# ---- GPUs against time ---------------------------------------------------------------------------
+
+BOOT, TRAINS, WINNER, IDLE, BEGINS = "~", "=", "#", ".", "|"
+_MARKS = {
+    BOOT: f"{BOOT} boots",
+    TRAINS: f"{TRAINS} trains (with the number of its trial)",
+    WINNER: f"{WINNER} the best trial",
+    IDLE: f"{IDLE} idle, or begins and ends",
+}
+_MAX_ROWS = 16
+"""More GPUs than that get no row each: there is one for each instance."""
+_MAX_TICKS = 6
+_COST_WIDTH, _LEAST_WIDTH = 7, 20
+# What ends where another begins leaves its GPU to that.
+_EARLY = 1e-6
+
+
+@dataclass
+class _Row:
+    """A GPU: its cells, and until when it is taken."""
+
+    cells: list[str]
+    taken: float = -math.inf
+
+
+@dataclass
+class _Gantt:
+    """The field: `width` cells are `seconds` long."""
+
+    seconds: float
+    width: int
+    best: str
+    rows: dict[str, list[_Row]] = field(default_factory=dict)
+
+    def cell(self, at: float) -> int:
+        return min(self.width, max(0, round(at / self.seconds * self.width)))
+
+    def paint(self, row: _Row, begin: float, end: float, text: str) -> None:
+        """Fill the cells between two times by the last character of a text that begins them."""
+        first, after = self.cell(begin), self.cell(end)
+        drawn = text.ljust(after - first, text[-1])[: after - first]
+        row.cells[first:after] = drawn
+
+    def rent(self, account: InstanceAccount, joined: float, rows: int) -> None:
+        found = [_Row([" "] * self.width) for _ in range(rows)]
+        for row in found:
+            self.paint(row, account.begin, account.end, IDLE)
+            self.paint(row, account.begin, joined, BOOT)
+        self.rows[account.instance or ""] = found
+
+    def train(self, session: Session) -> None:
+        """Give a session the first rows of its instances that are free."""
+        trial, begin = session.start.trial, session.begin
+        end = min(session.end, self.seconds)
+        fill = WINNER if trial == self.best else TRAINS
+        name = trial.removeprefix("t")
+        fits = self.cell(end) - self.cell(begin) > len(name) + 1
+        text = f"{BEGINS}{name}{fill}" if fits else f"{BEGINS}{fill}"
+        for piece in session.start.placement:
+            rows = self.rows.get(piece.instance, [])
+            free = [row for row in rows if row.taken <= begin + _EARLY]
+            shared = sorted(rows, key=lambda row: row.taken)
+            for row in (free or shared)[: math.ceil(piece.gpus)]:
+                self.paint(row, begin, end, text)
+                row.taken = end
+
+
+def gantt(report: Report, columns: int = 100) -> list[str]:
+    """Return the lines of the chart: its rows, two of axis, and the legend; none without instances.
+
+    A row is a GPU, or an instance where there are more than 16 GPUs; a row ends with what its
+    instance cost. Lines take so many `columns` at most, and go from the first request to the end of
+    the run, or to its last record.
+    """
+    accounts = [each for each in report.accounting.instances if each.end > each.begin]
+    seconds = max((each.end for each in accounts), default=0.0)
+    if seconds <= 0:
+        return []
+    best, room = report.policy.best, columns - _names_width(accounts) - 2 - _COST_WIDTH
+    chart = _Gantt(seconds, max(_LEAST_WIDTH, room), "" if best is None else best.trial)
+    by_gpu = sum(each.offer.gpus for each in accounts) <= _MAX_ROWS
+    for account in accounts:
+        known = report.timeline.instances[account.intent]
+        joined = account.end if known.joined_at is None else known.joined_at
+        chart.rent(account, joined, max(1, account.offer.gpus) if by_gpu else 1)
+    for session in report.timeline.sessions.values():
+        chart.train(session)
+    lines = list(_gantt_lines(chart, accounts, free=report.job.plan.free))
+    drawn = {cell for rows in chart.rows.values() for row in rows for cell in row.cells}
+    legend = "  ".join(text for mark, text in _MARKS.items() if mark in drawn)
+    return [*lines, *_time_axis(chart, _names_width(accounts)), legend]
+
+
+def _names_width(accounts: Sequence[InstanceAccount]) -> int:
+    return max(len(offer_text(each.offer)) for each in accounts)
+
+
+def _gantt_lines(
+    chart: _Gantt, accounts: Sequence[InstanceAccount], *, free: bool
+) -> Iterator[str]:
+    margin = _names_width(accounts)
+    for account in accounts:
+        for number, row in enumerate(chart.rows[account.instance or ""]):
+            name = offer_text(account.offer) if number == 0 else ""
+            cost = format_dollars(account.whole.dollars) if number == 0 and not free else ""
+            yield f"{name:<{margin}} {''.join(row.cells)} {cost}".rstrip()
+
+
+def _time_axis(chart: _Gantt, margin: int) -> Iterator[str]:
+    step = next((s for s in TIME_STEPS if chart.seconds / s <= _MAX_TICKS), chart.seconds)
+    ticks = [n * step for n in range(math.floor(chart.seconds / step) + 1)]
+    marks = {min(chart.cell(tick), chart.width - 1) for tick in ticks}
+    yield " " * (margin + 1) + "".join("+" if n in marks else "-" for n in range(chart.width))
+    line = " " * (margin + 1)
+    for tick in ticks:
+        label = format_seconds(tick)
+        begin = min(margin + 1 + chart.cell(tick), margin + 1 + chart.width - len(label))
+        line = f"{line:<{begin}}{label}" if begin >= len(line.rstrip()) + 1 or tick == 0 else line
+    yield line

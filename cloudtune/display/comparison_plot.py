@@ -51,7 +51,7 @@ def _png(benchmark: Benchmark, limits: Limits, cells: Sequence[Cell]) -> bytes:
 
     figure = Figure(figsize=(13, 9), layout="constrained")
     (by_time, by_dollars), (gpus, gantt) = figure.subplots(2, 2)
-    shown = _best_first(benchmark, cells)[:_MAX_LINES]
+    shown = best_first(benchmark, cells)[:_MAX_LINES]
     _draw_metric(by_time, benchmark, shown, limits.deadline, lambda point: point.at)
     _draw_metric(by_dollars, benchmark, shown, limits.budget, lambda point: point.dollars)
     by_time.legend(fontsize="small")
@@ -66,7 +66,8 @@ def _png(benchmark: Benchmark, limits: Limits, cells: Sequence[Cell]) -> bytes:
     return file.getvalue()
 
 
-def _best_first(benchmark: Benchmark, cells: Sequence[Cell]) -> list[Cell]:
+def best_first(benchmark: Benchmark, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells by their mean result."""
     mode = benchmark.curves.mode
     return sorted(cells, key=lambda cell: rank_key(mode, cell.mean(lambda o: o.metric)))
 
@@ -98,7 +99,7 @@ def _draw_metric(
     last = [place(one.path[-1]) for cell in cells for one in cell.results if one.path]
     end = max([*last, limit or 0.0])
     for cell in cells:
-        at, values = _medians(benchmark, cell.results, place, end)
+        at, values = medians(benchmark, cell.results, place, end)
         axes.step(at, values, where="post", label=cell.name)
     axes.axhline(benchmark.curves.best, color=_LIMIT, ls=":")
     if limit is not None:
@@ -106,9 +107,10 @@ def _draw_metric(
     axes.set(title=f"Best {benchmark.curves.metric} so far (median; dotted: the best there is)")
 
 
-def _medians(
+def medians(
     benchmark: Benchmark, results: Sequence[Result], place: Callable[[Point], float], end: float
 ) -> tuple[list[float], list[float]]:
+    """Return places until `end`, and the median best by then, from where half have a result."""
     worst = -math.inf if benchmark.curves.mode == "max" else math.inf
     found: tuple[list[float], list[float]] = ([], [])
     for at in _grid(end):
@@ -134,11 +136,15 @@ def _held(path: Sequence[Point], place: Callable[[Point], float], at: float, wor
 def _draw_gpus(axes: Axes, cells: Sequence[Cell]) -> None:
     end = _ends(cells, lambda o: o.seconds)
     for cell in cells:
-        times = _grid(end)
-        sizes = [fmean(_size(one.fleet, at) for one in cell.results) for at in times]
-        axes.step(times, sizes, where="post", label=cell.name)
+        axes.step(*mean_sizes(cell.results, end), where="post", label=cell.name)
     axes.set_ylim(bottom=0.0)
     axes.set(title="GPUs that bill (mean)")
+
+
+def mean_sizes(results: Sequence[Result], end: float) -> tuple[list[float], list[float]]:
+    """Return times until `end`, and how many GPUs bill then, on average."""
+    times = _grid(end)
+    return times, [fmean(_size(one.fleet, at) for one in results) for at in times]
 
 
 def _size(fleet: Sequence[tuple[float, int]], at: float) -> int:

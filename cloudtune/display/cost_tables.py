@@ -12,7 +12,7 @@ from cloudtune.units import format_dollars, format_seconds
 if TYPE_CHECKING:
     from cloudtune.engine.accounting import Accounting, Amount
 
-_LABELS = {
+LABELS = {
     "training": "training",
     "checkpoint": "checkpoints",
     "start-up": "start-up of instances and trials",
@@ -32,7 +32,7 @@ def money(found: Accounting, *, free: bool = False) -> Sheet:
     rows = []
     for name, amount in found.amounts.items():
         if amount.gpu_seconds > 0 or amount.dollars > 0:
-            rows.append((_LABELS[name], *_cells(amount, found.whole)))
+            rows.append((LABELS[name], *_cells(amount, found.whole)))
         if name == "start-up" and 0 < found.boot.gpu_seconds < amount.gpu_seconds:
             rows.append(("  booting", *_cells(found.boot, found.whole)))
     rows.append(("total", *_cells(found.whole, found.whole)))

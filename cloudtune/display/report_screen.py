@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from cloudtune.display import cost_tables, plan_tables
-from cloudtune.display.terminal import beside, print_sheet
+from cloudtune.display import alternatives_tables, cost_tables, plan_tables
+from cloudtune.display.chart import gantt
+from cloudtune.display.terminal import beside, print_sheet, print_title
 from cloudtune.jobs.figures import origins
 from cloudtune.scaling import MEASURED
 from cloudtune.text import counted, gpus_text, group_text, percent, width_text
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from cloudtune.jobs.alternatives import Against
     from cloudtune.jobs.cleanup import Found
     from cloudtune.jobs.report import Report, StageReport, WidthChange
     from cloudtune.scaling import ScalingProfile
@@ -79,6 +81,19 @@ def show_report(out: Console, report: Report) -> None:
     _show_facts(out, report)
     _show_best(out, report)
     _show_unended(out, report)
+
+
+def show_against(out: Console, report: Report, found: Against) -> None:
+    """Print who trained where, the bill beside other bills, and what else the money buys."""
+    print_title(out, f"Run {report.job.run}: who trained where")
+    for line in gantt(report, out.width):
+        out.print(line, markup=False, soft_wrap=True)
+    print_sheet(out, alternatives_tables.bills(report, found, basis_text(report)))
+    out.print(
+        "Nobody ran the rows that are simulated: they are planned by the same prices and "
+        "measurements, within the same limits."
+    )
+    out.print(alternatives_tables.random_text(report, found))
 
 
 def _came_to(report: Report) -> str:

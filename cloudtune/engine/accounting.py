@@ -329,9 +329,9 @@ def accounted(
     pages = [_Page(each, priced[each.intent], each.end(over_at)) for each in rented]
     placed = {page.of.instance: page for page in pages if page.of.instance}
     trials: dict[TrialId, _Tally] = {}
-    for session, kept in _kept(timeline):
+    for session, end, found in uses(timeline):
         tally = trials.setdefault(session.start.trial, _Tally())
-        _write(session, min(session.end, timeline.at), kept, placed, tally)
+        _write(session, end, found, placed, tally)
     instances = tuple(page.close(charges) for page in pages)
     whole = {name: total(each.amounts[name] for each in instances) for name in CATEGORIES}
     seconds = (
@@ -349,11 +349,22 @@ def accounted(
     )
 
 
+def uses(timeline: Timeline) -> Iterator[tuple[Session, float, list[Stretch]]]:
+    """Give each session, when it ended (or the last event) and what it did until then, in order."""
+    for session, kept in _kept(timeline):
+        end = min(session.end, timeline.at)
+        found = stretches(session, end, kept)
+        yield session, end, [each for each in found if each.end > each.begin]
+
+
 def _write(
-    session: Session, end: float, kept: float, pages: Mapping[str, _Page], tally: _Tally
+    session: Session,
+    end: float,
+    found: Sequence[Stretch],
+    pages: Mapping[str, _Page],
+    tally: _Tally,
 ) -> None:
     """Write a session that ended then into the accounts of its instances and of its trial."""
-    found = [each for each in stretches(session, end, kept) if each.end > each.begin]
     for piece in session.start.placement:
         page = pages[piece.instance]
         page.hold(session.begin, end, piece.gpus)

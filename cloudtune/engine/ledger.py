@@ -142,12 +142,21 @@ def read_entries(path: Path) -> Iterator[Entry]:
     for number, line in enumerate(lines[1:], start=2):
         if not line.endswith("\n"):
             return  # only the last can be without
-        try:
-            data = json.loads(line)
-            event = decode_kind(data["event"])
-            commands = tuple(decode_kind(command) for command in data["commands"])
-            if not math.isfinite(event.at):
-                raise ValueError("an event without a time")
-        except DAMAGED:
-            raise CloudtuneError(f"{path}:{number}: not a ledger entry") from None
-        yield Entry(event, commands)
+        yield entry_of(line, path, number)
+
+
+def entry_of(line: str, path: Path, number: int) -> Entry:
+    """Return the entry of a ledger's line; path and number name it in the error.
+
+    Raises:
+        CloudtuneError: it is none.
+    """
+    try:
+        data = json.loads(line)
+        event = decode_kind(data["event"])
+        commands = tuple(decode_kind(command) for command in data["commands"])
+        if not math.isfinite(event.at):
+            raise ValueError("an event without a time")
+    except DAMAGED:
+        raise CloudtuneError(f"{path}:{number}: not a ledger entry") from None
+    return Entry(event, commands)

@@ -221,6 +221,13 @@ class Timeline:
                 yield Restart(before[trial], session)
             before[trial] = session
 
+    def counted(self) -> dict[tuple[TrialId, int], Epoch]:
+        """Return the epochs that count, by trial and number: the last, where trained again.
+
+        Among them are those that nobody waited for any more, but that were saved: a result is one.
+        """
+        return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
+
     def fleet_sizes(self) -> tuple[tuple[float, int], ...]:
         """Return the number of billing instances after each change."""
         known = [it for it in self.instances.values() if it.launched_at is not None]
@@ -365,6 +372,10 @@ class Timeline:
                 self.ended = command.reason
             case _:
                 assert_never(command)
+
+
+def _late(epoch: Epoch) -> bool:
+    return epoch.told.checkpoint is not None and epoch.told.at < epoch.session.end
 
 
 def _change(session: Session, command: ExtendTrial | StopTrial, at: float) -> None:

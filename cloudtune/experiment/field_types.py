@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
-from cloudtune.errors import ExperimentError, UsageError, allowed_names, shown
-from cloudtune.experiment.search_space import parse_domain, to_jsonable
+from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.experiment.spaces import PlaceError, check_name, parameter_jsonable, parse_parameter
 from cloudtune.experiment.validation import refuse
 from cloudtune.units import parse_dollars, parse_seconds
 
@@ -73,13 +73,20 @@ def _dollars(value: Any) -> float | None:
         raise refuse(str(error)) from None
 
 
+def _parameter_name(value: str) -> str:
+    try:
+        check_name(value)
+    except PlaceError as error:
+        raise refuse(str(error)) from None
+    return value
+
+
 def _parameter(value: object) -> object:
     """Return the parameter in its one JSON form, whichever way it was written."""
     try:
-        return to_jsonable(parse_domain(value))
-    except ExperimentError as error:
-        only = tuple(value) if isinstance(value, Mapping) and len(value) == 1 else ()
-        raise refuse(str(error), *map(str, only)) from None
+        return parameter_jsonable(parse_parameter(value))
+    except PlaceError as error:
+        raise refuse(str(error), *error.path) from None
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,7 @@ Dollars = Annotated[float | None, PlainValidator(_dollars)]
 Name = Annotated[Text, AfterValidator(_name)]
 Train = Annotated[Text, AfterValidator(_train)]
 Storage = Annotated[Text, AfterValidator(_storage)]
+ParameterName = Annotated[Text, AfterValidator(_parameter_name)]
 Parameter = Annotated[Any, PlainValidator(_parameter)]
 History = Annotated[
     EarlierRuns, PlainSerializer(asdict, when_used="json"), PlainValidator(_history)

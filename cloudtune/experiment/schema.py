@@ -29,6 +29,7 @@ from cloudtune.experiment.field_types import (
     History,
     Name,
     Parameter,
+    ParameterName,
     Seconds,
     Storage,
     Text,
@@ -37,7 +38,8 @@ from cloudtune.experiment.field_types import (
 )
 from cloudtune.experiment.overrides import overridden, placed
 from cloudtune.experiment.script_check import check_function
-from cloudtune.experiment.search_space import Domain, parse_domain
+from cloudtune.experiment.script_names import check_names
+from cloudtune.experiment.spaces import Space, parse_parameter
 from cloudtune.experiment.validation import (
     ExperimentMistakesError,
     FieldPath,
@@ -315,7 +317,9 @@ class Experiment(_Section):
     name: Name = Field(examples=["digits"])
     train: Train = Field(examples=["train.py:train"])
     metric: Metric = Field(examples=["{name: val_accuracy, mode: max}"])
-    search: dict[Text, Parameter] = Field(min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"])
+    search: dict[ParameterName, Parameter] = Field(
+        min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"]
+    )
     trials: Whole = Field(ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
     eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
@@ -349,9 +353,9 @@ class Experiment(_Section):
             raise ExperimentMistakesError(mistakes_in(error, type(self))) from None
 
     @property
-    def space(self) -> dict[str, Domain]:
-        """The search space, in the order of the file."""
-        return {name: parse_domain(value) for name, value in self.search.items()}
+    def space(self) -> Space:
+        """The search space, in the order of the file; what is nested, under its flat names."""
+        return Space({name: parse_parameter(value) for name, value in self.search.items()})
 
     @property
     def train_file(self) -> Path:
@@ -364,12 +368,16 @@ class Experiment(_Section):
         return self.train.rpartition(":")[2]
 
     def check_train(self) -> None:
-        """Pass if the training function is there; nothing of the user's is imported or run.
+        """Pass if the training function is there, and what it calls of cloudtune and of Ray.
+
+        Nothing of the user's is imported or run.
 
         Raises:
-            ExperimentError: no such file or function, or the file is not valid Python.
+            ExperimentError: no such file or function, the file is not valid Python, or it calls
+                what isn't there.
         """
         check_function(self.train_file, self.train_function)
+        check_names(self.train_file, self.train_function, self.search)
 
     @classmethod
     def load(

@@ -1,4 +1,4 @@
-"""The search space: what each hyperparameter may be, and the configurations drawn from it.
+"""The domains of a search space: what a hyperparameter may be (`spaces` puts them together).
 
 The names and their meaning are Ray Tune's: uniform, loguniform, quniform, randint, choice, grid.
 """
@@ -9,10 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from random import Random
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.errors import ExperimentError, allowed_names, shown
+
+if TYPE_CHECKING:
+    from random import Random
 
 Value: TypeAlias = str | int | float | bool | None
 
@@ -158,6 +160,8 @@ _RANGES: dict[str, type[_Range]] = {
 }
 _LISTS: dict[str, type[Choice | Grid]] = {"choice": Choice, "grid": Grid}
 _NAMES = {kind: name for name, kind in (_RANGES | _LISTS).items()}
+DISTRIBUTIONS = tuple(_RANGES | _LISTS)
+"""The names of what may stand in a mapping of one entry."""
 
 
 def parse_domain(value: object) -> Domain:
@@ -215,37 +219,6 @@ def to_jsonable(domain: Domain) -> object:
         case _:
             bounds = [getattr(domain, field.name) for field in fields(domain)]
             return {_NAMES[type(domain)]: bounds}
-
-
-def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[str, Value], ...]:
-    """Return `trials` configurations, each with its parameters in the order of the space.
-
-    As in Ray the grids are crossed and gone through in order, the first one fastest, from the
-    beginning again where trials remain, while every other parameter is drawn anew for each trial.
-    A space of grids and constants alone has no more configurations than the grids cross to, so
-    that fewer than `trials` may come back.
-
-    Equal arguments give equal configurations, on any machine. Each parameter has its own stream,
-    named by the parameter: adding a parameter at the end, removing a drawn one or asking for more
-    trials leaves every other draw as it was.
-    """
-    size = math.prod(len(each.values) for each in space.values() if isinstance(each, Grid))
-    if all(isinstance(domain, Grid | Constant) for domain in space.values()):
-        trials = min(trials, size)
-    columns: list[list[Value]] = []
-    stride = 1
-    for name, domain in space.items():
-        if isinstance(domain, Grid):
-            count = len(domain.values)
-            columns.append([domain.values[trial // stride % count] for trial in range(trials)])
-            stride *= count
-        else:
-            stream = Random(f"{seed}/{name}")  # noqa: S311 (no secret: a reproducible draw)
-            columns.append([domain.draw(stream) for _ in range(trials)])
-    return tuple(
-        {name: column[trial] for name, column in zip(space, columns, strict=True)}
-        for trial in range(trials)
-    )
 
 
 def _between(low: float, high: float, stream: Random) -> float:

@@ -6,23 +6,27 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cloudtune.catalog import Catalog
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.jobs import planning, stages
 from cloudtune.jobs.job import choice_of
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
+from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import BY_PLAN, Limits
+from cloudtune.plans import BY_PLAN, Limits, Stage
 from cloudtune.policy.registry import Choice
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 from cloudtune.text import limits_text
 from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from cloudtune.experiment import Experiment
+    from cloudtune.jobs.job import Job
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Asked
     from cloudtune.planners.base import Planner, PlanRequest
@@ -172,23 +176,43 @@ def alternatives(planned: Planned) -> Iterator[Alternative]:
     chosen, asked = planned.plan.followed, planned.asked
     if chosen is None or asked is None:
         return
-    inside = replace(asked.request, limits=asked.limits)
-    free, exact = _free(inside), stages.EXACT
-    seed = planned.problem.experiment.seed
-
-    def sure(planner: Planner) -> Planner:
-        return stages.sure_planner(planner, planned.options, seed)
-
+    yield from fixed_and_naive(planned)
+    free, exact = _free(asked.request), stages.EXACT
     tries: list[tuple[str, Planner, PlanRequest]] = [
-        ("best static cluster", sure(StaticPlanner()), inside),
-        ("naive elastic", sure(NaivePlanner()), inside),
         ("cheapest", exact, replace(free, objective="cost")),
         ("fastest", exact, replace(free, objective="time")),
     ]
     other = _other_market(planned, asked, chosen)
     if other is not None:
         name, elsewhere = other
-        tries.append((name, sure(exact), replace(elsewhere, limits=asked.limits)))
+        sure = stages.sure_planner(exact, planned.options, planned.problem.experiment.seed)
+        tries.append((name, sure, replace(elsewhere, limits=asked.limits)))
+    yield from _tried(planned, asked, chosen, tries)
+
+
+def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
+    """Yield the best cluster of one size, and naive elasticity, within the same limits."""
+    chosen, asked = planned.plan.followed, planned.asked
+    if chosen is None or asked is None:
+        return
+    inside = replace(asked.request, limits=asked.limits)
+    seed = planned.problem.experiment.seed
+    tries = [
+        (name, stages.sure_planner(planner, planned.options, seed), inside)
+        for name, planner in (
+            ("best static cluster", StaticPlanner()),
+            ("naive elastic", NaivePlanner()),
+        )
+    ]
+    yield from _tried(planned, asked, chosen, tries)
+
+
+def _tried(
+    planned: Planned,
+    asked: Asked,
+    chosen: Plan,
+    tries: Sequence[tuple[str, Planner, PlanRequest]],
+) -> Iterator[Alternative]:
     for name, planner, request in tries:
         plan = _plan_or_nearest(planner, request)
         if plan is None:
@@ -219,6 +243,76 @@ def _other_market(planned: Planned, asked: Asked, chosen: Plan) -> tuple[str, Pl
     if not found.rentables:
         return None
     return name, replace(asked.request, rentables=found.rentables)
+
+
+# ---- a run that was ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Against:
+    """What else could have been done instead of a run: plans alone, simulated, that nobody ran.
+
+    `planned` is the run's own plan, forecast as the `others` are; all of them were to keep
+    `limits`, and one that doesn't is the nearest to it that there is. `fully` is random search at
+    equal dollars: as many trials as what the run paid would have trained to the last epoch, none
+    stopped early, within the same deadline, and the cheapest plan of that; None where it pays for
+    no epoch.
+    """
+
+    planned: RunPlan
+    others: tuple[Alternative, ...]
+    limits: Limits
+    fully: Explored | None
+
+
+def against(job: Job, dollars: float) -> Against:
+    """Return what else could have been done instead of a run that paid so many dollars.
+
+    Everything is planned and simulated from what the run was planned by: its prices and profiles.
+
+    Raises:
+        UsageError: the run decided as it went, so that there are no stages to plan otherwise.
+    """
+    chosen = job.plan.followed
+    if chosen is None:
+        raise UsageError(
+            f"--against: {job.run} went by {job.plan.strategy}, which decides as results come in; "
+            "what the same stages take on other fleets is known of runs that are planned "
+            "beforehand (strategy: sha)"
+        )
+    rentables = (*job.rentables, *job.standins)
+    catalog = Catalog(tuple(each.offer for each in rentables), job.price_source, "")
+    problem = stages.Problem(job.experiment, catalog, rentables)
+    usable = stages.usable_limits(job.limits, rentables)
+    request = stages.request_for(problem, usable, chosen.objective)
+    request = replace(request, work=tuple(each.stage for each in chosen.stages))
+    kept = Reserve(0.0).limits(usable)
+    planned = planning.Planned(
+        problem,
+        job.plan,
+        stages.PlanOptions(),
+        job.limits,
+        asked=stages.Asked(request, kept, chosen.objective),
+    )
+    return Against(
+        as_planned(planned),
+        tuple(fixed_and_naive(planned)),
+        usable,
+        _fully(replace(request, limits=Limits(kept.deadline, dollars), objective="cost"), job),
+    )
+
+
+def _fully(request: PlanRequest, job: Job) -> Explored | None:
+    """Return as many trials as the limits pay for where each trains to the last epoch."""
+    try:
+        return explore(
+            stages.EXACT,
+            lambda trials, epochs: replace(request, work=(Stage(trials, 0, epochs),)),
+            max_trials=stages.MAX_TRIALS,
+            max_epochs=job.experiment.epochs.max,
+        )
+    except InfeasibleError:
+        return None
 
 
 # ---- comparing -----------------------------------------------------------------------------------

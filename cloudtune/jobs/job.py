@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.search_space import sample
+from cloudtune.experiment.spaces import sample
 from cloudtune.plans import BY_PLAN, Charges, Limits, Rentable, RunPlan
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext

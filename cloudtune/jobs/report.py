@@ -29,7 +29,7 @@ from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import keep_best as keep_files
 from cloudtune.train.best import note_of
 from cloudtune.train.checkpoint import standing
-from cloudtune.trial import better
+from cloudtune.trial import better, nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +195,7 @@ def keep_best(folder: Path, report: Report) -> Report:
     uri = f"{home.storage(report.job.experiment.storage).rstrip('/')}/{report.job.run}"
     about = {
         "run": report.job.run,
-        "config": dict(report.policy.trials[best.trial].trial.config),
+        "config": nested(report.policy.trials[best.trial].trial.config),
         "checkpoint": report.kept,
     }
     path = keep_files(uri, report.kept, about)

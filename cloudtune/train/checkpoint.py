@@ -119,6 +119,13 @@ class Checkpoint:
             load(self.path, Path(folder))
             yield folder
 
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy the files to a local folder, a new temporary one if none is named; give its path."""
+        target = Path(tempfile.mkdtemp(prefix="cloudtune-") if path is None else path)
+        with self.as_directory() as folder:
+            shutil.copytree(folder, target, dirs_exist_ok=True)
+        return os.fspath(target)
+
 
 @dataclass(frozen=True)
 class PendingCheckpoint:

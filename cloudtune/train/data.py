@@ -18,7 +18,6 @@ class Worker(Protocol):
 
     rank: int
     world_size: int
-    device: str
     epoch: int
 
     @property
@@ -27,11 +26,12 @@ class Worker(Protocol):
 
 
 class DeviceLoader:
-    """A loader whose batches come on its worker's device, shuffled anew each epoch."""
+    """A loader whose batches come on a device, if one is given, shuffled anew each epoch."""
 
-    def __init__(self, loader: DataLoader[Any], worker: Worker) -> None:
+    def __init__(self, loader: DataLoader[Any], worker: Worker, device: str | None) -> None:
         self._loader = loader
         self._worker = worker
+        self._device = device
         self._passes: tuple[int, int] = (0, 0)
 
     def __iter__(self) -> Iterator[Any]:
@@ -41,7 +41,7 @@ class DeviceLoader:
         if hasattr(self._loader.sampler, "set_epoch"):
             self._loader.sampler.set_epoch(epoch + 100_000 * self._passes[1])
         for batch in self._loader:
-            yield _to_device(batch, self._worker.device)
+            yield batch if self._device is None else _to_device(batch, self._device)
 
     def __len__(self) -> int:
         return len(self._loader)

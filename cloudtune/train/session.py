@@ -1,9 +1,9 @@
 """What a user's training script imports, and the session that stands behind it.
 
-The script's side is `report`, `epochs`, `get_checkpoint`, `get_context` and the two `prepare_…`,
-named as in Ray Train. The other side is `Session`: who runs the script makes one in each worker
-process, grants it epochs and takes its reports. A script that is run on its own
-(`python train.py`) finds a session that grants CLOUDTUNE_EPOCHS epochs (3) and prints.
+The script's side is `report`, `epochs`, `get_checkpoint`, `get_context`, named as in Ray Train;
+models and data are in `cloudtune.train.torch`. The other side is `Session`: who runs the script
+makes one in each worker process, grants it epochs and takes its reports. A script that is run on
+its own (`python train.py`) finds a session that grants CLOUDTUNE_EPOCHS epochs (3) and prints.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import threading
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.cpu import waited_seconds
-from cloudtune.train.data import DeviceLoader, split
 from cloudtune.train.epoch_hook import load_epoch_hook
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
@@ -32,14 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import torch
-    from torch.utils.data import DataLoader
 
     from cloudtune.train.checkpoint import PendingCheckpoint
     from cloudtune.train.epoch_hook import EpochHook
     from cloudtune.train.one_model import Ranks
     from cloudtune.train.user_script import TrainFunction
-
-ModelT = TypeVar("ModelT", bound="torch.nn.Module")
 
 EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
 
@@ -133,7 +129,8 @@ class Session:
     _began: float = field(default_factory=time.monotonic, init=False)
     _waited: float = field(default_factory=waited_seconds, init=False)
     _hook: EpochHook | None = field(default=None, init=False)
-    _models: list[torch.nn.Module] = field(default_factory=list, init=False)
+    models: list[torch.nn.Module] = field(default_factory=list, init=False)
+    """What is trained, as far as it is known; else what torch's optimizers change is taken."""
 
     def __post_init__(self) -> None:
         self.epoch = self.start_epoch
@@ -239,7 +236,7 @@ class Session:
         epoch = self.epoch + 1
         self._call_hook(epoch, self._began)
         # Before anything is stored: what several models have learned is nobody's result.
-        in_sync = None if self.ranks is None else self.ranks.compare(epoch, self._models)
+        in_sync = None if self.ranks is None else self.ranks.compare(epoch, self.models)
         began_saving = time.monotonic()
         pending = self._stage(epoch, checkpoint) if self.rank == 0 else None
         saving = time.monotonic() - began_saving
@@ -338,24 +335,6 @@ class Session:
                 raise self._broken
         self._begin()
 
-    def prepare_model(self, model: ModelT) -> ModelT:
-        """Move and wrap a model; see the function of this name."""
-        import torch  # noqa: PLC0415
-
-        device = torch.device(self.device)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        model = model.to(device)
-        self._models.append(model)
-        if self.world_size == 1:
-            return model
-        # The ranks begin with equal parameters; from here on, dropout and augmentation of one
-        # rank must not repeat those of another.
-        torch.manual_seed(self.derived_seed + self.rank)
-        device_ids = [device] if device.type == "cuda" else None
-        wrapped = torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
-        return cast("ModelT", wrapped)
-
 
 class Context:
     """Where this worker stands, under Ray Train's names."""
@@ -365,6 +344,10 @@ class Context:
 
     def get_trial_id(self) -> str:
         """The trial's id; "alone" in a script run on its own."""
+        return self._session.trial_id
+
+    def get_trial_name(self) -> str:
+        """The trial's name, which is its id."""
         return self._session.trial_id
 
     def get_world_size(self) -> int:
@@ -379,6 +362,14 @@ class Context:
         """This worker's number among those on its instance."""
         return self._session.local_rank
 
+    def get_local_world_size(self) -> int:
+        """The number of workers of this trial on this instance."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", str(self._session.world_size)))
+
+    def get_node_rank(self) -> int:
+        """This instance's number among those of the trial."""
+        return int(os.environ.get("NODE_RANK", "0"))
+
     def get_device(self) -> torch.device:
         """The device that `prepare_model` and `prepare_data_loader` move to."""
         import torch  # noqa: PLC0415
@@ -392,12 +383,12 @@ class Context:
 
 def get_context() -> Context:
     """Give the worker's place in its trial: rank, world size, device."""
-    return Context(_current())
+    return Context(current_session())
 
 
 def get_checkpoint() -> Checkpoint | None:
     """Give the checkpoint to go on from; None where the trial begins."""
-    session = _current()
+    session = current_session()
     if session.restore is None:
         return None
     return Checkpoint(session.restore, session.start_epoch)
@@ -409,7 +400,7 @@ def epochs() -> Iterator[int]:
     Up to the experiment's `epochs.max`; `report()` ends the loop earlier where cloudtune decides
     so. Set up before the loop: what comes before it isn't counted as training.
     """
-    return _current().epochs()
+    return current_session().epochs()
 
 
 def report(metrics: Mapping[str, float], checkpoint: Checkpoint | None = None) -> None:
@@ -421,17 +412,17 @@ def report(metrics: Mapping[str, float], checkpoint: Checkpoint | None = None) -
     Raises:
         MissingMetricError: the metrics lack the experiment's.
     """
-    _current().report(metrics, checkpoint)
+    current_session().report(metrics, checkpoint)
 
 
 def is_leaving() -> bool:
     """Whether the machine is about to be taken back: time to `save`, if an epoch takes long."""
-    return _current().leaving
+    return current_session().leaving
 
 
 def save_due() -> bool:
     """Whether a `save` in mid-epoch pays now, as often as machines are lost; rank 0 alone asks."""
-    return _current().save_due
+    return current_session().save_due
 
 
 def save(checkpoint: Checkpoint) -> bool:
@@ -441,34 +432,15 @@ def save(checkpoint: Checkpoint) -> bool:
     come. Of several ranks, rank 0's save counts. Returns whether it was saved: not before the first
     epoch that was reported with a checkpoint, since nobody would look for it.
     """
-    return _current().save(checkpoint)
-
-
-def prepare_model(model: ModelT) -> ModelT:
-    """Give the model on this worker's device, data-parallel where the trial has several workers.
-
-    Save the state of the model that you passed in (it is moved in place), not of the one that
-    you get: then its names are the same at every width.
-    """
-    return _current().prepare_model(model)
-
-
-def prepare_data_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Give a loader of this worker's share of each batch, on its device.
-
-    `batch_size` is that of all workers together: each takes batch_size / workers samples, and
-    at least 1, so that the same samples make up a step whatever the width. Every epoch is shuffled
-    anew, where the loader shuffles.
-    """
-    session = _current()
-    return cast("DataLoader[Any]", DeviceLoader(split(loader, session), session))
+    return current_session().save(checkpoint)
 
 
 _active: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)
 """By thread: a thread of a stopped trial that still trains keeps its own session."""
 
 
-def _current() -> Session:
+def current_session() -> Session:
+    """Give the session of the calling thread; one that prints, where no cloudtune runs it."""
     session = _active.get()
     if session is None:
         session = _alone()

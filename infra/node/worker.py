@@ -32,6 +32,7 @@ from cloudtune.train.one_model import NotOneModelError, Ranks
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
+from cloudtune.trial import nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,6 +148,8 @@ class Worker:
         device = f"cuda:{begin.gpu}" if visible and torch.cuda.is_available() else "cpu"
         if device == "cpu":
             torch.set_num_threads(1)
+            for name in ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU"):  # or accelerate sees one worker
+                os.environ.setdefault(name, "1")
         ranks, slot = None, begin.slot
         if slot.world_size > 1:
             store = meet(slot, begin.rendezvous, listener, device)
@@ -159,7 +162,7 @@ class Worker:
             self._session = session
             session.grant(max(self._granted, begin.assignment.until_epoch))
         self._say(Ready())
-        session.run(function, begin.assignment.config)
+        session.run(function, nested(begin.assignment.config))
 
     def _open(self, begin: Begin, device: str, ranks: Ranks | None) -> Session:
         training, slot, assignment = begin.training, begin.slot, begin.assignment

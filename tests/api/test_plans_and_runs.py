@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import threading
@@ -14,19 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cloudtune
-from cloudtune.engine.ledger import FileLedger
-from cloudtune.engine.loop import run as drive
-from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CleanupError, ExperimentError, UsageError
 from cloudtune.events import EpochDone, RunStarted
 from cloudtune.jobs import control, home, runner
 from cloudtune.train.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cloudtune.jobs.job import Job
-    from cloudtune.jobs.runner import Ended, Watch
+    from cloudtune.jobs.runner import Ended
     from tests.bench import Bench
 
 LIMITS: dict[str, Any] = {"deadline": "10m", "budget": "$3"}
@@ -37,26 +31,6 @@ def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in bench.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(bench.folder)
-
-
-@pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    """Runs are carried out in virtual time, and written down as real ones; gives their jobs."""
-    jobs: list[Job] = []
-
-    def run_job(job: Job, watching: Callable[[str, Any], Watch]) -> Ended:
-        folder = home.new_run(job.experiment.name)
-        job = replace(job, run=folder.name)
-        jobs.append(job)
-        policy = job.policy()
-        world = SimWorld(job.rentables, job.experiment.metric.name, synthetic_metric("min", 3), 3)
-        with contextlib.closing(FileLedger(folder / home.LEDGER, job.to_json())) as ledger:
-            watch = runner._patient(watching(job.run, policy), folder / runner.SCREEN_LOG)
-            drive(policy, world, ledger, watch)
-        return runner.Ended(folder, policy, runner.Swept(0.0))
-
-    monkeypatch.setattr(runner, "run_job", run_job)
-    return jobs
 
 
 # ---- plans ---------------------------------------------------------------------------------------

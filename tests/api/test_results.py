@@ -147,6 +147,28 @@ def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixt
     assert changed.sum() == len(told["width_changes"]) > 0
 
 
+def test_its_page_and_its_figures_are_those_of_the_report(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = whole(home)
+    assert called(capsys, "report", "digits-1", "--html", home / "r.html").code == 0
+    assert found.to_html(home / "own.html") == (home / "r.html").read_text()
+    assert (home / "own.html").read_bytes() == (home / "r.html").read_bytes()
+    drawn = found.plot_metric(), found.plot_metric("dollars"), found.plot_gpus()
+    for figure in (*drawn, found.plot_spend(), found.plot_configs()):
+        assert figure.to_dict()["data"], figure
+    curves = {trace["name"]: trace["y"] for trace in drawn[0].to_dict()["data"]}
+    assert max(curves["best so far"]) == found.history["score"].max()
+    with pytest.raises(UsageError, match="can't be written"):
+        found.to_html(home / "no" / "r.html")
+
+
+def test_a_run_that_has_just_begun_has_no_curves(home: Path) -> None:
+    keep(home, "digits-2", SETTING.job(PLAN), play(SETTING, PLAN).entries[:1])
+    with pytest.raises(UsageError, match="digits-2: nothing to draw yet"):
+        cloudtune.load_run("digits-2").plot_metric()
+
+
 def test_an_epoch_that_was_trained_again_is_one_row(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,3 +292,16 @@ def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:
         "sys.exit(bool({'pandas', 'cloudtune.jobs', 'torch', 'ray'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_best_configuration_is_what_the_script_got(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = whole(home)
+    best = found.report.policy.best
+    assert best is not None
+    trial = found.report.policy.trials[best.trial]
+    monkeypatch.setattr(trial, "trial", replace(trial.trial, config={"opt/lr": 0.5}))
+    assert found.best is not None
+    assert found.best.config == {"opt": {"lr": 0.5}}
+    assert "opt/lr=0.5" in str(dict(found._lines()))

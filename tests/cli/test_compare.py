@@ -103,6 +103,24 @@ def test_the_output_is_the_same_byte_for_byte_in_any_number_of_processes(output:
     assert alone == by_two
 
 
+def test_a_page_has_charts_of_each_pair_of_limits_and_the_tables(folder: Path) -> None:
+    said = simulate("--deadline 20m,none --budget 2 --strategy asha,random --html made.html")
+    assert said.code == 0
+    page = (folder / "made.html").read_text()
+    for limits in ("deadline 20m, budget $2.00", "no deadline, budget $2.00"):
+        for title in ("acc against time", "acc against dollars", "GPUs that bill"):
+            assert page.count(f">{title}, {limits}</h2>") == 1
+    assert page.count('class="chart"') == 8
+    assert "8 of 8 runs kept their limits, by their ledgers" in page
+    first = next(iter(csv.DictReader(io.StringIO(simulate(f"{LIMITS} -o csv").out))))
+    told = re.search(r'id="told">(.*?)</script>', page)
+    assert told is not None
+    ends = json.loads(told[1])["figures"][2]["data"]
+    assert float(first["metric"]) in [
+        pytest.approx(y, rel=1e-6) for trace in ends for y in trace["y"]
+    ]
+
+
 def test_out_has_cells_runs_and_pictures(folder: Path) -> None:
     said = simulate("--deadline 20m,none --budget 2 --strategy asha,hypersched --out made/here")
     assert said.code == 0

@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.schema import Cloud, Epochs, Limits, Metric, Strategy
-from cloudtune.experiment.search_space import Grid, LogUniform, sample
+from cloudtune.experiment.search_space import Grid, LogUniform
+from cloudtune.experiment.spaces import sample
 
 DIGITS = """\
 name: digits

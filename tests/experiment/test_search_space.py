@@ -20,9 +20,9 @@ from cloudtune.experiment.search_space import (
     RandInt,
     Uniform,
     parse_domain,
-    sample,
     to_jsonable,
 )
+from cloudtune.experiment.spaces import sample
 
 DOMAINS: list[tuple[object, Domain]] = [
     ({"uniform": [0.0, 0.99]}, Uniform(0.0, 0.99)),

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.search_space import sample
+from cloudtune.experiment.spaces import sample
 from cloudtune.train.checkpoint import CheckpointStore, read_manifest
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function

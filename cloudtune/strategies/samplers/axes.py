@@ -24,6 +24,7 @@ from cloudtune.experiment.search_space import (
     RandInt,
     Uniform,
 )
+from cloudtune.experiment.spaces import Space
 
 if TYPE_CHECKING:
     from cloudtune.experiment.search_space import Value
@@ -161,31 +162,81 @@ def held(config: Config, name: str) -> Value:
 
 def allows(space: Mapping[str, Domain], config: Config) -> bool:
     """Whether a space might have given the values that a configuration has of its parameters."""
+    space = Space.of(space)
+    values = space.values_of(config)
+    if any(space.is_branching(n) and space.active(n, values) and n not in values for n in space):
+        return False
     axes = axes_of(space)
-    for name, domain in space.items():
-        if name not in config:
-            continue
-        value, axis = held(config, name), axes.get(name)
-        if isinstance(domain, Constant) and not same(domain.value, value):
-            return False
-        if isinstance(axis, Labels) and not any(same(each, value) for each in axis.values):
-            return False
-        if isinstance(axis, Line | Steps):
+    return all(
+        space.is_branching(name) or _allowed(space[name], axes.get(name), held(values, name))
+        for name in values
+    )
+
+
+def _allowed(domain: Domain, axis: Axis | None, value: Value) -> bool:
+    match axis:
+        case None:
+            return not isinstance(domain, Constant) or same(domain.value, value)
+        case Labels(values):
+            return any(same(each, value) for each in values)
+        case _:
             low, high = axis.value(0.0), axis.value(1.0)
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not low <= value <= high:  # type: ignore[operator]
-                return False
-    return True
+            return number and low <= value <= high  # type: ignore[operator]
 
 
 def axes_by_size(space: Mapping[str, Domain]) -> dict[str, Axis]:
     """Return the axes of a search space on which listed numbers have places by their size, too.
 
-    For neighbours: to a model each listed value is something of its own.
+    For neighbours: to a model each listed value is something of its own. Their names are those
+    that configurations have: what several branches have is one axis, which holds all of theirs,
+    and what a configuration may lack is listed as None among labels.
     """
-    axes = axes_of(space)
-    lines = {name: _line(axis.values) for name, axis in axes.items() if isinstance(axis, Labels)}
-    return {name: lines.get(name) or axis for name, axis in axes.items()}
+    space = Space.of(space)
+    found: dict[str, list[Axis | tuple[Value, ...]]] = {}
+    for name, domain in space.items():
+        if not space.is_branching(name):
+            one = _axis(domain) or _listed(domain)
+            found.setdefault(space.flat_name(name), []).append(one)
+    lacking = {space.flat_name(name) for name in space.conditions}
+    axes = {name: _merged(each, lacks=name in lacking) for name, each in found.items()}
+    return {name: axis for name, axis in axes.items() if axis is not None}
+
+
+def _listed(domain: Domain) -> tuple[Value, ...]:
+    """Return the one value that a domain without an axis has."""
+    match domain:
+        case Constant(value):
+            return (value,)
+        case Choice(values) | Grid(values):
+            return values[:1]
+        case _:
+            return (domain.low,)
+
+
+def _merged(found: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis | None:
+    """Return the one axis of a parameter for all branches that have it; None if it can't vary."""
+    if len(found) == 1 and not lacks:
+        only = found[0]
+        if isinstance(only, tuple):
+            return None
+        return (_line(only.values) or only) if isinstance(only, Labels) else only
+    values: list[Value] = []
+    logs = []
+    for each in found:
+        if isinstance(each, tuple | Labels):
+            values += each.values if isinstance(each, Labels) else each
+        else:
+            values += [each.value(0.0), each.value(1.0)]
+            logs.append(isinstance(each, Line) and each.log)
+    different = _different(values)
+    line = _line(different)
+    if line is not None:
+        return Line(line.low, line.high, log=line.low > 0 and (all(logs) if logs else line.log))
+    if any(not isinstance(each, tuple | Labels) for each in found):
+        return None  # numbers in one branch and labels in another are no axis
+    labels = _different([*different, None]) if lacks else different
+    return Labels(labels) if len(labels) > 1 else None
 
 
 class Places:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import random
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudtune.experiment.spaces import Space
     from cloudtune.strategies.samplers.axes import Axes, Config
     from cloudtune.strategies.samplers.optuna_models import Model
     from cloudtune.trial import Mode, Trial, TrialId
 
 _SEEDS = 2**32
+NONE: Mapping[str, object] = MappingProxyType({})
 
 
 class Learner:
@@ -31,8 +34,16 @@ class Learner:
     """
 
     def __init__(
-        self, axes: Axes, kind: str, *, mode: Mode, seed: int, random_fraction: float
+        self,
+        axes: Axes,
+        kind: str,
+        *,
+        mode: Mode,
+        seed: int,
+        random_fraction: float,
+        space: Space | None = None,
     ) -> None:
+        self._space = space
         self._axes, self._kind, self._mode, self._seed = axes, kind, mode, seed
         self._chance = random.Random(f"{seed}/random fraction")  # noqa: S311  not for secrets
         self._random_fraction = random_fraction
@@ -44,12 +55,12 @@ class Learner:
         self._heard: dict[TrialId, None] = {}
         self._failed: dict[TrialId, None] = {}
 
-    def propose(self) -> dict[str, object] | None:
-        """Return the model's proposal; None where chance is to decide."""
+    def propose(self, given: Mapping[str, object] = NONE) -> dict[str, object] | None:
+        """Return the model's proposal beside what is `given`; None where chance is to decide."""
         if self._random_fraction and self._chance.random() < self._random_fraction:
             return None
         self._climb()
-        return None if self._model is None else self._model.ask()
+        return None if self._model is None else self._model.ask(given)
 
     def begin(self, trial: Trial) -> None:
         """Take note of a trial that is to run."""
@@ -103,7 +114,7 @@ class Learner:
 
         seed = (self._seed * 1_000_003 + self._level) % _SEEDS
         before = self._model if self._kind == "gp" else None
-        model = Model(self._axes, self._kind, self._mode, seed, before)
+        model = Model(self._axes, self._kind, self._mode, seed, before, space=self._space)
         for trial, value in values.items():
             model.learn(trial, self._configs[trial], value)
         for trial in self._failed:

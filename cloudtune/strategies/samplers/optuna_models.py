@@ -14,6 +14,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from cloudtune.experiment.spaces import ONLY_BRANCH
 from cloudtune.strategies.samplers.axes import Labels, Line, Steps
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
 
+    from cloudtune.experiment.spaces import Space
     from cloudtune.strategies.samplers.axes import Axes, Axis, Config
     from cloudtune.trial import Mode, TrialId
 
@@ -52,13 +54,27 @@ class Draws:
 class Model:
     """Proposes configurations after the results of others: "tpe", "gp" or "cma-es".
 
-    A model that is made anew begins where the fit of the model before was.
+    A model that is made anew begins where the fit of the model before was. In a space with branches
+    TPE is asked for the parameters of the branches that it takes alone, as in Optuna's
+    define-by-run: what else there is to know of a parameter are trials that have it. The other two
+    have one model of all parameters, and need a value of each: those of the branches that
+    they don't take are their own proposals, and count as the middle where a trial is not theirs.
     """
 
     def __init__(
-        self, axes: Axes, kind: str, mode: Mode, seed: int, before: Model | None = None
+        self,
+        axes: Axes,
+        kind: str,
+        mode: Mode,
+        seed: int,
+        before: Model | None = None,
+        *,
+        space: Space | None = None,
     ) -> None:
         self._axes = axes
+        self._branches = space is not None and bool(space.conditions)
+        self._space = space if self._branches and kind == "tpe" else None
+        self._imputed = self._branches and kind != "tpe"
         self._distributions = _distributions(axes)
         self.sampler: BaseSampler = _sampler(kind, seed) if before is None else before.sampler
         self._study = optuna.create_study(
@@ -69,12 +85,30 @@ class Model:
         self._attrs: dict[TrialId, dict[str, Any]] = {}  # CMA-ES keeps its state in them
         self._count = 0
 
-    def ask(self) -> dict[str, object]:
-        """Return a proposal."""
+    def ask(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Return a proposal; in a space with branches, around what is `given`."""
         self._forget()
-        self._asked = self._study.ask(self._distributions)
         self._count += 1
+        if self._space is not None:
+            self._asked = self._study.ask()
+            return self._by_branches(self._asked, self._space, given)
+        self._asked = self._study.ask(self._distributions)
         return _config(self._axes, self._asked.params)
+
+    def _by_branches(
+        self, asked: optuna.Trial, space: Space, given: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Return a proposal whose parameters are asked for as far as its branches have them."""
+        found: dict[str, object] = {}
+        for name in space:  # a branching comes before what depends on it
+            axis = self._axes.get(name)
+            if name in given:
+                found[name] = given[name]
+            elif axis is None and space.is_branching(name):
+                found[name] = ONLY_BRANCH
+            elif axis is not None and space.active(name, found):
+                found[name] = _value(axis, _suggested(asked, name, self._distributions[name]))
+        return found
 
     def _forget(self) -> None:
         if self._asked is not None:
@@ -83,11 +117,13 @@ class Model:
 
     def begin(self, trial: TrialId, config: Config) -> None:
         """Take note that a trial runs, with the last proposal or a configuration in its place."""
-        params, attrs = _params(self._axes, config), {}
+        params, attrs = self._params(config), {}
         if self._asked is not None:
             asked = self._study.get_trials(deepcopy=False)[self._asked.number]
             attrs = {k: v for k, v in asked.system_attrs.items() if k.startswith("cma:")}
-            if _equal(asked.params, params):
+            if (self._imputed or asked.params.keys() == params.keys()) and _equal(
+                asked.params, params
+            ):
                 self._pending[trial], self._asked = self._asked.number, None
         self._forget()
         self._attrs[trial] = attrs
@@ -101,11 +137,20 @@ class Model:
         if number is not None:
             self._study.tell(number, value)
         else:
-            self._add(_params(self._axes, config), self._attrs.get(trial, {}), value=value)
+            self._add(self._params(config), self._attrs.get(trial, {}), value=value)
+
+    def _params(self, config: Config) -> dict[str, Any]:
+        has = self._axes
+        if self._branches:
+            has = {name: axis for name, axis in self._axes.items() if name in config}
+        return _params(has, config)
 
     def _add(self, params: dict[str, Any], attrs: dict[str, Any], **outcome: Any) -> None:
+        if self._imputed:
+            params = {name: params.get(name, _middle(axis)) for name, axis in self._axes.items()}
+        distributions = {name: self._distributions[name] for name in params}
         made = create_trial(
-            params=params, distributions=self._distributions, system_attrs=attrs, **outcome
+            params=params, distributions=distributions, system_attrs=attrs, **outcome
         )
         self._study.add_trial(made)
         self._count += 1
@@ -170,3 +215,17 @@ def _param(axis: Axis, value: object) -> float | int:
 
 def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(math.isclose(one[name], other[name], abs_tol=1e-12) for name in other)
+
+
+def _suggested(asked: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    match distribution:
+        case CategoricalDistribution(choices=choices):
+            return asked.suggest_categorical(name, choices)
+        case IntDistribution(low=low, high=high):
+            return asked.suggest_int(name, low, high)
+        case _:
+            return asked.suggest_float(name, 0.0, 1.0)
+
+
+def _middle(axis: Axis) -> float | int:
+    return _param(axis, axis.values[0] if isinstance(axis, Labels) else axis.value(0.5))

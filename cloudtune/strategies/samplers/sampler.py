@@ -8,13 +8,15 @@ alone: it draws labels at random. All are pure of their seed: the same tells, th
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.experiment.search_space import Constant, Domain, Grid, sample
+from cloudtune.experiment.search_space import Constant, Domain, Grid
+from cloudtune.experiment.spaces import Space, sample
 from cloudtune.strategies.samplers.axes import (
     Places,
     axes_by_size,
@@ -90,30 +92,34 @@ class SpaceSampler:
         most: int | None = None,
         random_fraction: float = 0.0,
     ) -> None:
-        self._space = dict(space)
+        self._space = Space.of(space)
         self._kind, self._seed = sampler_kind(kind), seed
         self._axes = axes_of(self._space)
         self._digits = 2 if most is None else max(2, len(str(most - 1)))
-        grids = [domain.values for domain in space.values() if isinstance(domain, Grid)]
-        if all(isinstance(domain, Grid | Constant) for domain in space.values()):
-            crossed = math.prod(len(values) for values in grids)
+        if self._space.is_listed:
+            crossed = self._space.crossings
             most = crossed if most is None else min(most, crossed)
         self._most = math.inf if most is None else most
         self._given = self._from_grid = 0
         self._pool: Sequence[Config] | None = None
         self._draws: Draws | None = None
         self._chance = np.random.default_rng((seed, 1))
-        self._learner = _learner(self._axes, kind, mode, seed, random_fraction)
+        self._learner = _learner(self._axes, kind, mode, seed, random_fraction, space=self._space)
 
     def ask(self) -> Trial | None:
         """Return a new configuration; None after the last."""
         if self._given >= self._most:
             return None
-        sampled: Config | None = self._learner.propose() if self._learner else None
+        crossing = self._crossing()
+        sampled: Config | None = self._learner.propose(crossing) if self._learner else None
         if sampled is None:
             sampled = self._drawn()
-        config = {name: self._value(name, domain, sampled) for name, domain in self._space.items()}
-        return self._begun(config | self._crossing())
+        values = {
+            name: self._value(name, domain, sampled)
+            for name, domain in self._space.items()
+            if name in sampled or name not in self._axes
+        }
+        return self._begun(self._space.config(values | crossing))
 
     def _drawn(self) -> Config:
         if all(isinstance(self._space[name], Grid) for name in self._axes):
@@ -139,14 +145,8 @@ class SpaceSampler:
 
     def _crossing(self) -> dict[str, object]:
         """Return the next values of the grids."""
-        at = self._from_grid
-        found: dict[str, object] = {}
-        for name, domain in self._space.items():
-            if isinstance(domain, Grid):
-                at, here = divmod(at, len(domain.values))
-                found[name] = domain.values[here]
         self._from_grid += 1
-        return found
+        return {**self._space.crossing(self._from_grid - 1)}
 
     @property
     def has_grids(self) -> bool:
@@ -177,22 +177,34 @@ class SpaceSampler:
         return self._begun(self.candidates()[candidate])
 
     def explore(self, parent: Trial) -> Trial | None:
-        """Return a trial whose configuration is a parent's, perturbed; None after the last."""
+        """Return a trial whose configuration is a parent's, perturbed; None after the last.
+
+        The branches that the parent has taken stay: its checkpoint is of one of them.
+        """
         if self._given >= self._most:
             return None
-        return self._begun(perturbed(self._axes, parent.config, self._chance))
+        values = self._space.values_of(parent.config)
+        axes = {name: axis for name, axis in self._axes.items() if self._changes(name, values)}
+        return self._begun(self._space.config(perturbed(axes, values, self._chance)))
+
+    def _changes(self, name: str, values: Config) -> bool:
+        return self._space.active(name, values) and not self._space.is_branching(name)
 
     def _begun(self, config: Mapping[str, object]) -> Trial:
         trial = Trial(f"t{self._given:0{self._digits}d}", config)
         self._given += 1
         if self._learner is not None:
-            self._learner.begin(trial)
+            self._learner.begin(self._by_axes(trial))
         return trial
+
+    def _by_axes(self, trial: Trial) -> Trial:
+        """Return a trial as the model knows it: with the branches that it takes."""
+        return replace(trial, config=self._space.values_of(trial.config))
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Learn the metric of a trial after an epoch; None where it failed."""
         if self._learner is not None:
-            self._learner.tell(trial, epoch, value)
+            self._learner.tell(self._by_axes(trial), epoch, value)
 
 
 class TableSampler:
@@ -314,11 +326,17 @@ class TableSampler:
 
 
 def _learner(
-    axes: Axes, kind: str, mode: Mode, seed: int, random_fraction: float
+    axes: Axes,
+    kind: str,
+    mode: Mode,
+    seed: int,
+    random_fraction: float,
+    *,
+    space: Space | None = None,
 ) -> Learner | None:
     if kind not in MODEL_BASED or not axes:
         return None
-    return Learner(axes, kind, mode=mode, seed=seed, random_fraction=random_fraction)
+    return Learner(axes, kind, mode=mode, seed=seed, random_fraction=random_fraction, space=space)
 
 
 def _only(domain: Domain) -> object:

@@ -8,34 +8,29 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from cloudtune.infra.cluster.trial_session import cause
-from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.messages import (
-    Assignment,
     Done,
     Epoch,
     Failure,
     Gone,
     Lost,
-    Part,
     Ready,
     Training,
-    WorkerSlot,
 )
 from cloudtune.infra.processes import is_running
 from tests.guard import watched
+from tests.one_node import Node, kinds, part_of, reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudtune.infra.node.messages import Body, Interruption, Message, Remark
-
-    Told = Body | Interruption | Remark
+    from cloudtune.infra.node.messages import Body, Message
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,50 +98,6 @@ def training(folder: Path) -> Training:
     return dataclasses.replace(told, losses_per_hour=1e9)  # saves are due each second
 
 
-def part_of(
-    session: str,
-    width: float,
-    until: int,
-    checkpoint: str | None = None,
-    gpu: int = -1,
-    **config: object,
-) -> Part:
-    workers = max(1, round(width))
-    slots = tuple(WorkerSlot(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers))
-    trial = session.rpartition(".")[0]
-    return Part(session, slots, width, Assignment(trial, config, checkpoint, 0, until, 0), gpu)
-
-
-class Node:
-    """An agent, and who listens to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.agent = Agent("127.0.0.1", 2, training(folder), folder / "logs", spares=True)
-        self.last = 0
-
-    def hear(self, session: str, until: type[Body] = Gone) -> list[Told]:
-        """Give the messages of a session up to the first of that kind; others are passed over."""
-        told: list[Told] = []
-        while not told or not isinstance(told[-1], until):
-            messages = self.agent.messages(self.last, self.last, 100.0)  # on loaded cores, too
-            assert messages, f"nothing more is told after {told}"
-            self.last = messages[0].number
-            told += [messages[0].body] if messages[0].session == session else []
-        return told
-
-    def log(self, session: str, rank: int = 0) -> str:
-        """Give what a worker printed."""
-        return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
-
-    def printed(self, session: str, rank: int = 0, line: int = 0) -> list[str]:
-        """Give the words of a line that a worker printed."""
-        return self.log(session, rank).split("\n")[line].split()
-
-    def pid(self, session: str, rank: int = 0) -> int:
-        return int(self.printed(session, rank)[1])
-
-
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left() -> Iterator[None]:
     """The node starts spare workers and a new zygote whenever it likes: see when it has closed."""
@@ -159,18 +110,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     (folder / "train.py").write_text(TRAIN)
     here = Path.cwd()
     os.chdir(folder)
-    made = Node(folder)
+    made = Node(folder, training(folder))
     yield made
     made.agent.close()
     os.chdir(here)
-
-
-def kinds(told: list[Told]) -> list[str]:
-    return [type(body).__name__ for body in told]
-
-
-def reports(told: list[Told]) -> list[dict[str, Any]]:
-    return [dict(body.report) for body in told if isinstance(body, Epoch)]
 
 
 def test_a_session_trains_as_far_as_it_is_granted_and_goes_on_at_another_width(node: Node) -> None:
@@ -396,9 +339,9 @@ def is_alive(pid: int) -> bool:
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests_agent import Node, part_of
+from tests_agent import Node, part_of, training
 from cloudtune.infra.node.messages import Epoch
-node = Node(Path.cwd())
+node = Node(Path.cwd(), training(Path.cwd()))
 node.agent.start(part_of("k.1", 2.0, until=9, trouble="hangs"))
 node.hear("k.1", Epoch)
 pids = [node.agent.hello()["zygote"], node.pid("k.1", 0), node.pid("k.1", 1)]

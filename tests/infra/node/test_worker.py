@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
-from cloudtune.infra.node.worker import failure_of
+from cloudtune.infra.node import worker as module
+from cloudtune.infra.node.worker import Worker, failure_of
 
 
 def raised(error: BaseException, source: BaseException | None = None) -> BaseException:
@@ -43,3 +47,27 @@ def test_a_peer_that_has_gone_is_recognised() -> None:
     assert failure_of(raised(torch.distributed.DistBackendError("NCCL error")), world_size=2).peer
     assert not failure_of(raised(RuntimeError(text)), world_size=1).peer
     assert not failure_of(raised(RuntimeError("shapes differ")), world_size=2).peer
+
+
+def test_the_script_gets_nested_parameters_as_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[dict[str, Any]] = []
+
+    class Session:
+        def grant(self, until: int) -> None: ...
+
+        def run(self, function: Any, config: dict[str, Any]) -> None:
+            function(config)
+
+    worker = Worker(SimpleNamespace(send=lambda _body: None))  # type: ignore[arg-type]
+    monkeypatch.setattr(worker, "_open", lambda *_given: Session())
+    monkeypatch.setattr(torch, "set_num_threads", lambda _count: None)
+    monkeypatch.setitem(module._preloaded, "train.py:train", got.append)
+    begin: Any = SimpleNamespace(
+        environment={},
+        slot=SimpleNamespace(world_size=1),
+        training=SimpleNamespace(train="train.py:train"),
+        assignment=SimpleNamespace(config={"lr": 1.0, "opt/name": "sgd"}, until_epoch=1),
+        gpu=0,
+    )
+    worker._train(begin, None)
+    assert got == [{"lr": 1.0, "opt": {"name": "sgd"}}]

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from cloudtune.experiment.search_space import Choice, Domain, LogUniform, RandInt, sample
+from cloudtune.experiment.search_space import Choice, Domain, LogUniform, RandInt
+from cloudtune.experiment.spaces import sample
 from cloudtune.strategies.samplers.axes import axes_by_size, axes_of_rows
 from cloudtune.strategies.samplers.newcomers import AT_FIRST, MOST, Experienced, trust_of
 from cloudtune.strategies.samplers.past import (

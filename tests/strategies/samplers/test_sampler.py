@@ -21,8 +21,8 @@ from cloudtune.experiment.search_space import (
     QUniform,
     RandInt,
     Uniform,
-    sample,
 )
+from cloudtune.experiment.spaces import sample
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.samplers.axes import (
     Labels,

@@ -1,0 +1,267 @@
+"""A run for other programs: its trials and every metric of every epoch.
+
+Each of them is written by its own library, which is loaded once it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.display.pages.trials import flat
+from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.private_files import for_others
+from cloudtune.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cloudtune.api.results import Result
+    from cloudtune.engine.timeline import Epoch
+    from cloudtune.progress import TrialProgress
+
+_OPTIONAL = ("tensorboard", "mlflow", "wandb")
+"""What is an extra of cloudtune, by the name of its module."""
+_BATCH = 1000
+"""MLflow takes no more metrics at a time."""
+
+
+def export_run(result: Result, kind: str, target: str) -> str:
+    """Write a run in a format to a folder; return a sentence that says where it is.
+
+    `kind` is csv, parquet, tensorboard, mlflow or wandb. `target` is a folder, which is made; of
+    mlflow it may be the URI of a store. Of tensorboard, mlflow and wandb each trial becomes a run:
+    its configuration as hyperparameters, its metrics by epoch, and how it ended.
+
+    Raises:
+        UsageError: no such format, its library isn't installed, or the folder can't be written.
+    """
+    if kind not in _WRITERS:
+        raise UsageError(f"{kind}: no such format; allowed: {', '.join(_WRITERS)}")
+    if kind in _OPTIONAL:
+        need(kind, f"--to {kind}", kind)
+    try:
+        with for_others():
+            if "://" not in target:
+                Path(target).mkdir(parents=True, exist_ok=True)
+            elif kind != "mlflow":
+                raise UsageError(f"--out {target}: name a folder; only mlflow takes a URI")
+            return _WRITERS[kind](result, target)
+    except OSError as error:
+        raise UsageError(
+            f"--out {target}: can't be written ({error.strerror or error}); name a folder that is "
+            "yours"
+        ) from None
+
+
+# ---- what is told of a trial ---------------------------------------------------------------------
+
+
+def _trials(result: Result) -> Sequence[TrialProgress]:
+    return result.report.policy.ranking()
+
+
+def _epochs(result: Result) -> dict[str, list[Epoch]]:
+    """Return the epochs that count of each trial, in order."""
+    found: dict[str, list[Epoch]] = {}
+    counts = result.report.timeline.counted().values()
+    for epoch in sorted(counts, key=lambda each: each.number):
+        found.setdefault(epoch.trial, []).append(epoch)
+    return found
+
+
+def _config(trial: TrialProgress) -> dict[str, bool | int | float | str]:
+    """Return the configuration with names such as `optimizer/lr`, and values of plain kinds."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in flat(trial.trial.config).items()
+    }
+
+
+def _about(result: Result, trial: TrialProgress) -> dict[str, str]:
+    """Return what else is told of a trial: where it is from, and how it ended."""
+    told = {"cloudtune.run": result.name, "cloudtune.trial": trial.id, "status": str(trial.status)}
+    if trial.error:
+        told["error"] = trial.error
+    if trial.checkpoint:
+        told["checkpoint"] = trial.checkpoint
+    return told
+
+
+def _begun(result: Result) -> float:
+    """Return when the run began, in seconds since 1970; 0 where nobody knows."""
+    return result.report.job.began
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def _csv(result: Result, target: str) -> str:
+    for name, frame in (("trials", result.trials), ("history", result.history)):
+        frame.to_csv(Path(target, f"{name}.csv"), index=False)
+    return f"Wrote trials.csv and history.csv to {target}"
+
+
+def _parquet(result: Result, target: str) -> str:
+    for name, frame in (("trials", result.trials), ("history", result.history)):
+        # A column of several kinds, as a choice of "none" and 3 gives, is text.
+        mixed = {
+            column: "string"
+            for column in frame.columns
+            if frame[column].dtype == object
+            and len({type(value) for value in frame[column].dropna()}) > 1
+        }
+        frame.astype(mixed).to_parquet(Path(target, f"{name}.parquet"), index=False)
+    return f"Wrote trials.parquet and history.parquet to {target}"
+
+
+# ---- TensorBoard ---------------------------------------------------------------------------------
+
+
+def _tensorboard(result: Result, target: str) -> str:
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  torch takes seconds
+    from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415
+
+    began, epochs, best = _begun(result), _epochs(result), _best(result)
+    for trial in _trials(result):
+        folder = Path(target, trial.id)
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()  # of an export before, which would be shown as well
+        with SummaryWriter(str(folder)) as writer:
+            for epoch in epochs.get(trial.id, ()):
+                for name, value in epoch.told.metrics.items():
+                    writer.add_scalar(name, value, epoch.number, walltime=began + epoch.told.at)
+            figures = {f"best/{result.metric}": best[trial.id]} if trial.id in best else {}
+            for part in hparams(_config(trial), figures):  # type: ignore[no-untyped-call]
+                writer.file_writer.add_summary(part)
+            for name, value in figures.items():
+                writer.add_scalar(name, value, 0)
+            if trial.error:
+                writer.add_text("error", trial.error)
+    return f"Wrote {counted(len(_trials(result)), 'trial')}: tensorboard --logdir {target}"
+
+
+def _best(result: Result) -> dict[str, float]:
+    """Return the best of the metric of each trial that reported it."""
+    frame = result.trials.set_index("trial")
+    own = f"metric/{result.metric}"  # where it is called as one of our columns
+    column = own if own in frame.columns else result.metric
+    return {str(trial): float(best) for trial, best in frame[column].dropna().items()}
+
+
+# ---- MLflow --------------------------------------------------------------------------------------
+
+
+def _mlflow(result: Result, target: str) -> str:
+    remote = "://" in target
+    store = target if remote else f"sqlite:///{Path(target).absolute()}/mlflow.db"
+    files = None if remote else Path(target).absolute().joinpath("artifacts").as_uri()
+    # Its tables are made without a word, and it tells nobody that it was used.
+    with _variables(
+        MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true", MLFLOW_LOGGING_LEVEL="WARNING"
+    ):
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415
+        from mlflow.tracking import MlflowClient  # noqa: PLC0415
+
+        try:
+            client = MlflowClient(store)
+            if client.get_experiment_by_name(result.name) is not None:
+                raise UsageError(f"--out {target}: {result.name} was exported there before")
+            experiment = client.create_experiment(result.name, artifact_location=files)
+            epochs = _epochs(result)
+            for trial in _trials(result):
+                _log(result, client, experiment, trial, epochs.get(trial.id, []))
+        except MlflowException as error:
+            raise CloudtuneError(f"MLflow at {store}: {error}") from error
+    shown = store if remote else f"mlflow ui --backend-store-uri {store}"
+    return f"Wrote {counted(len(_trials(result)), 'trial')}: {shown}"
+
+
+def _log(
+    result: Result, client: Any, experiment: str, trial: TrialProgress, epochs: Sequence[Epoch]
+) -> None:
+    """Write a trial down as a run of MLflow."""
+    from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415
+
+    times = [_millis(result, epoch.told.at) for epoch in epochs]
+    run = client.create_run(
+        experiment, start_time=min(times, default=_millis(result, 0.0)), run_name=trial.id
+    ).info.run_id
+    metrics = [
+        Metric(name, value, at, epoch.number)
+        for epoch, at in zip(epochs, times, strict=True)
+        for name, value in epoch.told.metrics.items()
+    ]
+    params = [Param(name, str(value)) for name, value in _config(trial).items()]
+    tags = [RunTag(name, value) for name, value in _about(result, trial).items()]
+    client.log_batch(run, params=params, tags=tags)
+    for begin in range(0, len(metrics), _BATCH):
+        client.log_batch(run, metrics=metrics[begin : begin + _BATCH])
+    client.set_terminated(run, "FAILED" if trial.error else "FINISHED", max(times, default=None))
+
+
+def _millis(result: Result, at: float) -> int:
+    return round(1000 * (_begun(result) + at))
+
+
+# ---- Weights & Biases ----------------------------------------------------------------------------
+
+
+def _wandb(result: Result, target: str) -> str:
+    epochs = _epochs(result)
+    with tempfile.TemporaryDirectory() as scratch, _wandb_in(scratch):
+        import wandb  # noqa: PLC0415
+
+        settings = wandb.Settings(
+            mode="offline", silent=True, console="off", disable_git=True, save_code=False
+        )
+        try:
+            for trial in _trials(result):
+                run = wandb.init(
+                    project=result.report.job.experiment.name,
+                    group=result.name,
+                    name=trial.id,
+                    id=f"{result.name}-{trial.id}",
+                    dir=target,
+                    config=_config(trial),
+                    settings=settings,
+                    reinit="finish_previous",
+                )
+                run.config.update(_about(result, trial))  # type: ignore[no-untyped-call]
+                for epoch in epochs.get(trial.id, ()):
+                    run.log({**epoch.told.metrics, "epoch": epoch.number}, step=epoch.number)
+                run.finish(exit_code=1 if trial.error else 0)
+        finally:
+            wandb.teardown()  # its service is a process
+    count = counted(len(_trials(result)), "trial")
+    return f"Wrote {count}, offline: wandb sync {target}/wandb/offline-run-*"
+
+
+def _wandb_in(scratch: str) -> contextlib.AbstractContextManager[None]:
+    """Let the library keep what isn't asked for in a folder that goes, and tell nobody of it."""
+    names = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+    return _variables(**dict.fromkeys(names, scratch), WANDB_ERROR_REPORTING="false")
+
+
+@contextlib.contextmanager
+def _variables(**own: str) -> Iterator[None]:
+    """Set variables of the environment, those that their user hasn't set, and take them back."""
+    new = {name: value for name, value in own.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
+
+
+_WRITERS: dict[str, Callable[[Result, str], str]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}

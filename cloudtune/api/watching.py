@@ -1,0 +1,44 @@
+"""A ledger that is read while it is written."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from cloudtune.engine.ledger import entry_of, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from cloudtune.engine.ledger import Entry
+
+_GLANCE = 0.5
+"""Seconds between two looks at a ledger that has nothing new."""
+
+
+def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -> Iterator[Entry]:
+    """Yield the entries of a ledger as they come, those of the past at once.
+
+    Ends once the run is `over` by the entries so far, or nobody has `driven` it since before the
+    last look. A line that is being written is waited for.
+
+    Raises:
+        CloudtuneError: not a ledger of a version that this program reads, or a damaged one.
+    """
+    read_header(path)
+    number, rest, last = 0, "", False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while True:
+            lines = (rest + file.read()).splitlines(keepends=True)
+            rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+            for line in lines:
+                number += 1
+                if number > 1:  # the header
+                    yield entry_of(line, path, number)
+            if over() or (last and not lines):
+                return
+            # What is written before its writer ends is looked for once more.
+            last = not driven()
+            if not last:
+                time.sleep(_GLANCE)

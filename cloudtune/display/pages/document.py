@@ -1,0 +1,255 @@
+"""One page of HTML that needs nothing else: its style, its charts' library and its data are in it.
+
+The charts are plotly's, drawn by the plotly.js that comes with the package of that name. The page
+has a content security policy that lets it fetch nothing and run no script but its own three, so
+that what a person or a training script wrote into a name can do neither. Its colours follow the
+reader's scheme, and paper is white.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import UsageError, need
+from cloudtune.private_files import for_others
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.display.pages.figures import Figure
+    from cloudtune.display.terminal import Fact, Sheet
+
+_MEGABYTE = 1_000_000
+_DIGITS = 7
+"""Significant digits of a number in a chart: more than a screen has pixels."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page: a title, a chart with what it shows in words, and HTML below it.
+
+    Of a section without a chart `figure` is None; `wide` sections take a row of their own. The
+    `below` is markup already.
+    """
+
+    title: str
+    figure: Figure | None = None
+    below: str = ""
+    wide: bool = True
+
+
+def check_installed() -> None:
+    """Pass if the library of the charts is there; it isn't loaded.
+
+    Raises:
+        UsageError: plotly isn't installed.
+    """
+    need("plots", "a page of charts", "plotly")
+
+
+def library() -> str:
+    """Return plotly.js.
+
+    Raises:
+        UsageError: plotly isn't installed.
+    """
+    check_installed()
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415  an extra, and not for every command
+
+    return str(get_plotlyjs())
+
+
+def document(
+    title: str,
+    head: str,
+    sections: Sequence[Section],
+    trials: Mapping[str, str] | None = None,
+) -> str:
+    """Return a page; `head` is markup, `trials` says of each trial what is told once it is chosen.
+
+    Raises:
+        UsageError: plotly isn't installed.
+    """
+    drawn = [each.figure for each in sections if each.figure is not None]
+    told = {
+        "figures": [
+            {"data": _rounded(each.data), "layout": _rounded(each.layout), "linked": each.linked}
+            for each in drawn
+        ],
+        "trials": dict(trials or {}),
+    }
+    here = files(__package__)
+    style = (here / "page.css").read_text(encoding="utf-8")
+    scripts = (library(), (here / "page.js").read_text(encoding="utf-8"))
+    body = "\n".join(
+        [
+            f"<header><h1>{escape(title)}</h1>\n{head}</header>",
+            _chooser(trials),
+            "<noscript><p>The charts need JavaScript; the tables don't.</p></noscript>",
+            "<main>",
+            *_sections(sections),
+            "</main>",
+            f'<script type="application/json" id="told">{_json(told)}</script>',
+            *(f"<script>{script}</script>" for script in scripts),
+        ]
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">\n{_policy(scripts)}\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    """Return the rule that the browser keeps: nothing from anywhere, and no other script."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'"
+        for each in scripts
+    )
+    rule = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; form-action 'none'; base-uri 'none'"
+    )
+    return f'<meta http-equiv="Content-Security-Policy" content="{rule}">'
+
+
+def _sections(sections: Sequence[Section]) -> Iterable[str]:
+    number = 0
+    for place, each in enumerate(sections):
+        chart = ""
+        if each.figure is not None:
+            name = escape(f"{each.title}: {each.figure.says}")
+            chart = (
+                f'<figure><div class="chart" id="figure-{number}" role="img" '
+                f'aria-label="{name}"></div>'
+                f"<figcaption>{escape(each.figure.says)}</figcaption></figure>\n"
+            )
+            number += 1
+        kind = "wide" if each.wide else "half"
+        yield (
+            f'<section class="{kind}" aria-labelledby="title-{place}">'
+            f'<h2 id="title-{place}">{escape(each.title)}</h2>\n{chart}{each.below}</section>'
+        )
+
+
+def _chooser(trials: Mapping[str, str] | None) -> str:
+    if not trials:
+        return ""
+    options = "".join(f"<option>{escape(name)}</option>" for name in trials)
+    return (
+        '<nav aria-label="Trial"><label for="trial">Trial</label> <select id="trial">'
+        f'<option value="">all</option>{options}</select> '
+        '<span id="chosen" aria-live="polite">click on a line or a bar to follow a trial</span>'
+        "</nav>"
+    )
+
+
+# ---- text and data -------------------------------------------------------------------------------
+
+
+def _json(value: Any) -> str:
+    """Return strict JSON that no text in it can end the script element of."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _rounded(value: Any) -> Any:
+    """Return data with the digits that can be seen; a number that isn't finite becomes null."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return value
+
+
+def facts(lines: Sequence[Fact]) -> str:
+    """Return labelled lines as markup."""
+    rows = [
+        f"<dt>{escape(line.label)}</dt>"
+        f"<dd{' class=warning' if line.warning else ''}>{escape(line.text)}</dd>"
+        for line in lines
+    ]
+    return f"<dl>{''.join(rows)}</dl>"
+
+
+def table(sheet: Sheet) -> str:
+    """Return a sheet as markup; its title is the caption."""
+    last = len(sheet.rows) - 1
+    rows = [
+        f"<tr{' class=total' if sheet.total and n == last else ''}>{_cells('td', sheet, row)}</tr>"
+        for n, row in enumerate(sheet.rows)
+    ]
+    head = f"<thead><tr>{_cells('th', sheet, sheet.columns)}</tr></thead>"
+    return (
+        f'<div class="scrolls"><table><caption>{escape(sheet.title)}</caption>{head}'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _cells(tag: str, sheet: Sheet, cells: Sequence[str]) -> str:
+    scope = ' scope="col"' if tag == "th" else ""
+    return "".join(
+        f"<{tag}{scope}{' class=left' if name in sheet.left else ''}>{escape(cell)}</{tag}>"
+        for name, cell in zip(sheet.columns, cells, strict=True)
+    )
+
+
+def folded(summary: str, inner: str) -> str:
+    """Return markup that is shown once it is asked for, and printed in any case."""
+    return f"<details><summary>{escape(summary)}</summary>{inner}</details>"
+
+
+def paragraph(text: str) -> str:
+    """Return a sentence as markup."""
+    return f'<p class="more">{escape(text)}</p>'
+
+
+def verbatim(text: str) -> str:
+    """Return text as it is, as markup."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def check_path(path: Path, option: str = "--html") -> None:
+    """Pass if a page may be written there, as far as its name says.
+
+    Raises:
+        UsageError: it is no name of a page.
+    """
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise UsageError(
+            f"{option} {path}: name a file that ends in .html (a run's or an experiment's name "
+            f"goes before {option})"
+        )
+
+
+def write(path: Path, text: str, option: str = "--html") -> str:
+    """Write a page, and return what is told of it: where it is and its size.
+
+    Raises:
+        UsageError: it can't be written there.
+    """
+    content = text.encode("utf-8", "replace")
+    try:
+        with for_others():
+            path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path}: can't be written ({error.strerror}); name a file in a folder that "
+            "exists and is yours"
+        ) from None
+    return f"Wrote {path} ({len(content) / _MEGABYTE:.1f} MB): open it in a browser"

@@ -1,0 +1,202 @@
+"""What the charts of all pages have in common: their axes, colours, limits and text.
+
+A figure is plotly's own JSON: traces and a layout. Nothing here imports plotly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cloudtune.errors import need
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudtune.plans import Limits
+
+Trace: TypeAlias = "dict[str, Any]"
+
+# Colours that can be told apart, on white and on a dark ground.
+COLOURS = ("#3f8fd6", "#e4572e", "#2ca58d", "#b074d6", "#e09f1f", "#8a93a6", "#d6598b", "#6f9e3c")
+DEPTHS = ("#8a93a6", "#5f8fc4", "#3f8fd6", "#2ca58d", "#6bab34", "#e09f1f", "#e4572e")
+"""From the trials that were stopped first to those that went furthest."""
+BEST, LIMIT, PLAN, CHOSEN = "#e09f1f", "#d0453e", "#8a93a6", "#d61f8c"
+_FAR = 3.0
+"""A limit so many times beyond everything else isn't drawn: all else would be a line."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart: plotly's traces and layout, and what it `says` in words.
+
+    Where it is `linked`, the first of a mark's custom data is its trial, and the last trace is for
+    the marks of the trial that is followed.
+    """
+
+    data: list[Trace]
+    layout: dict[str, Any]
+    says: str
+    linked: bool = False
+
+    def to_plotly(self) -> Any:
+        """Return it as a `plotly.graph_objects.Figure`.
+
+        Raises:
+            UsageError: plotly isn't installed.
+        """
+        need("plots", "a chart", "plotly")
+        from plotly.graph_objects import Figure as Drawn  # noqa: PLC0415  an extra
+
+        traces = self.data[:-1] if self.linked else self.data
+        kept = {name: each for name, each in self.layout.items() if not name.endswith("bgcolor")}
+        return Drawn(data=traces, layout={**kept, "title": {"text": plain(self.says)}})
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The unit in which a chart counts time: so many `seconds`, by its `name`."""
+
+    seconds: float
+    name: str
+
+    @staticmethod
+    def until(end: float) -> Clock:
+        """Return the unit in which a run of so many seconds is read."""
+        units = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
+        return next(
+            (Clock(s, name) for least, s, name in units if end >= least), Clock(1, "seconds")
+        )
+
+    def of(self, seconds: float) -> float:
+        """Return a time in this unit."""
+        return seconds / self.seconds
+
+    def all(self, seconds: Iterable[float]) -> list[float]:
+        """Return times in this unit."""
+        return [each / self.seconds for each in seconds]
+
+
+def plain(text: object) -> str:
+    """Return text that plotly takes for no markup."""
+    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def layout(height: int = 380, **more: Any) -> dict[str, Any]:
+    """Return the layout that all charts have; `more` is plotly's."""
+    return {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 13},
+        "margin": {"l": 70, "r": 20, "t": 40, "b": 50},
+        "height": height,
+        "autosize": True,
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        **more,
+    }
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """Return an axis; `more` is plotly's."""
+    return {"title": {"text": plain(title)}, "automargin": True, "zeroline": False, **more}
+
+
+def reach(end: float, limit: float | None) -> float:
+    """Return how far an axis goes: to the limit where that is in sight, and a little further."""
+    seen = limit if limit is not None and limit <= _FAR * end else 0.0
+    return max(end, seen) * 1.03 or 1.0
+
+
+def time_axis(clock: Clock, end: float, limit: float | None = None, **more: Any) -> dict[str, Any]:
+    """Return the axis of the run's time."""
+    return axis(clock.name, range=[0, clock.of(reach(end, limit))], **more)
+
+
+def dollar_axis(end: float, limit: float | None = None, **more: Any) -> dict[str, Any]:
+    """Return an axis of dollars."""
+    return axis("dollars", range=[0, reach(end, limit)], tickprefix="$", **more)
+
+
+def limit_lines(
+    limits: Limits, clock: Clock, *, time: str = "x", dollars: str = "y", ends: tuple[float, float]
+) -> dict[str, Any]:
+    """Return the limits as lines across a chart, those in sight; `ends` of seconds and dollars.
+
+    `time` and `dollars` name the axes that they are read on; "" for one that the chart hasn't.
+    """
+    found = []
+    if limits.deadline is not None and time and limits.deadline <= reach(ends[0], limits.deadline):
+        found.append(
+            (time, clock.of(limits.deadline), f"deadline {format_seconds(limits.deadline)}")
+        )
+    if limits.budget is not None and dollars and limits.budget <= reach(ends[1], limits.budget):
+        found.append((dollars, limits.budget, f"budget {format_dollars(limits.budget)}"))
+    lines = [line(name, at) for name, at, _ in found]
+    return {
+        "shapes": lines,
+        "annotations": [note(name, at, text) for name, at, text in found],
+    }
+
+
+def line(name: str, at: float) -> dict[str, Any]:
+    """Return a line across the chart at a value of an axis, as plotly's layout has it."""
+    along, across = ("x", "y") if name.startswith("x") else ("y", "x")
+    return {
+        "type": "line",
+        f"{along}ref": name,
+        f"{along}0": at,
+        f"{along}1": at,
+        f"{across}ref": "paper" if along == "x" else f"{across} domain",
+        f"{across}0": 0,
+        f"{across}1": 1,
+        "line": {"color": LIMIT, "width": 1.5, "dash": "dash"},
+    }
+
+
+def note(name: str, at: float, text: str) -> dict[str, Any]:
+    """Return the words at such a line."""
+    upright = name.startswith("x")
+    place = (
+        {"xref": name, "x": at, "yref": "paper", "y": 0, "xanchor": "right", "yanchor": "bottom"}
+        if upright
+        else {
+            "yref": name,
+            "y": at,
+            "xref": "paper",
+            "x": 0,
+            "xanchor": "left",
+            "yanchor": "bottom",
+        }
+    )
+    return {**place, "text": plain(text), "showarrow": False, "textangle": -90 if upright else 0}
+
+
+def chosen_line() -> Trace:
+    """Return the empty trace for the line of the trial that is followed."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": [],
+        "y": [],
+        "customdata": [],
+        "line": {"color": CHOSEN, "width": 3},
+        "marker": {"size": 6},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+
+
+def shade(number: int, count: int) -> str:
+    """Return the colour of one of so many depths, from shallow to deep."""
+    if count < 2:
+        return DEPTHS[2]
+    return DEPTHS[round(number * (len(DEPTHS) - 1) / (count - 1))]
+
+
+def steps(changes: Sequence[tuple[float, float]], end: float) -> tuple[list[float], list[float]]:
+    """Return times and values to draw as steps: nothing at 0, the last one held until `end`."""
+    found = [(0.0, 0.0), *changes]
+    last = (max(end, found[-1][0]), found[-1][1])
+    return [at for at, _ in (*found, last)], [float(value) for _, value in (*found, last)]

@@ -1,0 +1,267 @@
+"""The GPUs of a run as a Gantt chart: who had them, how wide, and what nobody used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtune.display.pages.figures import (
+    LIMIT,
+    Figure,
+    axis,
+    layout,
+    limit_lines,
+    plain,
+    time_axis,
+)
+from cloudtune.engine.accounting import uses
+from cloudtune.text import counted, gpus_text, machine_text, percent
+from cloudtune.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cloudtune.display.pages.figures import Trace
+    from cloudtune.display.pages.trials import Told
+    from cloudtune.engine.accounting import InstanceAccount, Stretch
+    from cloudtune.engine.timeline import Session
+    from cloudtune.trial import Slice
+
+_SAME = 1e-6
+_TALL, _LOW = 24, 3
+"""Pixels of a GPU, at most and at least."""
+_HEIGHT, _MOST = 260, 1500
+_NAMED = 40
+"""Instances whose names have room."""
+_UNSEEN = 500.0
+"""What takes a smaller part of the run than one of so many is too narrow to be seen."""
+_SHOWN = 400
+"""Of more bars than that none has its trial written in it."""
+
+_BOOT, _IDLE, _RETURN = "boots", "idle", "given back"
+_START, _WAIT, _LOST = "trial starts or stops", "waits for others", "lost, trained again"
+_WIDTHS = ("#3f8fd6", "#2ca58d", "#7b6fd0", "#6f9e3c", "#1f6fa8", "#d6598b")
+_KINDS = {
+    _IDLE: ("#9aa4b1", ""),
+    _BOOT: ("#8a93a6", "/"),
+    _RETURN: ("#8a93a6", "x"),
+    _START: ("#e0b34f", ""),
+    _WAIT: ("#c9a9e0", "\\"),
+    _LOST: (LIMIT, ""),
+}
+_WRITTEN = {
+    "textposition": "inside",
+    "insidetextanchor": "middle",
+    "textangle": 0,
+    "insidetextfont": {"color": "#ffffff"},
+}
+_USES = {"start-up": _START, "barrier": _WAIT, "lost": _LOST}
+
+
+class _Bar(NamedTuple):
+    """GPUs from row `low` on, from when until when; `trial` is "" where no trial had them."""
+
+    low: float
+    gpus: float
+    begin: float
+    end: float
+    kind: str
+    trial: str
+    told: str
+
+
+@dataclass
+class _Rows:
+    """Which GPUs of an instance are taken until when; `base` is its first row in the chart."""
+
+    account: InstanceAccount
+    base: int
+    whole: dict[int, float] = field(default_factory=dict)
+    shares: list[tuple[int, float, float, int, float]] = field(default_factory=list)
+
+    def take(self, piece: Slice, begin: float, end: float) -> Iterator[tuple[float, float]]:
+        """Give rows for GPUs: the first of each stretch and how many, the lowest that are free."""
+        if piece.gpus < 1:
+            yield self._share(piece, begin, end)
+            return
+        taken = {row for row, *_, until in self.shares if until > begin + _SAME}
+        free = (
+            row
+            for row in range(self.account.offer.gpus)
+            if row not in taken and self.whole.get(row, 0.0) <= begin + _SAME
+        )
+        rows = [row for row, _ in zip(free, range(round(piece.gpus)), strict=False)]
+        for row in rows:
+            self.whole[row] = end
+        for first, count in _runs(rows):
+            yield self.base + first, count
+
+    def _share(self, piece: Slice, begin: float, end: float) -> tuple[float, float]:
+        """Return where a share of a GPU is: beside the others on the same one."""
+        alive = [each for each in self.shares if each[4] > begin + _SAME]
+        same = [row for row, _, _, gpu, _ in alive if gpu == piece.gpu and gpu >= 0]
+        empty = [
+            row
+            for row in range(self.account.offer.gpus)
+            if self.whole.get(row, 0.0) <= begin + _SAME and row not in same
+        ]
+        for row in (*same, *empty):
+            others = [(low, low + size) for at, low, size, _, _ in alive if at == row]
+            low = 0.0
+            while low + piece.gpus <= 1 + 1e-3:
+                if all(low + piece.gpus <= a + 1e-3 or b <= low + 1e-3 for a, b in others):
+                    self.shares = [*alive, (row, low, piece.gpus, piece.gpu, end)]
+                    return self.base + row + low, piece.gpus
+                low += piece.gpus
+        return float(self.base), piece.gpus
+
+
+def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Give stretches of rows without a gap: the first, and how many."""
+    found: list[list[int]] = []
+    for row in rows:
+        if found and found[-1][-1] == row - 1:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    for each in found:
+        yield each[0], len(each)
+
+
+def gpus(told: Told) -> Figure:
+    """Return the GPUs over time: a band for each instance, a row for each of its GPUs."""
+    accounts = told.report.accounting.instances
+    rows: dict[str, _Rows] = {}
+    count = 0
+    for account in accounts:
+        rows[account.instance or account.intent] = _Rows(account, count)
+        count += account.offer.gpus
+    bars = [*_instances(told, rows.values()), *_sessions(told, rows)]
+    limits, clock = told.report.job.limits, told.clock
+    drawn = limit_lines(limits, clock, dollars="", ends=(told.end, 0.0))
+    tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
+    shown = layout(
+        round(_HEIGHT / 2 + max(6, count) * tall),
+        barmode="overlay",
+        bargap=0,
+        uniformtext={"minsize": 9, "mode": "hide"},
+        xaxis=time_axis(clock, told.end, limits.deadline),
+        yaxis=axis("", range=[max(1, count), 0], showgrid=False, **_names(list(rows.values()))),
+        **drawn,
+    )
+    busy = percent(told.report.accounting.busy_share)
+    says = f"{counted(len(accounts), 'instance')}; GPUs trained in {busy} of the time billed."
+    return Figure(_traces(told, bars), shown, says, linked=True)
+
+
+def _names(rows: Sequence[_Rows]) -> dict[str, object]:
+    every = -(-len(rows) // _NAMED) or 1
+    shown = rows[::every]
+    names = []
+    for each in shown:
+        offer = each.account.offer
+        kind = machine_text(offer.instance_type.name, offer.market, "")
+        names.append(f"{plain(each.account.instance or each.account.intent)}<br>{plain(kind)}")
+    middles = [each.base + each.account.offer.gpus / 2 for each in shown]
+    return {"tickvals": middles, "ticktext": names, "tickfont": {"size": 11}}
+
+
+def _instances(told: Told, rows: Iterable[_Rows]) -> Iterator[_Bar]:
+    """Give the time of each instance that no trial is drawn over."""
+    for each in rows:
+        account, known = each.account, told.report.timeline.instances[each.account.intent]
+        begin, end = account.begin, account.end
+        left = end if known.left_at is None else min(max(begin, known.left_at), end)
+        joined = left if known.joined_at is None else min(max(begin, known.joined_at), left)
+        name = account.instance or account.intent
+        for since, until, kind in (
+            (begin, joined, _BOOT),
+            (joined, left, _IDLE),
+            (left, end, _RETURN),
+        ):
+            if until > since:
+                yield _Bar(each.base, account.offer.gpus, since, until, kind, "", name)
+
+
+def _sessions(told: Told, rows: dict[str, _Rows]) -> Iterator[_Bar]:
+    """Give what each session did, on the GPUs that it had."""
+    ordered = sorted(uses(told.report.timeline), key=lambda use: use[0].begin)
+    for session, end, found in ordered:
+        parts = list(_parts(session, found, least=told.end / _UNSEEN))
+        for piece in session.start.placement:
+            place = rows[piece.instance]
+            for low, count in place.take(piece, session.begin, end):
+                for begin, until, kind, text in parts:
+                    until_ = min(until, place.account.end)
+                    if until_ > begin:
+                        yield _Bar(low, count, begin, until_, kind, session.start.trial, text)
+
+
+def _parts(
+    session: Session, found: Sequence[Stretch], least: float
+) -> Iterator[tuple[float, float, str, str]]:
+    """Give what a session did, with neighbours of one kind as one: begin, end, kind and words.
+
+    A wait between two epochs that takes less than `least` seconds is left out.
+    """
+    width = session.start.width
+    merged: list[tuple[float, float, str]] = []
+    for place, each in enumerate(found):
+        kind = _USES.get(each.use, f"trains on {gpus_text(width)}")
+        short = each.use == "barrier" and each.end - each.begin < least
+        if short and 0 < place < len(found) - 1:
+            continue
+        if merged and merged[-1][2] == kind and each.begin - merged[-1][1] < max(least, _SAME):
+            merged[-1] = (merged[-1][0], each.end, kind)
+        else:
+            merged.append((each.begin, each.end, kind))
+    for begin, end, kind in merged:
+        done = [e.number for e in session.epochs if begin < e.told.at <= end + 1.0]
+        epochs = f", epochs {min(done)} to {max(done)}" if done and kind not in _KINDS else ""
+        yield begin, end, kind, f"on {gpus_text(width)}{epochs}"
+
+
+def _traces(told: Told, bars: Sequence[_Bar]) -> list[Trace]:
+    widths = sorted({s.start.width for s in told.report.timeline.sessions.values()})
+    training = {
+        f"trains on {gpus_text(width)}": (_WIDTHS[number % len(_WIDTHS)], "")
+        for number, width in enumerate(widths)
+    }
+    texts = sum(1 for bar in bars if bar.trial) <= _SHOWN
+    traces = []
+    for kind, (colour, pattern) in {**_KINDS, **training}.items():
+        own = [bar for bar in bars if bar.kind == kind]
+        if own:
+            traces.append(
+                _trace(told, kind, own, colour, pattern, texts=texts and kind in training)
+            )
+    return [*traces, {**_trace(told, "", [], "", "", texts=False), "showlegend": False}]
+
+
+def _trace(
+    told: Told, kind: str, bars: Sequence[_Bar], colour: str, pattern: str, *, texts: bool
+) -> Trace:
+    clock = told.clock
+    background = kind in {_IDLE, _BOOT, _RETURN}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": kind,
+        "x": [clock.of(bar.end - bar.begin) for bar in bars],
+        "base": [clock.of(bar.begin) for bar in bars],
+        "y": [bar.low + bar.gpus / 2 for bar in bars],
+        "width": [bar.gpus * (0.98 if background else 0.9) for bar in bars],
+        "customdata": [
+            [bar.trial, plain(bar.told), format_seconds(bar.begin), format_seconds(bar.end)]
+            for bar in bars
+        ],
+        "marker": {
+            "color": colour or "#000000",
+            "opacity": 0.35 if background else 1,
+            "pattern": {"shape": pattern, "size": 6},
+            "line": {"width": 0.5 if texts else 0, "color": "#20262f"},
+        },
+        **({"text": [bar.trial for bar in bars], **_WRITTEN} if texts else {}),
+        "hovertemplate": f"%{{customdata[0]}} {plain(kind)}<br>%{{customdata[1]}}<br>"
+        "%{customdata[2]} to %{customdata[3]}<extra></extra>",
+    }

@@ -1,0 +1,349 @@
+"""The page of a plan: its stages, its forecast, and the time and dollars of all plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.display import alternatives_tables, plan_tables
+from cloudtune.display.pages.document import Section, document, facts, table
+from cloudtune.display.pages.figures import (
+    COLOURS,
+    PLAN,
+    Clock,
+    Figure,
+    axis,
+    dollar_axis,
+    layout,
+    limit_lines,
+    plain,
+    reach,
+    time_axis,
+)
+from cloudtune.text import counted, fleet_text, gpus_text, group_text, offer_text, percent
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.display.pages.figures import Trace
+    from cloudtune.jobs.proposal import Proposal
+    from cloudtune.plans import Estimate, Limits, Plan, RunPlan
+
+_SYMBOLS = (
+    "square",
+    "diamond",
+    "triangle-up",
+    "triangle-down",
+    "cross",
+    "x",
+    "hexagon",
+    "pentagon",
+)
+
+
+def plan_page(proposal: Proposal) -> str:
+    """Return the page of a plan.
+
+    Raises:
+        UsageError: plotly isn't installed.
+    """
+    head = facts(plan_tables.header(proposal))
+    return document(f"Plan of {proposal.name}", head, list(_sections(proposal)))
+
+
+def _sections(proposal: Proposal) -> Iterator[Section]:
+    basis, staged = proposal.basis.text, proposal.plan.staged
+    below = table(alternatives_tables.front(proposal)) if proposal.front else ""
+    yield Section(f"Cost against time, {basis}", front(proposal), below)
+    if staged is not None:
+        below = table(plan_tables.stages_of(proposal))
+        yield Section("Stages", stages(staged, proposal.limits), below)
+    below = table(plan_tables.forecast(proposal)) + facts(plan_tables.certainty(proposal))
+    yield Section("Forecast", forecast(proposal), below)
+    if proposal.alternatives:
+        yield Section("Alternatives", None, table(alternatives_tables.alternatives(proposal)))
+    if proposal.by_trials:
+        below = table(alternatives_tables.by_trials(proposal))
+        yield Section("Trials that the dollars buy", by_trials(proposal), below)
+    yield Section("What a run creates", None, facts(plan_tables.creation(proposal)))
+    if proposal.comparison:
+        yield Section("Comparison", None, table(alternatives_tables.comparison(proposal)))
+
+
+# ---- cost against time -------------------------------------------------------------------------
+
+
+def front(proposal: Proposal) -> Figure:
+    """Return all plans of the front, the alternatives, and this plan with its forecast's range."""
+    chosen, limits = proposal.plan, proposal.limits
+    points = [
+        *(plan.estimate for plan in proposal.front),
+        *(other.plan.estimate for other in proposal.alternatives),
+        chosen.estimate,
+    ]
+    end = max([*(p.seconds for p in points), chosen.forecast.seconds.p95])
+    most = max([*(p.dollars for p in points), chosen.forecast.dollars.p95])
+    clock = Clock.until(end)
+    traces = [
+        *([_front(proposal.front, clock)] if proposal.front else []),
+        *(
+            _point(other.name, other.plan, clock, number)
+            for number, other in enumerate(proposal.alternatives)
+        ),
+        _this(chosen, clock),
+    ]
+    shown = layout(
+        480,
+        xaxis=time_axis(clock, end, limits.deadline),
+        yaxis=axis("dollars", tickprefix="$", range=[0, reach(most, limits.budget)]),
+        **limit_lines(limits, clock, ends=(end, most)),
+    )
+    told = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
+    return Figure(traces, shown, f"This plan: {told}")
+
+
+def _text(estimate: Estimate) -> str:
+    return f"{format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
+
+
+def _front(plans: Sequence[Plan], clock: Clock) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "the front: cheapest for its time",
+        "x": clock.all(plan.estimate.seconds for plan in plans),
+        "y": [plan.estimate.dollars for plan in plans],
+        "customdata": [
+            [number, _text(plan.estimate), plain(fleet_text(plan))]
+            for number, plan in enumerate(plans, start=1)
+        ],
+        "line": {"shape": "hv", "color": COLOURS[0], "width": 1.5},
+        "marker": {"size": 7},
+        "hovertemplate": "point %{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}"
+        "<extra></extra>",
+    }
+
+
+def _point(name: str, plan: RunPlan, clock: Clock, number: int) -> Trace:
+    found = plan.estimate
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plain(name),
+        "x": [clock.of(found.seconds)],
+        "y": [found.dollars],
+        "marker": {
+            "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open",
+            "size": 11,
+            "color": COLOURS[(number + 2) % len(COLOURS)],
+            "line": {"width": 2},
+        },
+        "customdata": [[plain(name), _text(found), plain(_machines(plan))]],
+        "hovertemplate": "%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+    }
+
+
+def _machines(plan: RunPlan) -> str:
+    if plan.followed is not None:
+        return fleet_text(plan.followed)
+    return ", ".join(f"{each.instances} x {offer_text(each.offer)}" for each in plan.fleet)
+
+
+def _this(plan: RunPlan, clock: Clock) -> Trace:
+    """Return the chosen plan, with bars from the 5th to the 95th percentile of its forecast."""
+    at, time, cost = plan.estimate, plan.forecast.seconds, plan.forecast.dollars
+    seconds = (max(0.0, time.p95 - at.seconds), max(0.0, at.seconds - time.p5))
+    dollars = (max(0.0, cost.p95 - at.dollars), max(0.0, at.dollars - cost.p5))
+    return {
+        **_point("this plan", plan, clock, 0),
+        "marker": {"symbol": "star", "size": 16, "color": COLOURS[1]},
+        "error_x": _error(clock.of(seconds[0]), clock.of(seconds[1])),
+        "error_y": _error(*dollars),
+    }
+
+
+def _error(up: float, down: float) -> dict[str, object]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [up],
+        "arrayminus": [down],
+        "color": COLOURS[1],
+        "thickness": 2,
+    }
+
+
+# ---- stages --------------------------------------------------------------------------------------
+
+
+def stages(plan: Plan, limits: Limits) -> Figure:
+    """Return the instances of each stage, over time, one offer above the other; and the bill."""
+    end = plan.stages[-1].begin + plan.stages[-1].seconds
+    clock = Clock.until(end)
+    traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
+    times, spent = [plan.stages[0].begin], [0.0]
+    for stage in plan.stages:
+        times.append(stage.begin + stage.seconds)
+        spent.append(spent[-1] + stage.dollars)
+    bill: Trace = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "dollars by then",
+        "x": clock.all(times),
+        "y": spent,
+        "yaxis": "y2",
+        "line": {"color": COLOURS[1]},
+        "hovertemplate": "$%{y:.4g} at the end of the stage<extra></extra>",
+    }
+    shown = layout(
+        400,
+        barmode="overlay",
+        xaxis=time_axis(clock, end, limits.deadline),
+        yaxis=axis(
+            "instances",
+            range=[0, plan.peak_instances * 1.1],
+            dtick=max(1, plan.peak_instances // 8),
+        ),
+        yaxis2=axis(
+            "dollars",
+            overlaying="y",
+            side="right",
+            showgrid=False,
+            tickmode="auto",
+            tickprefix="$",
+            range=[0, reach(spent[-1], limits.budget)],
+        ),
+        **limit_lines(limits, clock, dollars="y2", ends=(end, spent[-1])),
+    )
+    says = (
+        f"{counted(len(plan.stages), 'stage')}, at most {counted(plan.peak_instances, 'instance')}."
+    )
+    return Figure([*traces, bill], shown, says)
+
+
+def _offer(plan: Plan, number: int, clock: Clock) -> Trace:
+    """Return the bars of an offer, above those of the offers before it."""
+    offer = plan.offers[number]
+    x, base, y, height, texts, told = [], [], [], [], [], []
+    for place, stage in enumerate(plan.stages, start=1):
+        group = stage.group(offer)
+        if group is None:
+            continue
+        others = (stage.group(each) for each in plan.offers[:number])
+        low = sum(each.instances for each in others if each is not None)
+        x.append(clock.of(stage.seconds))
+        base.append(clock.of(stage.begin))
+        y.append(low + group.instances / 2)
+        height.append(group.instances)
+        trials = f"{counted(group.trials, 'trial')} at {gpus_text(group.width)}"
+        texts.append(f"{place}: {trials}")
+        epochs = f"epochs {stage.stage.start_epoch + 1} to {stage.stage.end_epoch}"
+        told.append(
+            f"stage {place}: {trials}, {epochs}<br>on {plain(group_text(group))}<br>"
+            f"{format_seconds(stage.seconds)}, {format_dollars(stage.dollars)}, "
+            f"busy {percent(stage.busy)}"
+        )
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": plain(offer_text(offer)),
+        "x": x,
+        "base": base,
+        "y": y,
+        "width": height,
+        "text": texts,
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "insidetextfont": {"color": "#ffffff"},
+        "customdata": told,
+        "marker": {
+            "color": COLOURS[(0, 2, 3, 4, 6, 7)[number % 6]],
+            "opacity": 0.75,
+            "line": {"width": 1, "color": "#20262f"},
+        },
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+
+
+# ---- the forecast --------------------------------------------------------------------------------
+
+
+def forecast(proposal: Proposal) -> Figure:
+    """Return the ranges of time and of dollars, of this plan and of the alternatives."""
+    this = proposal.plan if proposal.as_planned is None else proposal.as_planned
+    plans = [("this plan", this), *((o.name, o.plan) for o in proposal.alternatives)]
+    plans.reverse()  # the first on top
+    limits = proposal.limits
+    end = max(plan.forecast.seconds.p95 for _, plan in plans)
+    most = max(plan.forecast.dollars.p95 for _, plan in plans)
+    clock = Clock.until(end)
+    names = [plain(name) for name, _ in plans]
+    times = [plan.forecast.seconds for _, plan in plans]
+    costs = [plan.forecast.dollars for _, plan in plans]
+    lines = [
+        limit_lines(limits, clock, dollars="", ends=(end, most)),
+        limit_lines(limits, clock, time="", dollars="x2", ends=(end, most)),
+    ]
+    shown = layout(
+        150 + 36 * len(plans),
+        grid={"rows": 1, "columns": 2, "subplots": [["xy", "x2y"]], "xgap": 0.08},
+        xaxis=time_axis(clock, end, limits.deadline),
+        xaxis2=dollar_axis(most, limits.budget),
+        yaxis=axis("", type="category"),
+        **{name: [part for each in lines for part in each[name]] for name in lines[0]},
+    )
+    traces = [
+        _ranges(names, [(clock.of(s.p5), clock.of(s.p50), clock.of(s.p95)) for s in times], "x"),
+        _ranges(names, [(s.p5, s.p50, s.p95) for s in costs], "x2"),
+    ]
+    own = this.forecast
+    seconds = f"{format_seconds(own.seconds.p5)} to {format_seconds(own.seconds.p95)}"
+    dollars = f"{format_dollars(own.dollars.p5)} to {format_dollars(own.dollars.p95)}"
+    says = f"This plan takes {seconds} and {dollars} (5th to 95th percentile; the mark: median)."
+    return Figure(traces, shown, says)
+
+
+def _ranges(
+    names: Sequence[str], spreads: Sequence[tuple[float, float, float]], place: str
+) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [middle for _, middle, _ in spreads],
+        "y": list(names),
+        "xaxis": place,
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - middle for _, middle, high in spreads],
+            "arrayminus": [middle - low for low, middle, _ in spreads],
+            "color": PLAN,
+            "thickness": 3,
+        },
+        "marker": {"color": [COLOURS[0]] * (len(names) - 1) + [COLOURS[1]], "size": 10},
+        "showlegend": False,
+        "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
+    }
+
+
+def by_trials(proposal: Proposal) -> Figure:
+    """Return how many trials the dollars buy within the deadline."""
+    plans, budget = proposal.by_trials, proposal.limits.budget
+    most = max(plan.estimate.dollars for plan in plans)
+    trace: Trace = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": [plan.estimate.dollars for plan in plans],
+        "y": [plan.stages[0].stage.trials for plan in plans],
+        "line": {"color": COLOURS[0]},
+        "hovertemplate": "%{y} trials: $%{x:.4g}<extra></extra>",
+    }
+    clock = Clock(1.0, "seconds")
+    drawn = limit_lines(proposal.limits, clock, time="", dollars="x", ends=(0.0, most))
+    shown = layout(
+        360, xaxis=dollar_axis(most, budget), yaxis=axis("trials", rangemode="tozero"), **drawn
+    )
+    return Figure(
+        [trace], shown, "The cheapest plan within the deadline for each number of trials."
+    )

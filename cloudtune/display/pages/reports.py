@@ -1,0 +1,169 @@
+"""The page of a run: one that ended, goes on, died, or was simulated."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cloudtune.display import cost_tables, plan_tables
+from cloudtune.display.pages import fleet, gantt, money, trials
+from cloudtune.display.pages.document import (
+    Section,
+    document,
+    facts,
+    folded,
+    paragraph,
+    table,
+    verbatim,
+)
+from cloudtune.display.pages.trials import Told
+from cloudtune.display.report_screen import basis_text, emulated_text, show_report
+from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.text import limits_text
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudtune.display.pages.figures import Figure
+    from cloudtune.jobs.report import Report
+    from cloudtune.progress import TrialProgress
+
+_WIDTH = 110
+
+
+def run_page(report: Report) -> str:
+    """Return the page of a run, with all that is known of it until now.
+
+    Raises:
+        UsageError: plotly isn't installed.
+    """
+    title = (
+        f"Run {report.job.run}" if report.job.run else f"Simulated: {report.job.experiment.name}"
+    )
+    told = Told(report)
+    followed = {t.id: _followed(told, t) for t in report.policy.ranking()}
+    return document(title, facts(list(_facts(told))), list(_sections(told)), followed)
+
+
+def figures(report: Report) -> Mapping[str, Figure]:
+    """Return the charts of a run by name, those that it has something for."""
+    told = Told(report)
+    found = {}
+    if report.timeline.epochs:
+        found["metric"] = trials.metric_by_time(told)
+        found["metric_by_dollars"] = trials.metric_by_dollars(told)
+    if report.accounting.instances:
+        found["gpus"] = gantt.gpus(told)
+        found["spend"] = fleet.fleet(told)
+        found["money"] = money.money(told)
+    if report.policy.trials:
+        found["configurations"] = trials.configurations(told)
+    if report.rungs and report.timeline.epochs:
+        found["rungs"] = money.rungs(told)
+    found["against_plan"] = money.against_plan(told)
+    return found
+
+
+def _facts(told: Told) -> Iterator[Fact]:
+    report, policy = told.report, told.report.policy
+    if not policy.ended or policy.ending is None:
+        until = format_seconds(policy.state.now)
+        yield Fact(
+            "ended",
+            f"not yet, or its controller died: drawn until {until} of the run",
+            warning=True,
+        )
+    else:
+        yield Fact("ended", policy.ending.value, warning=policy.ending.exit_code != 0)
+    best = policy.best
+    if best is not None:
+        value = f"{policy.state.metric.name} {best.metric:.5g}"
+        yield Fact("best", f"{value}, {best.trial} at epoch {best.epoch}")
+        yield Fact("configuration", _config(policy.trials[best.trial]))
+        if report.job.run:
+            yield Fact("checkpoint", report.kept or "none")
+    planned = report.job.plan.estimate
+    took, cost = format_seconds(report.seconds), format_dollars(report.dollars)
+    yield Fact("took", f"{took} (planned {format_seconds(report.planned_seconds)})")
+    yield Fact("cost", f"{cost} (planned {format_dollars(planned.dollars)})")
+    if report.job.measuring:
+        yield Fact("", f"and {format_dollars(report.job.measuring)} to measure the script before")
+    yield Fact("limits", limits_text(report.job.limits))
+    plan = report.job.plan
+    rules = f"{plan.allocator} allocator, {plan.fleet_rule} fleet rule"
+    yield Fact("strategy", f"{plan.strategy}, {rules}")
+    yield Fact("figures", basis_text(report))
+    if not report.job.run:
+        yield Fact("", "simulated: the metrics are made up, nothing was trained", warning=True)
+    elif report.basis.emulated:
+        yield Fact("", emulated_text(paced=report.job.paced, source=report.job.price_source))
+
+
+def _config(trial: TrialProgress) -> str:
+    return ", ".join(
+        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in trials.flat(trial.trial.config).items()
+    )
+
+
+def _followed(told: Told, trial: TrialProgress) -> str:
+    """Return what is told of a trial that is followed."""
+    error = f"; failed: {trial.error}" if trial.error else ""
+    value = "" if trial.metric is None else f", {told.metric} {trial.metric:.5g}"
+    return f"{trial.status}, epoch {trial.epoch}{value}: {_config(trial)}{error}"
+
+
+def _sections(told: Told) -> Iterator[Section]:
+    report, drawn = told.report, figures(told.report)
+    if "metric" in drawn:
+        name = told.metric
+        yield Section(f"{name} against time", drawn["metric"], wide=False)
+        yield Section(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
+    if "gpus" in drawn:
+        yield Section("GPUs: who had them", drawn["gpus"])
+        yield Section("Fleet and spend", drawn["spend"])
+        free = report.job.plan.free
+        sheet = cost_tables.money(report.accounting, free=free)
+        below = table(sheet) + paragraph(cost_tables.use(report.accounting, free=free))
+        yield Section(sheet.title, drawn["money"], below, wide=False)
+    if "rungs" in drawn:
+        below = table(plan_tables.rungs(report.rungs, told.metric))
+        yield Section("Rungs", drawn["rungs"], below, wide=False)
+    if "configurations" in drawn:
+        yield Section("Configurations", drawn["configurations"])
+    yield Section("Plan against actual", drawn["against_plan"])
+    if report.policy.trials:
+        yield Section("Trials", None, folded("All trials, the best first", table(_trials(told))))
+    yield Section("The report as text", None, folded("cloudtune report", verbatim(_text(report))))
+
+
+def _trials(told: Told) -> Sheet:
+    report = told.report
+    ranked = report.policy.ranking()
+    names = list(dict.fromkeys(n for t in ranked for n in trials.flat(t.trial.config)))
+    errors = ("error",) if any(trial.error for trial in ranked) else ()
+    rows = []
+    for trial in ranked:
+        config = trials.flat(trial.trial.config)
+        spent = report.accounting.trials.get(trial.id, {}).values()
+        rows.append(
+            (
+                *(trial.id, trial.status, str(trial.epoch)),
+                "" if trial.metric is None else f"{trial.metric:.5g}",
+                format_dollars(sum(each.dollars for each in spent)),
+                *(trials.value_text(config[n]) if n in config else "" for n in names),
+                *(trial.error or "" for _ in errors),
+            )
+        )
+    columns = ("trial", "status", "epochs", told.metric, "cost", *names, *errors)
+    return Sheet("Trials", columns, tuple(rows), frozenset({"trial", "status", *errors}))
+
+
+def _text(report: Report) -> str:
+    """Return what `cloudtune report` prints."""
+    file = io.StringIO()
+    show_report(Console(file=file, width=_WIDTH, highlight=False), report)
+    return file.getvalue()

@@ -1,0 +1,387 @@
+"""The trials of a run as charts: their metric against time and dollars, and their configurations.
+
+A line a trial, in few traces: those that came equally far share one, so that a run of hundreds of
+trials stays quick to draw and its legend short.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.display.pages.figures import (
+    BEST,
+    LIMIT,
+    Clock,
+    Figure,
+    axis,
+    chosen_line,
+    dollar_axis,
+    layout,
+    limit_lines,
+    plain,
+    shade,
+    time_axis,
+)
+from cloudtune.engine.audit import audited
+from cloudtune.text import counted, gpus_text
+from cloudtune.trial import better
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from cloudtune.display.pages.figures import Trace
+    from cloudtune.engine.audit import Audit
+    from cloudtune.engine.timeline import Epoch
+    from cloudtune.jobs.report import Report
+    from cloudtune.progress import TrialProgress
+
+_FAILED = "failed"
+_LOG = 50.0
+"""Numbers above zero that span more than this are shown by their logarithms."""
+_MISSING = -0.08
+"""Where a configuration without a parameter crosses its axis."""
+_MANY = 60
+_ROOMY = 110
+"""Pixels that a parameter needs."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A report with what several charts need of it, found once."""
+
+    report: Report
+
+    @cached_property
+    def audit(self) -> Audit:
+        """What the run took, by its events."""
+        job = self.report.job
+        state = self.report.policy.state
+        return audited(self.report.timeline, job.offers, state.metric.name, state.mode)
+
+    @cached_property
+    def by_trial(self) -> dict[str, list[Epoch]]:
+        """The epochs that count of each trial, in order."""
+        found: dict[str, list[Epoch]] = {}
+        for epoch in sorted(self.report.timeline.counted().values(), key=lambda e: e.number):
+            found.setdefault(epoch.trial, []).append(epoch)
+        return found
+
+    @cached_property
+    def groups(self) -> dict[str, list[TrialProgress]]:
+        """The trials by how far they came, those that were stopped first before the others."""
+        levels = [rung.epoch for rung in self.report.rungs]
+        names: dict[int, list[TrialProgress]] = {}
+        failed = []
+        for trial in self.report.policy.trials.values():
+            if trial.error:
+                failed.append(trial)
+                continue
+            came = max((epoch.number for epoch in self.by_trial.get(trial.id, ())), default=0)
+            reached = max((level for level in levels if level <= came), default=0)
+            names.setdefault(reached, []).append(trial)
+        found = {
+            f"came to epoch {level}" if level else "no rung reached": names[level]
+            for level in sorted(names)
+        }
+        return {**found, _FAILED: failed} if failed else found
+
+    def spent(self, at: float) -> float:
+        """Return the bill at a run second, if everything were given back then."""
+        charges, begun = self.report.policy.state.charges, self.report.timeline.began or 0.0
+        leases = [lease for lease in self.audit.leases if lease.begin <= at]
+        hourly = max(0.0, at - begun) * charges.usd_per_second
+        launches = len(leases) * charges.usd_per_launch
+        return math.fsum(lease.dollars(at) for lease in leases) + launches + hourly
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric that the run tuned."""
+        return self.report.policy.state.metric.name
+
+    @property
+    def end(self) -> float:
+        """The run second until which something is known."""
+        return self.report.timeline.over_at
+
+    @property
+    def clock(self) -> Clock:
+        """The unit in which its charts count time."""
+        return Clock.until(self.end)
+
+    def look(self, group: str) -> dict[str, Any]:
+        """Return how the lines of a group of trials look: thinner where there are many."""
+        names = [name for name in self.groups if name != _FAILED]
+        colour = LIMIT if group == _FAILED else shade(names.index(group), len(names))
+        many = len(self.report.policy.trials) > _MANY
+        return {
+            "line": {"color": colour, "width": 0.7 if many else 1.3},
+            "marker": {"size": 2 if many else 4},
+            "opacity": 0.45 if many else 1.0,
+        }
+
+
+# ---- the metric ----------------------------------------------------------------------------------
+
+
+def metric_by_time(told: Told) -> Figure:
+    """Return each trial's metric, and the best so far, against the seconds of the run."""
+    limits, clock = told.report.job.limits, told.clock
+    end = max((each.told.at for each in _epochs(told)), default=told.end)
+    drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
+    shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(told.metric), **drawn)
+    return Figure(_curves(told, clock.of, f" {clock.name}"), shown, _best_text(told), linked=True)
+
+
+def metric_by_dollars(told: Told) -> Figure:
+    """Return each trial's metric, and the best so far, against the dollars spent by then."""
+    limits = told.report.job.limits
+    end = told.spent(max((each.told.at for each in _epochs(told)), default=0.0))
+    drawn = limit_lines(limits, told.clock, time="", dollars="x", ends=(0.0, end))
+    shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(told.metric), **drawn)
+    cost, ended = format_dollars(told.report.dollars), told.report.policy.ended
+    says = f"{_best_text(told)} The run cost {cost}{'' if ended else ' so far'}."
+    return Figure(_curves(told, told.spent, " dollars"), shown, says, linked=True)
+
+
+def _epochs(told: Told) -> Iterator[Epoch]:
+    for epochs in told.by_trial.values():
+        yield from epochs
+
+
+def _curves(told: Told, place: Callable[[float], float], unit: str) -> list[Trace]:
+    known: dict[float, float] = {}
+
+    def at(seconds: float) -> float:
+        if seconds not in known:
+            known[seconds] = place(seconds)
+        return known[seconds]
+
+    traces = [_curve(told, name, trials, at, unit) for name, trials in told.groups.items()]
+    best = told.audit.path
+    so_far = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "best so far",
+        "x": [at(point.at) for point in best],
+        "y": [point.metric for point in best],
+        "customdata": [[point.trial, point.epoch] for point in best],
+        "line": {"shape": "hv", "color": BEST, "width": 3},
+        "hovertemplate": "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}"
+        "<extra></extra>",
+    }
+    return [*traces, so_far, chosen_line()]
+
+
+def _curve(
+    told: Told,
+    name: str,
+    trials: Sequence[TrialProgress],
+    at: Callable[[float], float],
+    unit: str,
+) -> Trace:
+    """Return the lines of trials that came equally far, with a gap between them."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    data: list[list[Any] | None] = []
+    for trial in trials:
+        for epoch in told.by_trial.get(trial.id, ()):
+            x.append(at(epoch.told.at))
+            y.append(epoch.told.metrics.get(told.metric))
+            data.append([trial.id, epoch.number, gpus_text(epoch.width)])
+        x.append(None)
+        y.append(None)
+        data.append(None)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": f"{name} ({len(trials)})",
+        "x": x,
+        "y": y,
+        "customdata": data,
+        "connectgaps": False,
+        **told.look(name),
+        "hovertemplate": f"%{{customdata[0]}}, epoch %{{customdata[1]}}: %{{y:.5g}}<br>%{{x:.4g}}"
+        f"{unit}, %{{customdata[2]}}<extra></extra>",
+    }
+
+
+def _best_text(told: Told) -> str:
+    best = told.report.policy.best
+    if best is None:
+        return f"No trial reported {told.metric}."
+    value = told.report.policy.trials[best.trial].history.get(best.epoch, best.metric)
+    at = next(
+        (e.told.at for e in told.by_trial.get(best.trial, ()) if e.number == best.epoch), None
+    )
+    when = (
+        ""
+        if at is None
+        else f", at {format_seconds(at)} of the run and {format_dollars(told.spent(at))}"
+    )
+    count = counted(len(told.report.policy.trials), "trial")
+    return (
+        f"{count}; the best: {told.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
+    )
+
+
+# ---- configurations ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """One axis of the configurations: where each value is, from 0 to 1, and what stands there."""
+
+    name: str
+    values: Mapping[str, object]
+    ticks: tuple[tuple[float, str], ...]
+    places: Mapping[str, float]
+
+    def at(self, trial: str) -> float:
+        """Return where a trial crosses the axis."""
+        return self.places.get(trial, _MISSING)
+
+    def text(self, trial: str) -> str:
+        """Return what a trial has there."""
+        if trial not in self.places:
+            return f"{self.name}: none"
+        return f"{self.name}: {value_text(self.values[trial])}"
+
+
+def configurations(told: Told) -> Figure:
+    """Return the configurations as lines across an axis for each parameter, and the metric."""
+    policy = told.report.policy
+    best = {trial.id: value for trial in policy.trials.values() if (value := _best(told, trial))}
+    configs = {trial.id: flat(trial.trial.config) for trial in policy.trials.values()}
+    names = dict.fromkeys(name for config in configs.values() for name in config)
+    scales = [
+        _scale(name, {t: config[name] for t, config in configs.items() if name in config})
+        for name in names
+    ]
+    scales.append(_scale(told.metric, {t: value for t, (value,) in best.items()}))
+    traces = [_paths(told, name, trials, scales) for name, trials in told.groups.items()]
+    shown = layout(
+        440,
+        xaxis={
+            "tickvals": list(range(len(scales))),
+            "ticktext": [plain(_short(scale.name)) for scale in scales],
+            "range": [-0.35, len(scales) - 0.45],
+            "side": "top",
+            "showgrid": True,
+            "zeroline": False,
+        },
+        yaxis={"visible": False, "range": [-0.14, 1.05]},
+        margin={"l": 50, "r": 70, "t": 90, "b": 20},
+        legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top"},
+        **({"width": _ROOMY * len(scales), "autosize": False} if len(scales) > 10 else {}),
+    )
+    says = (
+        f"{counted(len(policy.trials), 'configuration')} of {counted(len(names), 'parameter')}, "
+        f"and the best {told.metric} of each; a log scale where values span decades."
+    )
+    return Figure([*traces, _ticks(scales), chosen_line()], shown, says, linked=True)
+
+
+def flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Return a configuration with nested parameters by names such as `optimizer/lr`."""
+    found: dict[str, object] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found.update(flat(value, f"{prefix}{name}/"))
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _best(told: Told, trial: TrialProgress) -> tuple[float] | None:
+    best: float | None = None
+    for value in trial.history.values():
+        if math.isfinite(value) and better(told.report.policy.state.mode, value, best):
+            best = value
+    return None if best is None else (best,)
+
+
+def _scale(name: str, values: Mapping[str, object]) -> _Scale:
+    numbers = {
+        trial: float(value)
+        for trial, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    if not values or len(numbers) < len(values):
+        return _categories(name, values)
+    low, high = min(numbers.values()), max(numbers.values())
+    log = low > 0 and high / low > _LOG
+    turn: Callable[[float], float] = math.log if log else float
+    back: Callable[[float], float] = math.exp if log else float
+    begin, length = turn(low), turn(high) - turn(low)
+    places = {t: (turn(v) - begin) / length if length > 0 else 0.5 for t, v in numbers.items()}
+    marked = [0.0, 0.25, 0.5, 0.75, 1.0] if length > 0 else [0.5]
+    ticks = tuple(
+        (at, f"{back(begin + at * length):.3g}" if length else f"{low:.4g}") for at in marked
+    )
+    return _Scale(name, values, ticks, places)
+
+
+def _categories(name: str, values: Mapping[str, object]) -> _Scale:
+    texts = sorted({value_text(value) for value in values.values()})
+    at = {
+        text: number / (len(texts) - 1) if len(texts) > 1 else 0.5
+        for number, text in enumerate(texts)
+    }
+    shown = texts if len(texts) <= 12 else [texts[0], texts[-1]]
+    ticks = tuple((at[text], _short(text)) for text in shown)
+    return _Scale(name, values, ticks, {t: at[value_text(value)] for t, value in values.items()})
+
+
+def value_text(value: object) -> str:
+    """Return a value of a configuration, short."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 18 else f"{text[:17]}…"
+
+
+def _paths(
+    told: Told, name: str, trials: Iterable[TrialProgress], scales: Sequence[_Scale]
+) -> Trace:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    data: list[list[Any] | None] = []
+    given = list(trials)
+    for trial in given:
+        for number, scale in enumerate(scales):
+            x.append(number)
+            y.append(scale.at(trial.id))
+            data.append([trial.id, plain(scale.text(trial.id))])
+        x.append(None)
+        y.append(None)
+        data.append(None)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": f"{name} ({len(given)})",
+        "x": x,
+        "y": y,
+        "customdata": data,
+        **told.look(name),
+        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+    }
+
+
+def _ticks(scales: Sequence[_Scale]) -> Trace:
+    marked = [(number, at, text) for number, scale in enumerate(scales) for at, text in scale.ticks]
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": [number for number, _, _ in marked],
+        "y": [at for _, at, _ in marked],
+        "text": [f" {plain(text)}" for _, _, text in marked],
+        "textposition": "middle right",
+        "textfont": {"size": 11},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }

@@ -1,0 +1,430 @@
+"""Search spaces that nest and branch, and the configurations drawn from them.
+
+    optimizer:                     # nested: optimizer/lr
+      lr: {loguniform: [1e-4, 1]}
+    schedule:                      # conditional: each branch brings its own parameters
+      choice:
+        - constant
+        - {name: cosine, warmup: {uniform: [0, 0.1]}}
+        - {name: step, gamma: {uniform: [0.1, 0.9]}, every: {randint: [1, 10]}}
+
+Everywhere but in the script a configuration is flat, its names joined by a slash: `optimizer/lr`,
+`schedule/name`, or `schedule` where the branch is a plain value. It has only the parameters of the
+branches that it takes, and these tell which they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias, cast
+
+from cloudtune.errors import ExperimentError, shown
+from cloudtune.experiment.search_space import (
+    DISTRIBUTIONS,
+    Choice,
+    Constant,
+    Domain,
+    Grid,
+    Value,
+    parse_domain,
+    to_jsonable,
+)
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_BRANCH = "\x1f"
+"""Parts the name of a choice from the number of a branch; no name that is written has it."""
+
+ONLY_BRANCH = "0"
+"""The number of the branch where there is one only."""
+
+
+class PlaceError(ExperimentError):
+    """A mistake in a parameter; `path` leads from the parameter to where it stands."""
+
+    def __init__(self, message: str, path: Path) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Parameters under a common name."""
+
+    parameters: Mapping[str, Parameter]
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Plain values and sets of parameters, of which a trial has one: drawn, or `each` in turn."""
+
+    options: tuple[Value | Nested, ...]
+    each: bool = False
+
+
+Parameter: TypeAlias = Domain | Nested | Branches
+
+
+# ---- from what is written ------------------------------------------------------------------------
+
+
+def parse_parameter(value: object) -> Parameter:
+    """Return what a parameter may be: a domain, parameters below it, or branches.
+
+    Raises:
+        PlaceError: what is wrong, and where below the parameter.
+    """
+    return _parameter(value, (), drawn=False)
+
+
+def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
+    """Return a parameter; with `drawn` it is part of a branch that is left to chance."""
+    if isinstance(value, Mapping) and not _means_a_domain(value):
+        return _nested(value, path, drawn=drawn)
+    kind, options = _branches(value)
+    if kind:
+        found = _options(options, (*path, kind), drawn=drawn or kind == "choice")
+        return Branches(found, each=kind == "grid")
+    try:
+        domain = parse_domain(value)
+    except ExperimentError as error:
+        only = tuple(map(str, value)) if isinstance(value, Mapping) and len(value) == 1 else ()
+        raise PlaceError(str(error), (*path, *only)) from None
+    if drawn and isinstance(domain, Grid):
+        raise PlaceError(
+            "a grid can't be gone through in turn inside a choice, which is left to chance; write "
+            "grid for the outer one as well, or choice here",
+            path,
+        )
+    return domain
+
+
+def _means_a_domain(value: Mapping[object, object]) -> bool:
+    """Whether a mapping is, or was to be, a distribution rather than parameters below this one."""
+    if not value or any(name in DISTRIBUTIONS for name in value):
+        return True
+    if {"min", "max"} <= set(value) or {"low", "high"} <= set(value):
+        return not any(isinstance(each, Mapping) for each in value.values())
+    (first, *others) = value.items()
+    return not others and isinstance(first[1], list | tuple)
+
+
+def _nested(value: Mapping[object, object], path: Path, *, drawn: bool) -> Nested:
+    found = {}
+    for name, below in value.items():
+        check_name(name, path)
+        found[str(name)] = _parameter(below, (*path, str(name)), drawn=drawn)
+    return Nested(found)
+
+
+def check_name(name: object, path: Path = ()) -> None:
+    """Pass if a parameter can have that name.
+
+    Raises:
+        PlaceError: it can't.
+    """
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or "/" in name:
+        told = f"{shown(name)} can't name a parameter: write plain text without a slash"
+        nest = "; to nest, write a mapping" if "/" in str(name) else ""
+        raise PlaceError(told + nest, path)
+
+
+def _branches(value: object) -> tuple[str, Sequence[object]]:
+    """Return "choice" or "grid" and what is listed, if some of that are mappings."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return "", ()
+    ((kind, listed),) = value.items()
+    branching = kind in {"choice", "grid"} and isinstance(listed, list | tuple)
+    if branching and any(isinstance(each, Mapping) for each in listed):
+        return str(kind), listed
+    return "", ()
+
+
+def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Value | Nested, ...]:
+    found: list[Value | Nested] = []
+    for number, each in enumerate(listed):
+        here = (*path, number)
+        if not isinstance(each, Mapping):
+            try:
+                found.append(Choice((each,)).values[0])  # type: ignore[arg-type]
+            except ExperimentError as error:
+                raise PlaceError(str(error), here) from None
+            continue
+        if not each or _means_a_domain(each):
+            raise PlaceError(
+                f"{shown(dict(each))} is no branch; write its parameters, such as "
+                "{name: sgd, momentum: {uniform: [0, 1]}}",
+                here,
+            )
+        branch = _nested(each, here, drawn=drawn)
+        for other, before in enumerate(found):
+            if isinstance(before, Nested) and not _told_apart(before, branch):
+                raise PlaceError(
+                    f"a configuration couldn't tell this branch from branch {other + 1} of the "
+                    "list; give each a constant of its own, such as name: sgd",
+                    here,
+                )
+        found.append(branch)
+    return tuple(found)
+
+
+def _told_apart(one: Nested, other: Nested) -> bool:
+    """Whether no configuration can be of both branches."""
+    first, second = (Space({"": each}) for each in (one, other))
+    sure, also = _sure(first), _sure(second)
+    if not set(sure) <= set(second.flat_names) or not set(also) <= set(first.flat_names):
+        return True
+    both = [(sure[name], also[name]) for name in sure if name in also]
+    return any(_fixed(a) and _fixed(b) and a != b for a, b in both)
+
+
+def _sure(space: Space) -> dict[str, Domain]:
+    """Return by their flat names what all configurations have."""
+    return {
+        space.flat_name(name): domain
+        for name, domain in space.items()
+        if name not in space.conditions and not space.is_branching(name)
+    }
+
+
+def parameter_jsonable(parameter: Parameter) -> object:
+    """Return what `parse_parameter` reads back into an equal parameter."""
+    match parameter:
+        case Nested(parameters):
+            return {name: parameter_jsonable(below) for name, below in parameters.items()}
+        case Branches(options, each):
+            listed = [parameter_jsonable(o) if isinstance(o, Nested) else o for o in options]
+            return {"grid" if each else "choice": listed}
+        case _:
+            return to_jsonable(parameter)
+
+
+# ---- as samplers see it --------------------------------------------------------------------------
+
+
+class Space(Mapping[str, Domain]):
+    """A search space without its nesting: every parameter of every branch, and every branching.
+
+    A mapping by names that are unique: of branches too, so that each has its own `lr`. A branching
+    is a choice or a grid of the numbers of its branches, as text. `conditions` says for what is
+    part of a branch, of which branching and of which branch; `flat_name` is the name that a
+    configuration has for it. *Values* are by these unique names, a *configuration* by flat names.
+    """
+
+    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
+        self._domains: dict[str, Domain] = {}
+        self._names: dict[str, str] = {}
+        self._branching: dict[str, int] = {}
+        self.conditions: dict[str, tuple[str, str]] = {}
+        for name, parameter in parameters.items():
+            self._add(name, name, parameter, None)
+
+    def _add(
+        self, name: str, flat: str, parameter: Parameter, condition: tuple[str, str] | None
+    ) -> None:
+        if isinstance(parameter, Nested):
+            for below, each in parameter.parameters.items():
+                self._add(_joined(name, below), _joined(flat, below), each, condition)
+            return
+        if condition is not None:
+            self.conditions[name] = condition
+        self._names[name] = flat
+        if not isinstance(parameter, Branches):
+            self._domains[name] = parameter
+            return
+        numbers = tuple(map(str, range(len(parameter.options))))
+        self._domains[name] = Grid(numbers) if parameter.each else Choice(numbers)
+        self._branching[name] = len(numbers)
+        for number, option in zip(numbers, parameter.options, strict=True):
+            each = option if isinstance(option, Nested) else Choice((option,))
+            self._add(f"{name}{_BRANCH}{number}", flat, each, (name, number))
+
+    @classmethod
+    def of(cls, space: Mapping[str, Domain]) -> Space:
+        """Return a mapping of domains as a space; a space as it is."""
+        return space if isinstance(space, Space) else cls(space)
+
+    def __getitem__(self, name: str) -> Domain:
+        return self._domains[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._domains)
+
+    def __len__(self) -> int:
+        return len(self._domains)
+
+    def is_branching(self, name: str) -> bool:
+        """Whether a name is that of a branching, which no configuration has."""
+        return name in self._branching
+
+    def flat_name(self, name: str) -> str:
+        """Return the name that configurations have for a parameter: `optimizer/lr`."""
+        return self._names[name]
+
+    @property
+    def flat_names(self) -> tuple[str, ...]:
+        """The names that configurations may have, in the order of the file, each once."""
+        found = (flat for name, flat in self._names.items() if name not in self._branching)
+        return tuple(dict.fromkeys(found))
+
+    def active(self, name: str, values: Mapping[str, object]) -> bool:
+        """Whether a parameter is part of the branches that the values take."""
+        condition = self.conditions.get(name)
+        if condition is None:
+            return True
+        branching, number = condition
+        return self.active(branching, values) and values.get(branching) == number
+
+    def config(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Return the configuration of values, of which those of other branches count for nothing.
+
+        Where a parameter of a branch that is taken has no value, neither has the configuration.
+        """
+        return {
+            self._names[name]: values[name]
+            for name in self._domains
+            if name not in self._branching and name in values and self.active(name, values)
+        }
+
+    def values_of(self, config: Mapping[str, object]) -> dict[str, object]:
+        """Return the values of a configuration, the branches that it takes among them.
+
+        Of a branching none of whose branches fits there are none.
+        """
+        found: dict[str, object] = {}
+        for name in self._domains:
+            if not self.active(name, found):
+                continue
+            if name in self._branching:
+                taken = self._taken(name, config)
+                if taken is not None:
+                    found[name] = taken
+            elif self._names[name] in config:
+                found[name] = config[self._names[name]]
+        return found
+
+    def _taken(self, branching: str, config: Mapping[str, object]) -> str | None:
+        numbers = map(str, range(self._branching[branching]))
+        return next((n for n in numbers if self._fits(branching, n, config)), None)
+
+    def _fits(self, branching: str, number: str, config: Mapping[str, object]) -> bool:
+        """Whether a configuration has what a branch has always, and nothing that it never has."""
+        flat, within = self._names[branching], f"{branching}{_BRANCH}{number}"
+        can = {self._names[name] for name in self._domains if _below(name, within)}
+        if any(_below(name, flat) and name not in can for name in config):
+            return False
+        for name, condition in self.conditions.items():
+            if condition != (branching, number):
+                continue
+            if name in self._branching:
+                if self._taken(name, config) is None:
+                    return False
+            elif self._names[name] not in config:
+                return False
+            elif _fixed(domain := self._domains[name]):
+                value, only = config[self._names[name]], _only(domain)
+                if value != only or isinstance(value, bool) != isinstance(only, bool):
+                    return False
+        return True
+
+    # ---- grids -------------------------------------------------------------------------------
+
+    @property
+    def crossings(self) -> int:
+        """How many configurations the grids cross to; a branch has its own."""
+        return self._crossed(None)
+
+    def _crossed(self, condition: tuple[str, str] | None) -> int:
+        return math.prod(self._size(name) for name in self._grids(condition))
+
+    def _grids(self, condition: tuple[str, str] | None) -> list[str]:
+        return [
+            name
+            for name, domain in self._domains.items()
+            if isinstance(domain, Grid) and self.conditions.get(name) == condition
+        ]
+
+    def _size(self, grid: str) -> int:
+        if grid not in self._branching:
+            return len(cast("Grid", self._domains[grid]).values)
+        return sum(self._crossed((grid, str(n))) for n in range(self._branching[grid]))
+
+    def crossing(self, number: int) -> dict[str, Value]:
+        """Return the values of the grids in a configuration, by its number from 0 on.
+
+        The first grid goes fastest; after the last crossing it begins again.
+        """
+        return self._crossing(number, None)
+
+    def _crossing(self, at: int, condition: tuple[str, str] | None) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        for name in self._grids(condition):
+            at, here = divmod(at, self._size(name))
+            if name not in self._branching:
+                found[name] = cast("Grid", self._domains[name]).values[here]
+                continue
+            branch = 0
+            while here >= (crossed := self._crossed((name, str(branch)))):
+                here, branch = here - crossed, branch + 1
+            found[name] = str(branch)
+            found |= self._crossing(here, (name, str(branch)))
+        return found
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether there is nothing to draw: all are grids and constants."""
+        return all(
+            isinstance(domain, Grid | Constant) or (name in self.conditions and _fixed(domain))
+            for name, domain in self._domains.items()
+        )
+
+
+def _joined(above: str, below: str) -> str:
+    return f"{above}/{below}" if above else below
+
+
+def _below(name: str, above: str) -> bool:
+    return name == above or name.startswith((f"{above}/", f"{above}{_BRANCH}"))
+
+
+def _fixed(domain: Domain) -> bool:
+    return isinstance(domain, Constant) or (isinstance(domain, Choice) and len(domain.values) == 1)
+
+
+def _only(domain: Domain) -> Value:
+    return domain.value if isinstance(domain, Constant) else cast("Choice", domain).values[0]
+
+
+def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[str, Value], ...]:
+    """Return `trials` configurations, each with its parameters in the order of the space.
+
+    As in Ray the grids are crossed and gone through in order, the first one fastest, from the
+    beginning again where trials remain, while every other parameter is drawn anew for each trial.
+    A space of grids and constants alone has no more configurations than the grids cross to, so
+    that fewer than `trials` may come back.
+
+    Equal arguments give equal configurations, on any machine. Each parameter has its own stream,
+    named by the parameter: adding a parameter at the end, removing a drawn one or asking for more
+    trials leaves every other draw as it was. Parameters of a branch are drawn for all trials, so
+    that it doesn't matter which of them take it.
+    """
+    space = Space.of(space)
+    if space.is_listed:
+        trials = min(trials, space.crossings)
+    columns: dict[str, list[Value]] = {}
+    for name, domain in space.items():
+        if not isinstance(domain, Grid):
+            stream = Random(f"{seed}/{name}")  # noqa: S311 (no secret: a reproducible draw)
+            columns[name] = [domain.draw(stream) for _ in range(trials)]
+    return tuple(
+        cast(
+            "dict[str, Value]",
+            space.config(
+                {name: column[trial] for name, column in columns.items()} | space.crossing(trial)
+            ),
+        )
+        for trial in range(trials)
+    )

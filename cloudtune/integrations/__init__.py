@@ -1,0 +1,1 @@
+"""Training loops of other libraries: Lightning and transformers, reported and resumed."""

@@ -1,0 +1,193 @@
+"""Lightning's Trainer under cloudtune: cloudtune.integrations.lightning.Trainer.
+
+Takes the place of `lightning.Trainer`: as wide as its trial, the batch of all workers kept, each
+epoch reported with what validation logged, the checkpoint with optimizers, schedules and loops.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from cloudtune.errors import UsageError
+from cloudtune.train.checkpoint import Checkpoint
+from cloudtune.train.data import split
+from cloudtune.train.session import current_session, epochs, get_checkpoint, get_context, report
+
+try:
+    import lightning
+    from lightning.pytorch.callbacks import Checkpoint as CheckpointCallback
+    from lightning.pytorch.plugins.environments import ClusterEnvironment
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+except ImportError as error:
+    raise UsageError(
+        f"cloudtune.integrations.lightning needs Lightning ({error}): "
+        "pip install 'cloudtune[lightning]'"
+    ) from error
+
+import torch
+from torch.utils.data import DataLoader
+
+FILE: Final = "trainer.ckpt"
+"""The file of a checkpoint, as Lightning's `save_checkpoint` writes it."""
+_OURS: Final = ("accelerator", "devices", "num_nodes", "strategy", "max_epochs", "max_steps")
+"""What the plan says, and a script alone can't: which devices, how many, how far."""
+
+
+class Trainer(lightning.Trainer):  # type: ignore[misc]
+    """Lightning's Trainer on the GPUs that its trial has, which reports to cloudtune.
+
+    Takes what Lightning's takes. What the plan decides goes before it: accelerator, devices,
+    nodes, and the epochs, which are the experiment's `epochs.max`. `strategy` stays where it is
+    a strategy of your own; `use_distributed_sampler=False` leaves all loaders as they are.
+
+    Raises:
+        UsageError: at several workers, of a loader with a sampler of its own.
+    """
+
+    def __init__(self, *, callbacks: Any = None, **options: Any) -> None:
+        context = get_context()
+        own = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
+        shares = options.pop("use_distributed_sampler", True)
+        strategy = options.get("strategy")
+        named = {key: value for key, value in options.items() if key not in _OURS}
+        device = context.get_device()
+        if strategy is None or isinstance(strategy, str):
+            wide = context.get_world_size() > 1
+            strategy = _Parallel(shares=shares) if wide else _Single(device, shares=shares)
+        super().__init__(
+            accelerator="gpu" if device.type == "cuda" else "cpu",
+            devices=_devices(device, context.get_local_world_size()),
+            num_nodes=context.get_world_size() // context.get_local_world_size(),
+            strategy=strategy,
+            max_epochs=context.get_max_epochs(),
+            use_distributed_sampler=False,
+            plugins=[*_listed(named.pop("plugins", None)), Environment()],
+            callbacks=[*own, ReportCallback()],
+            **{"enable_progress_bar": context.get_trial_id() == "alone", **named},
+        )
+
+    def fit(self, *given: Any, ckpt_path: Any = None, **named: Any) -> None:
+        """Train as Lightning's `fit`, from the trial's checkpoint where it has one."""
+        checkpoint = get_checkpoint()
+        if checkpoint is None:
+            super().fit(*given, ckpt_path=ckpt_path, **named)
+            return
+        with checkpoint.as_directory() as folder:
+            named.setdefault("weights_only", False)  # the script's own hyperparameters, whatever
+            super().fit(*given, ckpt_path=Path(folder, FILE), **named)
+
+
+class ReportCallback(CheckpointCallback):  # type: ignore[misc]
+    """Reports each epoch: what was logged, as the mean of the workers, and a checkpoint.
+
+    The metrics are those of `trainer.callback_metrics` that are one number, so what
+    `self.log("val_accuracy", …)` gave. `cloudtune.integrations.lightning.Trainer` has it already.
+    """
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Begin the first epoch: what came before is set-up."""
+        next(epochs(), None)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Report the epoch; unwinds `fit` where the trial stops here."""
+        metrics = mean_of_workers(
+            {
+                name: float(value)
+                for name, value in trainer.callback_metrics.items()
+                if torch.as_tensor(value).numel() == 1
+            }
+        )
+        with tempfile.TemporaryDirectory(prefix="cloudtune-") as folder:
+            trainer.save_checkpoint(Path(folder, FILE))
+            is_first = trainer.global_rank == 0
+            report(metrics, Checkpoint.from_directory(folder) if is_first else None)
+
+
+class Environment(ClusterEnvironment):  # type: ignore[misc]
+    """Who the worker is among those of its trial, for Lightning's strategies."""
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """The workers are there already."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        """Unused: the process group is there already."""
+        return "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        """Unused: the process group is there already."""
+        return 0
+
+    @staticmethod
+    def detect() -> bool:
+        """Never found by itself: `Trainer` names it."""
+        return False
+
+    def world_size(self) -> int:
+        """The workers of the trial."""
+        return get_context().get_world_size()
+
+    def global_rank(self) -> int:
+        """This worker's number among them."""
+        return get_context().get_world_rank()
+
+    def local_rank(self) -> int:
+        """This worker's number among those of its instance."""
+        return get_context().get_local_rank()
+
+    def node_rank(self) -> int:
+        """The instance's number."""
+        return get_context().get_node_rank()
+
+    def set_world_size(self, size: int) -> None:
+        """Nothing: the trial has as many as it has."""
+
+    def set_global_rank(self, rank: int) -> None:
+        """Nothing: the worker is who it is."""
+
+
+class _Shares:
+    """A strategy whose loaders give each worker its share of every batch."""
+
+    def __init__(self, *given: Any, shares: bool, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._shares = shares
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        if self._shares and isinstance(dataloader, DataLoader):
+            return split(dataloader, current_session())
+        return dataloader
+
+
+class _Parallel(_Shares, DDPStrategy):  # type: ignore[misc]
+    pass
+
+
+class _Single(_Shares, SingleDeviceStrategy):  # type: ignore[misc]
+    pass
+
+
+def mean_of_workers(metrics: dict[str, float]) -> dict[str, float]:
+    """Return the mean of each metric over the workers that have it; on all of them the same."""
+    if not torch.distributed.is_initialized():
+        return metrics
+    told: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(told, metrics)
+    names = {name for each in told for name in each}
+    values = {name: [each[name] for each in told if name in each] for name in sorted(names)}
+    return {name: sum(each) / len(each) for name, each in values.items()}
+
+
+def _devices(device: torch.device, here: int) -> Any:
+    if device.type != "cuda":
+        return here
+    return list(range(here)) if here > 1 else [device.index or 0]
+
+
+def _listed(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [] if given is None else [given]

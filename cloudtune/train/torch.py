@@ -1,0 +1,132 @@
+"""Models, data and optimizers of a trial, under the names of `ray.train.torch`."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from cloudtune.errors import UsageError
+from cloudtune.train.data import DeviceLoader, split
+from cloudtune.train.session import current_session
+from cloudtune.train.torch_state import seed_everything
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from torch.utils.data import DataLoader
+
+ModelT = TypeVar("ModelT", bound="torch.nn.Module")
+
+
+def get_device() -> torch.device:
+    """Give this worker's device: its own GPU, or the CPU where there is none."""
+    import torch  # noqa: PLC0415
+
+    return torch.device(current_session().device)
+
+
+def get_devices() -> list[torch.device]:
+    """Give this worker's devices, which is one."""
+    return [get_device()]
+
+
+def prepare_model(
+    model: ModelT,
+    move_to_device: bool | torch.device = True,
+    parallel_strategy: Literal["ddp"] | None = "ddp",
+    parallel_strategy_kwargs: Mapping[str, Any] | None = None,
+) -> ModelT:
+    """Give the model on this worker's device, data-parallel where the trial has several workers.
+
+    Its state has the same names at every width, whether you save that of the model that you passed
+    in (it is moved in place) or of the one that you get. `parallel_strategy=None` moves it only,
+    `parallel_strategy_kwargs` are for torch's DistributedDataParallel.
+
+    Raises:
+        UsageError: another strategy.
+    """
+    import torch  # noqa: PLC0415
+
+    if parallel_strategy not in ("ddp", None):
+        raise UsageError(
+            f"prepare_model() knows no parallel_strategy {parallel_strategy!r}; give it None, and "
+            "shard the model that you get yourself, by torch.distributed.fsdp"
+        )
+    session = current_session()
+    device = get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if move_to_device:
+        model = model.to(device)
+    if parallel_strategy is None:
+        return model
+    session.models.append(model)
+    if session.world_size == 1:
+        return model
+    # The ranks begin with equal parameters; from here on, dropout and augmentation of one
+    # rank must not repeat those of another.
+    torch.manual_seed(session.derived_seed + session.rank)
+    options = {"device_ids": [device] if device.type == "cuda" else None}
+    wrapped = _data_parallel()(model, **{**options, **(parallel_strategy_kwargs or {})})
+    return cast("ModelT", wrapped)
+
+
+@functools.cache
+def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    class DataParallel(DistributedDataParallel):
+        """DistributedDataParallel whose state has the names that the model's own has."""
+
+        def state_dict(self, *given: Any, **named: Any) -> Any:
+            return self.module.state_dict(*given, **named)
+
+        def load_state_dict(self, state_dict: Mapping[str, Any], *given: Any, **named: Any) -> Any:
+            return self.module.load_state_dict(state_dict, *given, **named)
+
+    return DataParallel
+
+
+def prepare_data_loader(
+    data_loader: DataLoader[Any],
+    add_dist_sampler: bool = True,
+    move_to_device: bool = True,
+    auto_transfer: bool = True,  # noqa: ARG001
+) -> DataLoader[Any]:
+    """Give a loader of this worker's share of each batch, on its device.
+
+    `batch_size` is that of all workers together: each takes batch_size / workers samples, and
+    at least 1, so that the same samples make up a step whatever the width. Every epoch is shuffled
+    anew, where the loader shuffles. `auto_transfer` changes nothing: what is in pinned memory is
+    always copied while the GPU computes.
+    """
+    session = current_session()
+    shared = split(data_loader, session) if add_dist_sampler else data_loader
+    loader = DeviceLoader(shared, session, session.device if move_to_device else None)
+    return cast("DataLoader[Any]", loader)
+
+
+def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Give the optimizer as it is: for mixed precision take torch's own GradScaler."""
+    return optimizer
+
+
+def backward(tensor: torch.Tensor) -> None:
+    """Compute the gradients of `tensor`: `tensor.backward()`."""
+    tensor.backward()  # type: ignore[no-untyped-call]
+
+
+def enable_reproducibility(seed: int = 0) -> None:
+    """Seed Python, NumPy and torch, and have torch compute the same thing each time.
+
+    Without it every trial has a seed of its own, the same in each attempt; its GPU may add up in
+    another order each time.
+    """
+    import torch  # noqa: PLC0415
+
+    seed_everything(seed)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it, torch refuses on a GPU

@@ -1,0 +1,220 @@
+"""`cloudtune export`: a run's folder in a home, to what other programs read by their libraries."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune import errors, load_run
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.events import EpochDone, TrialFailed
+from tests.bench import called
+from tests.builders import Setting, play
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.engine.ledger import Entry
+
+SETTING = Setting(4, 1, 4, 2)
+
+
+def more(entry: Entry) -> Entry:
+    """Return an entry whose epoch, if it is one, reports a second metric."""
+    if not isinstance(entry.event, EpochDone):
+        return entry
+    told = {**entry.event.metrics, "loss": 1.0 / entry.event.epoch}
+    return replace(entry, event=replace(entry.event, metrics=told))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the commands are given; in its home there is one run, in which a trial fails."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "home" / "runs" / "digits-1"
+    kept.mkdir(parents=True)
+    job = replace(SETTING.job(), run="digits-1", began=1_700_000_000.0)
+    ledger = FileLedger(kept / "ledger.jsonl", job.to_json())
+    trouble = (TrialFailed(40.0, "t02.1", "ValueError: lr", "Traceback …"),)
+    for entry in play(SETTING.but(trouble=trouble), job.policy()).entries:
+        told = more(entry)
+        ledger.append(told.event, told.commands)
+    ledger.close()
+    yield tmp_path
+    assert {each.name for each in tmp_path.iterdir()} <= {"home", "out", "digits-1-csv"}
+
+
+@pytest.fixture
+def epochs(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
+    """What was reported: of each trial and epoch every metric."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for row in load_run("digits-1").history.to_dict("records"):
+        metrics = {name: float(row[name]) for name in ("score", "loss")}
+        found.setdefault(str(row["trial"]), {})[int(row["epoch"])] = metrics
+    assert len(found) >= 3
+    return found
+
+
+def test_csv_has_a_row_a_trial_and_a_row_an_epoch(
+    folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = called(capsys, "export", "--to", "csv")
+    assert (said.code, said.out) == (0, "Wrote trials.csv and history.csv to digits-1-csv\n")
+    with (folder / "digits-1-csv" / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    trials = load_run().trials
+    assert [row["trial"] for row in rows] == list(trials["trial"])
+    assert [row["config/x"] for row in rows] == [str(x) for x in trials["config/x"]]
+    assert {row["trial"]: row["error"] for row in rows}["t02"] == "ValueError: lr"
+    with (folder / "digits-1-csv" / "history.csv").open() as file:
+        told = [(r["trial"], int(r["epoch"]), float(r["loss"])) for r in csv.DictReader(file)]
+    assert len(told) == sum(map(len, epochs.values()))
+    assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in told)
+
+
+def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas as pd
+
+    assert called(capsys, "export", "digits", "--to", "parquet", "--out", "out").code == 0
+    result = load_run()
+    for name, frame in (("trials", result.trials), ("history", result.history)):
+        found = pd.read_parquet(folder / "out" / f"{name}.parquet")
+        assert list(found.columns) == list(frame.columns)
+        assert list(found["trial"]) == list(frame["trial"])
+
+
+def test_parameters_of_several_kinds_are_text_in_parquet(folder: Path) -> None:
+    import pandas as pd
+
+    from cloudtune.api.exports import export_run
+
+    result = load_run()
+    odd: list[Any] = [None, "none", 3, 0.5]
+    for trial, value in zip(result.report.policy.trials.values(), odd, strict=True):
+        trial.trial = replace(trial.trial, config={"decay": value})
+    export_run(result, "parquet", "out")
+    found = pd.read_parquet(folder / "out" / "trials.parquet")
+    assert set(found["config/decay"].dropna()) == {"none", "3", "0.5"}
+
+
+def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
+    folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):  # twice is as once
+        said = called(capsys, "export", "--to", "tensorboard", "--out", "out")
+        assert (said.code, said.out) == (0, "Wrote 4 trials: tensorboard --logdir out\n")
+    for trial, own in epochs.items():
+        found = EventAccumulator(str(folder / "out" / trial)).Reload()
+        for name in ("score", "loss"):
+            told = {each.step: each.value for each in found.Scalars(name)}
+            assert told == pytest.approx({epoch: own[epoch][name] for epoch in own})
+        assert found.Scalars("score")[0].wall_time > 1_700_000_000.0
+        assert "_hparams_/session_start_info" in found.PluginTagToContent("hparams")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # sqlalchemy's, of mlflow's use of it
+def test_mlflow_has_a_run_a_trial(
+    folder: Path,
+    epochs: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = called(capsys, "export", "--to", "mlflow", "--out", "out")
+    assert said.code == 0, said.err
+    store = f"sqlite:///{folder}/out/mlflow.db"
+    assert said.out == f"Wrote 4 trials: mlflow ui --backend-store-uri {store}\n"
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("digits-1")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    configs = load_run().trials.set_index("trial")["config/x"]
+    assert {n: run.data.params["x"] for n, run in runs.items()} == configs.astype(str).to_dict()
+    for trial, own in epochs.items():
+        for name in ("score", "loss"):
+            told = client.get_metric_history(runs[trial].info.run_id, name)
+            assert {each.step: each.value for each in told} == {e: own[e][name] for e in own}
+    assert runs["t02"].info.status == "FAILED"
+    assert runs["t02"].data.tags["error"] == "ValueError: lr"
+    again = called(capsys, "export", "--to", "mlflow", "--out", "out")
+    assert again.code == 2
+    assert "digits-1 was exported there before" in again.err
+
+
+def test_wandb_has_a_run_a_trial_offline(
+    folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its service, a process, has ended: the guard of all tests sees to that."""
+    said = called(capfd, "export", "--to", "wandb", "--out", "out")
+    assert said.code == 0, said.err
+    assert "Wrote 4 trials, offline: wandb sync out/wandb/offline-run-*" in said.out
+    found = {path.parent.name[-3:]: path for path in folder.glob("out/wandb/offline-run-*/*.wandb")}
+    assert sorted(found) == ["t00", "t01", "t02", "t03"]
+    for trial, own in epochs.items():
+        assert wandb_history(found[trial]) == {
+            epoch: {name: pytest.approx(value) for name, value in metrics.items()}
+            for epoch, metrics in own.items()
+        }
+
+
+def wandb_history(path: Path) -> dict[int, dict[str, float]]:
+    """Return the metrics of each step in the file of an offline run."""
+    from wandb.proto import wandb_internal_pb2
+
+    found: dict[int, dict[str, float]] = {}
+    for data in records(path.read_bytes()):
+        record: Any = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            items = {
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in record.history.item
+            }
+            found[int(items["epoch"])] = {name: items[name] for name in ("score", "loss")}
+    return found
+
+
+def records(content: bytes) -> Iterator[bytes]:
+    """Give the records of a log as LevelDB writes it: in blocks, each part with its length."""
+    at, block, parts = 7, 32768, b""  # after the file's own header
+    while at + 7 <= len(content):
+        if block - at % block < 7:
+            at += block - at % block
+        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in {1, 4}:  # whole, or the last of its parts
+            yield parts
+            parts = b""
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
+def test_what_is_not_installed_is_told_with_its_extra(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    said = called(capsys, "export", "--to", kind, "--out", "out")
+    assert said.code == 2
+    assert f"--to {kind} needs {kind}" in said.err
+    assert f"pip install 'cloudtune[{kind}]'" in said.err
+    assert not (folder / "out").exists()
+
+
+def test_a_folder_that_can_not_be_made_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "out").write_text("a file")
+    said = called(capsys, "export", "--to", "csv", "--out", "out")
+    assert said.code == 2
+    assert "--out out: can't be written" in said.err
+    said = called(capsys, "export", "--to", "csv", "--out", "s3://b/x")
+    assert "--out s3://b/x: name a folder; only mlflow takes a URI" in said.err

@@ -1,0 +1,113 @@
+"""What `make demo` promises, without a run: a cheaper plan, and test images that are new."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from cloudtune.cli import main
+from cloudtune.display.chart import gantt
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.jobs.report import build
+from cloudtune.plans import Limits
+from cloudtune.train.user_script import load_function
+from tests.builders import NODE_BOUNDARY, Setting, play, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Called = Callable[..., str]
+
+FOLDER = Path(__file__).parents[2] / "examples/smudged"
+SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
+PLAN = SETTING.plan(limits=Limits(deadline=105.0))
+"""12 trials on 3 instances, 4 on 2 at twice the width, and 1 on 1 at four times."""
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
+    """Return what a command line prints, on a machine that knows nothing yet."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+
+    def call(*arguments: str) -> str:
+        shown = CliRunner().invoke(main.cli, arguments, standalone_mode=False)
+        assert shown.exception is None, shown.exception
+        return shown.output
+
+    return call
+
+
+def test_its_plan_is_clearly_cheaper_at_its_deadline_and_not_with_an_hour(called: Called) -> None:
+    experiment = str(FOLDER / "experiment.yaml")
+    others = dearer(json.loads(called("plan", experiment, "-o", "json")))
+    assert others["best static cluster"] > 1.4
+    assert others["naive elastic"] > 1.25
+    others = dearer(json.loads(called("plan", experiment, "--deadline", "1h", "-o", "json")))
+    assert others["best static cluster"] == pytest.approx(1.0)  # and so the README says
+
+
+def dearer(told: dict[str, Any]) -> dict[str, float]:
+    """Return how many times as dear as the plan each alternative is."""
+    mine = told["plan"]["estimate"]["dollars"]
+    plans = {each["name"]: each["plan"]["estimate"] for each in told["alternatives"]}
+    return {name: plan["dollars"] / mine for name, plan in plans.items()}
+
+
+def test_training_sees_no_test_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = load_function(FOLDER, "train.py:train")
+    script = train.__globals__
+    asked: list[str] = []
+    load = script["load"]
+
+    def noted(part: str) -> Any:
+        asked.append(part)
+        return load(part)
+
+    monkeypatch.setitem(script, "load", noted)
+    monkeypatch.setattr("cloudtune.train.session.epochs", lambda: iter(()))
+    config = {"batch_size": 64, "channels": 2, "hidden": 2, "dropout": 0.0}
+    train({**config, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "label_smoothing": 0.0})
+    assert sorted(asked) == ["train", "validation"]
+    monkeypatch.setitem(script, "smudge", lambda images, *_: images)
+    parts = [
+        {tuple(image.flatten().tolist()) for image in load(part).tensors[0]}
+        for part in ("train", "validation", "test")
+    ]
+    assert [len(part) for part in parts] == [1079, 359, 359]
+    assert len(set.union(*parts)) == 1797
+
+
+def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_path: Path) -> None:
+    job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
+    job = replace(job, limits=Limits(deadline=126.0))  # some of it is for setting up and returning
+    folder = tmp_path / "runs" / "mine"
+    folder.mkdir(parents=True)
+    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
+    for entry in entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    told = json.loads(called("report", "mine", "--against", "-o", "json"))
+    dollars = {name: each["dollars"] for name, each in told["others"].items()}
+    assert told["others"]["naive elastic"]["keeps_limits"]
+    assert told["plan"]["dollars"] == pytest.approx(PLAN.estimate.dollars)
+    assert dollars["best static cluster"] >= dollars["naive elastic"] >= PLAN.estimate.dollars
+    random = told["random_search"]
+    assert 1 <= random["trials"] < 12  # as many as stopping early lets be tried
+    assert random["dollars"] <= PLAN.estimate.dollars
+    shown = called("report", "mine", "--against")
+    assert "best static cluster, simulated" in " ".join(shown.split())
+    assert f"trains {random['trials']} configuration" in shown
+
+
+def test_the_chart_of_gpus_has_a_row_for_each_and_the_winner_stands_out() -> None:
+    lines = gantt(build(SETTING.job(PLAN), play(SETTING, PLAN).entries), 80)
+    rows = [line for line in lines if "=" in line and "trains" not in line]
+    assert len(rows) == 12  # 3 instances of 4 GPUs
+    ends = [len(line.rpartition("#")[0]) for line in rows]
+    assert ends.count(max(ends)) == 4  # the best one ends on all GPUs of one instance
+    assert max(map(len, lines[:-1])) <= 80

@@ -1,0 +1,152 @@
+"""`run -q`, `run -o jsonl`, `watch`: a run for nobody, for a program, and from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.api.watching import followed
+from cloudtune.engine.ledger import read_entries
+from cloudtune.errors import CloudtuneError
+from cloudtune.jobs import control, home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.jobs.job import Job
+    from tests.bench import Bench
+
+
+@pytest.fixture(autouse=True)
+def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def experiment(bench: Bench, simulated: list[Job]) -> Path:
+    path = bench.experiment()
+    bench.profile()
+    return path
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def told(text: str) -> list[str]:
+    """Return what is told of a run, without the times at which progress is shown."""
+    return [line for line in text.splitlines() if " | " not in line]
+
+
+def test_quiet_prints_the_end_alone(bench: Bench, experiment: Path) -> None:
+    loud, quiet = bench.here("run", experiment), bench.here("run", experiment, "--quiet")
+    assert loud.code == quiet.code == 0
+    assert "starts t00" in loud.out
+    assert "Plan of small" in loud.out
+    assert "starts t00" not in quiet.out
+    assert "Plan of small" not in quiet.out
+    assert "0 instances left (checked " in quiet.out
+    assert "Best: loss" in quiet.out
+
+
+def test_a_program_reads_lines_of_json_and_nothing_else(bench: Bench, experiment: Path) -> None:
+    done = bench.here("run", experiment, "-o", "jsonl")
+    found = lines(done.out)
+    assert (done.code, done.err) == (0, "")
+    kinds = [each["type"] for each in found]
+    assert kinds[:2] == ["plan", "run"]
+    assert set(kinds[2:-1]) == {"event"}
+    assert kinds[-1] == "report"
+    [folder] = (bench.home / "runs").iterdir()
+    assert found[1]["run"] == folder.name
+    recorded = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    assert [
+        {"event": each["event"], "commands": each["commands"]} for each in found[2:-1]
+    ] == recorded[1:]
+    assert found[-2]["instances"] == 0
+    assert found[-2]["dollars"] == pytest.approx(found[-1]["dollars"]["actual"])
+    assert found[-2]["best"]["metric"] == found[-1]["best"]["value"]
+    assert found[-1]["instances_left"] == 0
+
+
+def test_no_plan_is_a_line_of_json_too(bench: Bench, experiment: Path) -> None:
+    done = bench.here("run", experiment, "--deadline", "1s", "-o", "jsonl")
+    assert done.code == 3
+    [line] = lines(done.out)
+    assert line["type"] == "infeasible"
+    assert "1s" in line["message"]
+
+
+def test_from_another_terminal_it_looks_the_same(bench: Bench, experiment: Path) -> None:
+    own = bench.here("run", experiment)
+    seen = bench.here("watch")
+    assert seen.code == own.code == 0
+    begins = own.out.splitlines().index(next(x for x in own.out.splitlines() if "Run small" in x))
+    ended = next(n for n, x in enumerate(own.out.splitlines()) if "Run small-" in x and ":" in x)
+    during = told("\n".join(own.out.splitlines()[begins:ended]))
+    assert [line for line in told(seen.out) if line][:-1] == [line for line in during if line]
+    assert "More: cloudtune report small-" in seen.out
+    as_lines = lines(bench.here("watch", "-o", "jsonl").out)
+    assert [each["type"] for each in as_lines][:2] == ["run", "event"]
+
+
+def test_the_exit_code_is_that_of_the_run(bench: Bench, experiment: Path) -> None:
+    done = bench.here("run", experiment, "--deadline", "10s", "--force")
+    assert done.code == 5
+    assert bench.here("watch").code == 5
+
+
+def test_a_run_whose_controller_died_is_told_to_have(bench: Bench, experiment: Path) -> None:
+    bench.here("run", experiment)
+    [folder] = (bench.home / "runs").iterdir()
+    ledger = folder / "ledger.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:20]) + '{"event": ')
+    done = bench.here("watch")
+    assert done.code == 1
+    assert f"the controller of run {folder.name} has died: `cloudtune resume" in done.err
+    assert "starts t00" in done.out
+
+
+def test_entries_come_as_they_are_written(bench: Bench, experiment: Path) -> None:
+    """A writer that stops in the middle of a line, goes on, and ends."""
+    bench.here("run", experiment)
+    [folder] = (bench.home / "runs").iterdir()
+    whole = list(read_entries(folder / home.LEDGER))
+    text = (folder / home.LEDGER).read_text()
+    growing = bench.folder / "growing.jsonl"
+    seen: list[Entry] = []
+    cut = len(text) // 2
+    growing.write_text(text[:cut])
+    at_cut = threading.Event()
+    looks = iter([True, True])
+
+    def driven() -> bool:
+        at_cut.set()
+        return next(looks, False)
+
+    def write() -> None:
+        assert at_cut.wait(30)
+        with growing.open("a") as file:
+            file.write(text[cut:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for entry in followed(growing, lambda: len(seen) == len(whole), driven):
+        seen.append(entry)  # noqa: PERF402  the other thread looks at it
+    writer.join()
+    assert seen == whole
+
+
+def test_a_damaged_line_is_told_with_its_number(bench: Bench, experiment: Path) -> None:
+    bench.here("run", experiment)
+    [folder] = (bench.home / "runs").iterdir()
+    ledger = folder / home.LEDGER
+    whole = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join([*whole[:3], "{}\n", *whole[4:]]))
+    with pytest.raises(CloudtuneError, match=r"ledger\.jsonl:4: not a ledger entry"):
+        list(followed(ledger, lambda: False, lambda: control.is_driven(folder)))

@@ -1,0 +1,218 @@
+"""A script that calls what isn't there is refused before anything is rented, with what to write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import cloudtune
+from cloudtune.cli.main import cli
+from cloudtune.errors import ExperimentError
+from cloudtune.experiment import Experiment
+
+EXPERIMENT = {
+    "name": "ports",
+    "train": "train.py:fit",
+    "metric": {"name": "accuracy", "mode": "max"},
+    "search": {"lr": {"loguniform": [0.001, 0.1]}, "batch_size": {"choice": [32, 64]}},
+    "trials": 4,
+    "epochs": {"min": 1, "max": 4},
+    "limits": {"deadline": "1h", "budget": 5},
+    "cloud": {"instances": ["p3.2xlarge"]},
+}
+
+
+def told(folder: Path, source: str, **beside: str) -> list[str]:
+    """Return what is told of a script, line by line."""
+    (folder / "experiment.yaml").write_text(json.dumps(EXPERIMENT))
+    (folder / "train.py").write_text(source)
+    for name, text in beside.items():
+        (folder / f"{name}.py").write_text(text)
+    try:
+        Experiment.load(folder / "experiment.yaml").check_train()
+    except ExperimentError as error:
+        return str(error).replace(f"{folder}/", "").splitlines()
+    return []
+
+
+IMPORTS = {
+    "import cloudtune as ray": "ray.train.report({}); ray.train.torch.prepare_model(1)",
+    "from cloudtune import train": "train.report({}); train.torch.backward(1)",
+    "import cloudtune.train.torch": "cloudtune.train.torch.get_devices(); cloudtune.report({})",
+    "import cloudtune as t": "t.report({}, checkpoint=t.Checkpoint.from_directory('.'))",
+    "from cloudtune.train import Checkpoint, report": "report({}, Checkpoint('x'))",
+    "from cloudtune.train.torch import prepare_data_loader": "prepare_data_loader(1)",
+    "import cloudtune": "cloudtune.train.get_context().get_local_world_size()",
+    "import ray, ray.data": "ray.data.range(3)",
+    "try:\n    import ray.train\nexcept ImportError:\n    pass": "print()",
+    "try:\n    from ray import train\nexcept ImportError:\n    import cloudtune as train": "train",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cloudtune import x": "print()",
+    "from ray import tune": "tune.report({})  # cloudtune: leave",
+}
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_a_script_of_ray_runs_with_its_import_changed(tmp_path: Path, line: str) -> None:
+    assert told(tmp_path, f"{line}\ndef fit(config):\n    {IMPORTS[line]}\n") == []
+
+
+RAY = "is Ray's, which doesn't run this script"
+FOLDER = "write files into a folder, and give Checkpoint.from_directory(folder)"
+LEAVE_OUT = "leave it out: cloudtune starts the training function that the experiment file names"
+WRONG = {
+    "import ray.train; ray.train.report({})": f"ray.train.report {RAY}; write cloudtune.report",
+    "from ray import tune; tune.report({})": f"ray.tune.report {RAY}; write cloudtune.report",
+    "from ray.air import session; session.get_world_size()": (
+        f"ray.air.session.get_world_size {RAY}; write cloudtune.get_context().get_world_size()"
+    ),
+    "from ray.train import Checkpoint as C; C.from_directory(1)": (
+        f"ray.train.Checkpoint.from_directory {RAY}; write cloudtune.Checkpoint.from_directory"
+    ),
+    "import ray.train.torch as rt; rt.get_devices()": (
+        f"ray.train.torch.get_devices {RAY}; write cloudtune.train.torch.get_devices"
+    ),
+    "from ray.train import ScalingConfig; ScalingConfig()": f"ScalingConfig {RAY}; {LEAVE_OUT}",
+    "from ray import tune; tune.uniform(0, 1)": (
+        f"ray.tune.uniform {RAY}; the search space stands in the experiment file, under `search`"
+    ),
+    "from ray.train.lightning import RayDDPStrategy as S; S()": (
+        "cloudtune.integrations.lightning.Trainer takes the place of lightning's Trainer"
+    ),
+    "from ray.train.huggingface.transformers import prepare_trainer as p; p(1)": (
+        "write cloudtune.integrations.transformers.prepare(trainer)"
+    ),
+    "from cloudtune import raport": "cloudtune has no raport. Did you mean 'report'?",
+    "from cloudtune import tune": "`from cloudtune import train as tune` has what a training",
+    "import cloudtune.torch": "cloudtune has no torch",
+    "from cloudtune.integrations import keras": "cloudtune.integrations has no keras",
+    "import cloudtune as ray; ray.init()": f"cloudtune has no init; {LEAVE_OUT}",
+    "import cloudtune; cloudtune.get_dataset_shard('train')": (
+        "cloudtune has no get_dataset_shard; read the data in the script: prepare_data_loader() "
+        "gives each worker its share of every batch"
+    ),
+    "from cloudtune import train; train.torch.accelerate(amp=True)": (
+        "cloudtune.train.torch has no accelerate; take torch.autocast and torch.amp.GradScaler"
+    ),
+    "import cloudtune as t; t.get_context().get_trial_dir()": (
+        "cloudtune.get_context() has no get_trial_dir; write into a folder of your own"
+    ),
+    "import cloudtune as t; c = t.get_context(); c.get_wrold_size()": (
+        "cloudtune.get_context() has no get_wrold_size. Did you mean 'get_world_size'?"
+    ),
+    "import cloudtune as t; t.Checkpoint.from_dict({})": f"Checkpoint has no from_dict; {FOLDER}",
+    "import cloudtune as t; c = t.get_checkpoint(); c.to_dict()": f"has no to_dict; {FOLDER}",
+    "import cloudtune as t; t.report({}, checkpoint_dir_name='x')": (
+        "report() takes no checkpoint_dir_name; leave it out: checkpoints are kept by trial"
+    ),
+    "import cloudtune as t; t.report({}, checkpiont=1)": (
+        "report() takes no checkpiont. Did you mean 'checkpoint'?"
+    ),
+    "import cloudtune as t; t.prepare_model(1, parallel_strategy='fsdp')": (
+        "prepare_model() knows no parallel_strategy 'fsdp'; give it None"
+    ),
+    "import cloudtune as t; b = config['batch_size'] // t.get_context().get_world_size(); "
+    "t.prepare_data_loader(b)": (
+        "prepare_data_loader() divides the batch among the workers itself; give the DataLoader the "
+        "batch of all of them"
+    ),
+    "print(config['epochs'])": (
+        "config['epochs'] is read, and `search` has no epochs; it has batch_size, lr. "
+        "How many epochs there are says cloudtune: `for epoch in cloudtune.epochs():`"
+    ),
+    "print(config['momentum'])": "under search: `momentum: {choice: [...]}`",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_is_not_there_is_told_with_its_line_and_what_to_write(
+    tmp_path: Path, line: str
+) -> None:
+    (found,) = told(tmp_path, f"def fit(config):\n    {line}\n")
+    assert found.startswith("train.py:2: ")
+    assert WRONG[line] in found
+
+
+def test_only_what_a_worker_would_run_is_looked_at(tmp_path: Path) -> None:
+    """The driver of a script that Ray runs as well stays as it is."""
+    script = """
+from ray import tune
+import cloudtune
+import beside, other.inner
+from beside import used
+class Net:
+    def forward(self): return tune.choice([1])
+def driver(): tune.Tuner(fit).fit()
+def fit(config, tune_it=None):
+    used(); beside.also(); other.inner.deep(); Net()
+    config.get("epochs"); cloudtune.report({})
+def local(tune): tune.report()
+if __name__ == "__main__":
+    driver()
+"""
+    beside = """
+import ray.train
+def used(): helper()
+def helper(): ray.train.report()
+def also(): ray.train.get_checkpoint()
+def unused(): ray.train.get_context()
+"""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "inner.py").write_text(
+        "from ray import train\ndef deep(): train.report()"
+    )
+    found = [line.partition(" ")[0] for line in told(tmp_path, script, beside=beside)]
+    assert found == ["beside.py:4:", "beside.py:5:", "other/inner.py:2:", "train.py:7:"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "config = {'epochs': 3, **config}; config['epochs']",
+        "config['epochs'] = 3; config['epochs']",
+        "config.setdefault('epochs', 3); config['epochs']",
+        "x = config['epochs'] if 'epochs' in config else 3",
+        "x = [c['epochs'] for c in [{}]]",
+    ],
+)
+def test_a_configuration_that_the_script_completes_is_its_own_business(
+    tmp_path: Path, body: str
+) -> None:
+    assert told(tmp_path, f"def fit(config):\n    {body}\n") == []
+
+
+def test_many_mistakes_are_told_at_once_and_not_endlessly(tmp_path: Path) -> None:
+    lines = "".join(f"    ray.train.report({n})\n" for n in range(20))
+    found = told(tmp_path, f"import ray.train\ndef fit(config):\n{lines}")
+    assert len(found) == 9
+    assert found[-1] == "… and 12 more"
+
+
+@pytest.mark.parametrize("command", ["plan", "profile", "run"])
+def test_each_command_refuses_it_before_anything_is_rented(tmp_path: Path, command: str) -> None:
+    assert told(tmp_path, "import ray.train\ndef fit(config): ray.train.report(1)")
+    options = ["--profile", "resnet50-cifar10@v100"] if command != "profile" else []
+    file = str(tmp_path / "experiment.yaml")
+    done = CliRunner().invoke(cli, [command, file, *options], env={"CLOUDTUNE_HOME": str(tmp_path)})
+    assert isinstance(done.exception, ExperimentError), done.output
+    assert done.exception.exit_code == 2
+    assert "train.py:2: ray.train.report is Ray's" in str(done.exception)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
+
+
+def test_the_look_imports_nothing_heavy(tmp_path: Path) -> None:
+    told(tmp_path, "import cloudtune as c\ndef fit(config): c.prepare_model(1); c.load_run('x')")
+    code = (
+        "import sys; from cloudtune.experiment import Experiment; "
+        f"Experiment.load({str(tmp_path / 'experiment.yaml')!r}).check_train(); "
+        "print(sorted({'ray', 'torch', 'lightning', 'transformers', 'pandas'} & set(sys.modules)))"
+    )
+    folder = Path(cloudtune.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

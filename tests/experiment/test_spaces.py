@@ -1,0 +1,287 @@
+"""Search spaces that nest and branch: from an experiment file to configurations."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.errors import ExperimentError
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.spaces import Space, parse_parameter, sample
+from cloudtune.strategies.samplers.axes import Labels, Line, allows, axes_by_size
+from cloudtune.strategies.samplers.newcomers import Experienced
+from cloudtune.strategies.samplers.past import PastRun, PastTrial
+from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
+from cloudtune.trial import flat, nested
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FILE = """\
+name: nested
+train: train.py:train
+metric: {name: loss, mode: min}
+trials: 40
+epochs: {max: 4}
+search:
+"""
+BRANCHING = """\
+  model:
+    width: {choice: [8, 16]}
+    head: {dropout: {uniform: [0, 0.5]}}
+  optimizer:
+    choice:
+      - {name: sgd, lr: {loguniform: [1e-2, 1]}, momentum: {uniform: [0, 1]}}
+      - name: adam
+        lr: {loguniform: [1e-5, 1e-2]}
+        decay: {choice: [none, {kind: cosine, warmup: {randint: [0, 5]}}]}
+  schedule: {choice: [constant, {gamma: {uniform: [0.1, 0.9]}}]}
+"""
+SGD = {"model/width", "model/head/dropout", "optimizer/name", "optimizer/lr", "optimizer/momentum"}
+ADAM = SGD - {"optimizer/momentum"}
+
+
+def written(folder: Path, search: str) -> Path:
+    (folder / "train.py").write_text("def train(config): ...\n")
+    file = folder / "experiment.yaml"
+    file.write_text(FILE + search)
+    return file
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Space:
+    return Experiment.load(written(tmp_path, BRANCHING)).space
+
+
+def is_of_a_branch(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration of `BRANCHING` has what its branches have, and nothing else."""
+    names = set(config) - {"schedule", "schedule/gamma"}
+    if config["optimizer/name"] == "sgd":
+        ranges = 1e-2 <= config["optimizer/lr"] <= 1
+        return ranges and names == SGD
+    if config.get("optimizer/decay") == "none":
+        decay = {"optimizer/decay"}
+    else:
+        decay = {"optimizer/decay/kind", "optimizer/decay/warmup"}
+    return bool(1e-5 <= config["optimizer/lr"] <= 1e-2 and names == ADAM | decay)
+
+
+def test_every_configuration_has_the_parameters_of_its_branches_alone(space: Space) -> None:
+    configs = sample(space, 200, 0)
+    assert all(is_of_a_branch(config) for config in configs)
+    names = Counter(config["optimizer/name"] for config in configs)
+    assert min(names["sgd"], names["adam"]) > 70
+    assert all(("schedule" in each) != ("schedule/gamma" in each) for each in configs)
+
+
+def test_the_script_gets_nested_mappings() -> None:
+    config = {"lr": 1.0, "optimizer/name": "adam", "optimizer/decay/kind": "cosine"}
+    inside = {"lr": 1.0, "optimizer": {"name": "adam", "decay": {"kind": "cosine"}}}
+    assert nested(config) == inside
+    assert flat(inside) == config
+
+
+def test_flat_names_are_in_the_order_of_the_file_and_each_once(space: Space) -> None:
+    assert space.flat_names == (
+        "model/width",
+        "model/head/dropout",
+        "optimizer/name",
+        "optimizer/lr",
+        "optimizer/momentum",
+        "optimizer/decay",
+        "optimizer/decay/kind",
+        "optimizer/decay/warmup",
+        "schedule",
+        "schedule/gamma",
+    )
+
+
+def test_an_added_branch_leaves_the_draws_of_the_others(space: Space, tmp_path: Path) -> None:
+    more = BRANCHING.replace("  schedule:", "  extra: {a: {uniform: [0, 1]}}\n  schedule:")
+    assert more != BRANCHING
+    longer = sample(Experiment.load(written(tmp_path, more)).space, 20, 3)
+    before = sample(space, 20, 3)
+    assert [{n: v for n, v in c.items() if n != "extra/a"} for c in longer] == list(before)
+
+
+def test_an_experiment_is_the_same_from_its_json(tmp_path: Path) -> None:
+    experiment = Experiment.load(written(tmp_path, BRANCHING))
+    again = Experiment.from_json(json.loads(json.dumps(experiment.to_json())))
+    assert again == experiment
+    assert sample(again.space, 30, 1) == sample(experiment.space, 30, 1)
+
+
+def test_grids_count_each_branch_with_its_own(tmp_path: Path) -> None:
+    search = (
+        "  batch: {grid: [16, 32]}\n"
+        "  optimizer:\n"
+        "    grid:\n"
+        "      - {name: sgd, lr: {grid: [0.1, 0.2, 0.3]}}\n"
+        "      - {name: adam, beta: {grid: [0.8, 0.9]}, amsgrad: {grid: [true, false]}}\n"
+        "      - none\n"
+    )
+    space = Experiment.load(written(tmp_path, search)).space
+    assert space.crossings == 2 * (3 + 2 * 2 + 1)
+    configs = sample(space, 100, 0)
+    assert len(configs) == len({tuple(sorted(c.items())) for c in configs}) == 16
+    assert configs[0] == {"batch": 16, "optimizer/name": "sgd", "optimizer/lr": 0.1}
+    assert configs[1] == {"batch": 32, "optimizer/name": "sgd", "optimizer/lr": 0.1}
+    assert configs[-1] == {"batch": 32, "optimizer": "none"}
+    for kind in SAMPLERS:
+        sampler = SpaceSampler(space, kind, most=50)
+        found = [trial.config for trial in iter(sampler.ask, None)]
+        assert found == list(configs), kind
+
+
+def test_a_grid_of_branches_goes_round_while_the_rest_is_drawn(tmp_path: Path) -> None:
+    branches = "{name: sgd, lr: {uniform: [0, 1]}}, {name: adam, b: {grid: [1]}}"
+    search = f"  optimizer:\n    grid: [{branches}]\n"
+    space = Experiment.load(written(tmp_path, search)).space
+    for kind in ("random", "tpe", "cma-es"):
+        sampler = SpaceSampler(space, kind, most=30)
+        names, rates = [], set()
+        for trial in iter(sampler.ask, None):
+            names.append(trial.config["optimizer/name"])
+            rates.add(trial.config.get("optimizer/lr"))
+            sampler.tell(trial, 1, len(names) % 5)
+        assert names == ["sgd", "adam"] * 15, kind
+        assert len(rates) == 16, kind  # fifteen rates, and none for adam
+
+
+# ---- samplers ------------------------------------------------------------------------------------
+
+
+def goodness(config: Mapping[str, Any]) -> float:
+    """Return what is best for adam at a small rate that decays."""
+    if config["optimizer/name"] == "sgd":
+        return 1.0 - abs(math.log10(config["optimizer/lr"]) + 1) / 4
+    decays = "optimizer/decay/warmup" in config
+    return 2.0 + decays - abs(math.log10(config["optimizer/lr"]) + 3.5)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_every_sampler_asks_for_what_its_branches_have_and_is_pure(space: Space, kind: str) -> None:
+    def played() -> list[dict[str, object]]:
+        sampler = SpaceSampler(space, kind, mode="max", seed=1)
+        found = []
+        for _ in range(16):
+            trial = sampler.ask()
+            assert trial is not None
+            found.append(dict(trial.config))
+            sampler.tell(trial, 1, goodness(trial.config) if len(found) % 9 else None)
+        return found
+
+    configs = played()
+    assert all(is_of_a_branch(config) for config in configs)
+    assert played() == configs
+
+
+def test_tpe_learns_which_branch_is_good(space: Space) -> None:
+    sampler = SpaceSampler(space, "tpe", mode="max", seed=0)
+    found = []
+    for _ in range(60):
+        trial = sampler.ask()
+        assert trial is not None
+        found.append(trial.config)
+        sampler.tell(trial, 1, goodness(trial.config))
+    late = found[30:]
+    assert sum(each["optimizer/name"] == "adam" for each in late) > 20
+    assert sum("optimizer/decay/warmup" in each for each in late) > 15
+
+
+def test_what_population_based_training_changes_is_active_and_keeps_its_branches(
+    space: Space,
+) -> None:
+    sampler = SpaceSampler(space, most=200)
+    for _ in range(20):
+        parent = sampler.ask()
+        assert parent is not None
+        changed = 0
+        for _ in range(5):
+            child = sampler.explore(parent)
+            assert child is not None
+            assert set(child.config) == set(parent.config)
+            assert child.config["optimizer/name"] == parent.config["optimizer/name"]
+            assert is_of_a_branch(child.config)
+            changed += child.config["optimizer/lr"] != parent.config["optimizer/lr"]
+        assert changed >= 3
+
+
+# ---- earlier runs --------------------------------------------------------------------------------
+
+
+def test_a_space_allows_what_it_might_have_given_and_nothing_of_two_branches(space: Space) -> None:
+    config = next(c for c in sample(space, 20, 0) if c["optimizer/name"] == "sgd")
+    assert allows(space, config)
+    assert not allows(space, config | {"optimizer/lr": 1e-4})  # adam's
+    assert not allows(space, config | {"optimizer/name": "adam"})
+    assert not allows(space, config | {"optimizer/name": "lion"})
+    assert not allows(space, config | {"optimizer/decay": "none"})
+
+
+def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: Space) -> None:
+    axes = axes_by_size(space)
+    assert axes["optimizer/name"] == Labels(("sgd", "adam", None))
+    assert axes["optimizer/lr"] == Line(1e-5, 1.0, log=True)
+    assert axes["optimizer/decay/kind"] == Labels(("cosine", None))
+    before = sample(space, 40, 7)
+    trials = tuple(
+        PastTrial(config, float(config["optimizer/name"] == "adam")) for config in before
+    )
+    sampler = Experienced(SpaceSampler(space, most=60), [PastRun("before", trials)], "max")
+    given = [sampler.ask() for _ in range(40)]
+    named = [each for each in given if each is not None and each.origin and each.origin.run]
+    assert len(named) > 8
+    assert all(each.config["optimizer/name"] == "adam" for each in named)
+
+
+# ---- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("search", "line", "field", "told"),
+    [
+        ("  opt:\n    lr:\n      uniform: [1, 0]", 9, "search.opt.lr.uniform", "below the high"),
+        ("  opt:\n    a: 1\n    lr: [1, 2]", 9, "search.opt.lr", "is a list"),
+        (
+            "  opt:\n    choice:\n      - {name: sgd}\n      - {name: a, b: {unifrom: [0, 1]}}",
+            10,
+            "search.opt.choice[1].b.unifrom",
+            "unknown distribution 'unifrom'",
+        ),
+        (
+            "  opt:\n    choice:\n      - {lr: {uniform: [0, 1]}}\n      - {lr: 0.5}",
+            10,
+            "search.opt.choice[1]",
+            "tell this branch from branch 1",
+        ),
+        ("  opt:\n    choice: [{a: {grid: [1, 2]}}, {b: 1}]", 8, "search.opt.choice[0].a", "grid"),
+        ("  opt:\n    choice: [{uniform: [0, 1]}, 3]", 8, "search.opt.choice[0]", "no branch"),
+        ("  opt:\n    choice: [{a: 1}, [2]]", 8, "search.opt.choice[1]", "no value"),
+        ("  lr: {min: 0, max: 1}", 7, "search.lr", "write one distribution"),
+        ("  opt: {}", 7, "search.opt", "write one distribution"),
+        ("  opt/lr: 1", 7, "search.opt/lr", "without a slash; to nest, write a mapping"),
+        ("  opt:\n    a/b: 1", 7, "search.opt", "without a slash"),
+        ("  opt:\n    lr:", 8, "search.opt.lr", "is empty"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(
+    tmp_path: Path, search: str, line: int, field: str, told: str
+) -> None:
+    file = written(tmp_path, f"{search}\n")
+    with pytest.raises(ExperimentError) as caught:
+        Experiment.load(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file}:{line}: {field}: ")
+    assert told in message
+
+
+def test_branches_that_differ_in_their_parameters_need_no_name() -> None:
+    space = Space({"reg": parse_parameter({"choice": [{"l1": 0.1}, {"l2": 0.1}, None]})})
+    assert {tuple(each) for each in sample(space, 50, 0)} == {("reg/l1",), ("reg/l2",), ("reg",)}
+    assert all(allows(space, each) for each in sample(space, 50, 0))

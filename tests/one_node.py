@@ -1,0 +1,67 @@
+"""A node with two GPUs that are slots of this machine: real workers, told what to train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.infra.node.agent import Agent
+from cloudtune.infra.node.messages import Assignment, Epoch, Gone, Part, WorkerSlot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.infra.node.messages import Body, Interruption, Remark, Training
+
+    Told = Body | Interruption | Remark
+
+
+def part_of(
+    session: str,
+    width: float,
+    until: int,
+    checkpoint: str | None = None,
+    gpu: int = -1,
+    **config: object,
+) -> Part:
+    workers = max(1, round(width))
+    slots = tuple(WorkerSlot(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers))
+    trial = session.rpartition(".")[0]
+    return Part(session, slots, width, Assignment(trial, config, checkpoint, 0, until, 0), gpu)
+
+
+class Node:
+    """An agent, and who listens to it."""
+
+    def __init__(self, folder: Path, training: Training, *, spares: bool = True) -> None:
+        self.folder = folder
+        self.agent = Agent("127.0.0.1", 2, training, folder / "logs", spares=spares)
+        self.last = 0
+
+    def hear(self, session: str, until: type[Body] = Gone, seconds: float = 100.0) -> list[Told]:
+        """Give the messages of a session up to the first of that kind; others are passed over."""
+        told: list[Told] = []
+        while not told or not isinstance(told[-1], until):
+            messages = self.agent.messages(self.last, self.last, seconds)  # on loaded cores, too
+            assert messages, f"nothing more is told after {told}"
+            self.last = messages[0].number
+            told += [messages[0].body] if messages[0].session == session else []
+        return told
+
+    def log(self, session: str, rank: int = 0) -> str:
+        """Give what a worker printed."""
+        return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
+
+    def printed(self, session: str, rank: int = 0, line: int = 0) -> list[str]:
+        """Give the words of a line that a worker printed."""
+        return self.log(session, rank).split("\n")[line].split()
+
+    def pid(self, session: str, rank: int = 0) -> int:
+        return int(self.printed(session, rank)[1])
+
+
+def kinds(told: list[Told]) -> list[str]:
+    return [type(body).__name__ for body in told]
+
+
+def reports(told: list[Told]) -> list[dict[str, Any]]:
+    return [dict(body.report) for body in told if isinstance(body, Epoch)]

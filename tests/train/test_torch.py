@@ -1,0 +1,111 @@
+"""The names of ray.train.torch, and of ray.train, under cloudtune."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import cloudtune
+from cloudtune import train
+from cloudtune.errors import UsageError
+from cloudtune.train.checkpoint import Checkpoint
+from cloudtune.train.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    made = Session("t1", lambda _: None, "acc", "max", 3, rank=1, local_rank=1, world_size=2)
+    with made.activate():
+        yield made
+
+
+def test_all_of_the_facade_is_there_as_ray_train_has_it() -> None:
+    import cloudtune as ray
+
+    assert ray.train.report is cloudtune.report
+    assert ray.train.torch.prepare_model is cloudtune.prepare_model
+    assert train.Checkpoint is Checkpoint
+    with pytest.raises(AttributeError, match=r"'cloudtune.train' has no attribute 'get_dataset_"):
+        _ = train.get_dataset_shard
+
+
+def test_a_worker_knows_its_place(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = cloudtune.get_context()
+    assert (context.get_trial_name(), context.get_local_world_size()) == ("t1", 2)
+    assert context.get_node_rank() == 0
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("NODE_RANK", "1")
+    assert (context.get_local_world_size(), context.get_node_rank()) == (1, 1)
+    assert train.torch.get_devices() == [cloudtune.get_device()] == [torch.device("cpu")]
+
+
+def test_a_model_is_only_moved_where_no_strategy_is_asked_for(session: Session) -> None:
+    model = torch.nn.Linear(2, 2)
+    assert cloudtune.prepare_model(model, parallel_strategy=None) is model
+    assert session.models == []
+    elsewhere = cloudtune.prepare_model(model, torch.device("meta"), None)
+    assert next(elsewhere.parameters()).device.type == "meta"
+    unknown: Any = "fsdp"
+    with pytest.raises(UsageError, match="knows no parallel_strategy 'fsdp'; give it None"):
+        cloudtune.prepare_model(model, parallel_strategy=unknown)
+
+
+def test_a_loader_is_shared_only_where_that_is_asked_for(session: Session) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=4)
+    assert [len(batch[0]) for batch in cloudtune.prepare_data_loader(loader)] == [2, 2]
+    whole = cloudtune.prepare_data_loader(loader, add_dist_sampler=False, move_to_device=False)
+    assert [batch[0].tolist() for batch in whole] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_what_of_mixed_precision_torch_has_itself_changes_nothing() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    assert cloudtune.prepare_optimizer(optimizer) is optimizer
+    cloudtune.backward((3 * weight).sum())
+    assert weight.grad is not None
+    assert weight.grad.item() == 3
+
+
+def test_reproducible_is_seeded_and_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    draws = []
+    try:
+        for _ in range(2):
+            cloudtune.enable_reproducibility(7)
+            draws.append((torch.rand(1).item(), random.random()))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.benchmark
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert draws[0] == draws[1]
+
+
+def test_a_checkpoint_is_copied_into_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "state").write_text("1")
+    saved = Checkpoint.from_directory(tmp_path / "a")
+    assert (Path(saved.to_directory(tmp_path / "c")) / "b" / "state").read_text() == "1"
+    named = Path(saved.to_directory())
+    assert (named / "b" / "state").read_text() == "1"
+    (named / "b" / "state").unlink()
+
+
+@pytest.mark.parametrize("name", ["lightning", "transformers"])
+def test_a_library_that_is_not_there_is_asked_for_by_its_extra(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"cloudtune.integrations.{name}", raising=False)
+    with pytest.raises(UsageError, match=rf"pip install 'cloudtune\[{name}\]'"):
+        importlib.import_module(f"cloudtune.integrations.{name}")
