@@ -210,3 +210,16 @@ Event: TypeAlias = (
     | RunContinued
     | Interrupted
 )
+
+
+def first_event(
+    at: float, *, begun: bool, within: tuple[float | None, float | None] | None = None
+) -> Event:
+    """Return what a controller hears first, at that second of the run.
+
+    `begun` says whether the run has begun before; `within` is the new deadline (seconds) and budget
+    (dollars) of one that goes on after its end.
+    """
+    if within is not None:
+        return RunContinued(at, *within)
+    return RunResumed(at) if begun else RunStarted(at)

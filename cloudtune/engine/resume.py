@@ -14,7 +14,7 @@ from cloudtune.engine.ledger import DAMAGED
 from cloudtune.engine.loop import World, run
 from cloudtune.engine.timeline import Timeline
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import RunContinued, RunResumed, RunStarted
+from cloudtune.events import first_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,9 +57,8 @@ class InFlight:
 
     def first(self, at: float) -> Event:
         """Return what a world tells first, at that time: how the run goes on."""
-        if self.within is not None:
-            return RunContinued(at, self.within.deadline, self.within.budget)
-        return RunResumed(at) if self.begun else RunStarted(at)
+        within = None if self.within is None else (self.within.deadline, self.within.budget)
+        return first_event(at, begun=self.begun, within=within)
 
     @classmethod
     def of(cls, timeline: Timeline) -> InFlight:

@@ -10,7 +10,7 @@ from benchmarks.fault_runs import one_run
 from benchmarks.fault_runs_mischief import Case, Step
 from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import read_entries, read_header
-from cloudtune.events import EpochDone, RunResumed
+from cloudtune.events import EpochDone, RunContinued, RunResumed
 from cloudtune.jobs.job import Job, trials
 from tests.bench import interrupt, wait_for
 
@@ -77,9 +77,10 @@ def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_from_its_checkpoints(bench: Ben
     told = epochs(ledger)
     process = bench.start("resume", "--deadline", "+1h")
     wait_for(lambda: epochs(ledger) > told)
-    goes_on = [e.commands for e in read_entries(ledger)]
-    starts = [c for commands in goes_on for c in commands if isinstance(c, StartTrial)]
-    assert starts[-1].checkpoint is not None, "it trains on from what was saved"
+    entries = list(read_entries(ledger))
+    [begins] = [n for n, entry in enumerate(entries) if isinstance(entry.event, RunContinued)]
+    starts = [c for e in entries[begins:] for c in e.commands if isinstance(c, StartTrial)]
+    assert any(start.checkpoint for start in starts), "it trains on from what was saved"
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
