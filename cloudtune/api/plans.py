@@ -210,7 +210,8 @@ def plan(
 ) -> Plan:
     """Return what a run of an experiment would do, take and cost. Rents nothing.
 
-    `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. What is
+    `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. In a
+    mapping `train` may be the function itself, where it stands at the top level of a file. What is
     `given` goes before its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
     `trials`, `strategy`, `max_instances`, `provider`, `instances`, `market`, `seed`, `storage` and
     `history`. `profile` is a measured profile's file or the name of published figures;

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from cloudtune.api import flow
-from cloudtune.api.experiments import Source, known, load_experiment
+from cloudtune.api.experiments import Source, known, load_experiment, refuse_while_loading
 from cloudtune.api.plans import Plan
 from cloudtune.api.results import Result
 from cloudtune.errors import UsageError
@@ -79,6 +79,7 @@ def run(
         CleanupError: instances may be left; `cloudtune.load_run` has the result.
         CloudtuneError: the run broke; everything is given back.
     """
+    refuse_while_loading()
     home.close()
     onlooker = _Caller(on_event, progress=progress, yes=yes)
     options = PlanOptions(objective, planner, confidence)
@@ -130,6 +131,7 @@ def resume(
             rent anew, or somebody drives it.
         CloudtuneError: its ledger can't be gone on with.
     """
+    refuse_while_loading()
     home.close()
     onlooker = _Caller(on_event, progress=progress, yes=yes)
     further = Further(deadline, budget)
