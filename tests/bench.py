@@ -312,6 +312,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
         return runner.Ended(folder, policy, runner.Swept(0.0))
 
     monkeypatch.setattr(runner, "run_job", run_job)
+    # It imports the script, and torch with it, in a process of its own.
+    monkeypatch.setattr(runner, "check_script", lambda _experiment: None)
     # Virtual epochs have no files.
     monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: None)
     return jobs

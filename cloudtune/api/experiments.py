@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cloudtune.errors import UsageError, allowed_names
+from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, planning
 from cloudtune.jobs.job import choices, sampler_name
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import Limits
+from cloudtune.train.user_script import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -52,6 +54,46 @@ def known(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
+def refuse_while_loading() -> None:
+    """Pass unless this is called from the top level of a script that a worker or a check loads.
+
+    Raises:
+        UsageError: it is: each load would plan and rent again, for ever.
+    """
+    script = loading()
+    if script is not None:
+        raise UsageError(
+            f"{script} plans or runs at its top level, which every worker runs too: put that under "
+            'if __name__ == "__main__":'
+        )
+
+
+def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of an experiment, its training function by file and name.
+
+    A worker finds a function in its file, so it is one of a file's top level.
+
+    Raises:
+        UsageError: the function isn't that.
+    """
+    function = fields.get("train")
+    if not callable(function):
+        return fields
+    name = getattr(function, "__qualname__", "")
+    try:
+        file = Path(inspect.getfile(function)).resolve()
+    except (OSError, TypeError):
+        file = Path()
+    if not name.isidentifier() or file.suffix != ".py" or not file.is_file():
+        raise UsageError(
+            f"train: {shown(function)} is no function of a file's top level, where a worker would "
+            "find it; move it into a file (a notebook can write one with %%writefile train.py)"
+        )
+    if Path(fields.get("directory", file.parent)).resolve() != file.parent:
+        raise UsageError(f"train: {name} is in {file}, but directory is {fields['directory']}")
+    return {**fields, "train": f"{file.name}:{name}", "directory": str(file.parent)}
+
+
 def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     """Return an experiment, with the options that were given over it; None stands for none.
 
@@ -76,7 +118,10 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
         overrides["cloud.instances"] = _names(overrides["cloud.instances"])
     if isinstance(overrides.get("history"), str) and overrides["history"] not in {"auto", "off"}:
         overrides["history"] = _names(overrides["history"])
+    refuse_while_loading()
     fields = source.to_json() if isinstance(source, Experiment) else source
+    if isinstance(fields, Mapping):
+        fields = with_named_function(fields)
     experiment = Experiment.load(fields, overrides, _types_of, choices(), history.mistakes_in)
     sampler_name(experiment)  # refuses what doesn't go together
     experiment.check_train()

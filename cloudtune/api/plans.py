@@ -152,6 +152,19 @@ class Plan:
         """
         plan_file.save_plan(Path(path), self.planned)
 
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Return the page that `cloudtune plan --html` writes; with `path`, write it there too.
+
+        Raises:
+            UsageError: plotly isn't installed, or the file can't be written.
+        """
+        from cloudtune.display.pages import document, plans  # noqa: PLC0415
+
+        page = plans.plan_page(self.proposal)
+        if path is not None:
+            document.write(Path(path), page, "to_html")
+        return page
+
     def to_json(self) -> dict[str, Any]:
         """Return what `cloudtune plan -o json` tells."""
         return {"feasible": True, **proposal.to_json(self.proposal)}
@@ -210,7 +223,8 @@ def plan(
 ) -> Plan:
     """Return what a run of an experiment would do, take and cost. Rents nothing.
 
-    `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. What is
+    `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. In a
+    mapping `train` may be the function itself, where it stands at the top level of a file. What is
     `given` goes before its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
     `trials`, `strategy`, `max_instances`, `provider`, `instances`, `market`, `seed`, `storage` and
     `history`. `profile` is a measured profile's file or the name of published figures;

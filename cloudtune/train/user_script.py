@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 TrainFunction: TypeAlias = "Callable[[dict[str, Any]], object]"
 
+_loading: list[Path] = []
+"""The files that are being loaded now: what stands at their top level runs."""
+
+
+def loading() -> Path | None:
+    """Return the user's file whose top level runs just now, as a worker or a check loads it."""
+    return _loading[-1] if _loading else None
+
 
 def load_function(directory: Path, spec: str) -> TrainFunction:
     """Give the function that "train.py:train" names, of the user's file in `directory`.
@@ -43,5 +51,9 @@ def _load_file(path: Path) -> object:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # pickles and dataclasses of the script look for it there
-    spec.loader.exec_module(module)
+    _loading.append(path)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        _loading.pop()
     return module

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from cloudtune.errors import CleanupError, ExperimentError, UsageError
 from cloudtune.events import EpochDone, RunStarted
 from cloudtune.jobs import control, home, runner
 from cloudtune.train.checkpoint import CheckpointStore
+from cloudtune.train.user_script import load_function
 
 if TYPE_CHECKING:
     from cloudtune.jobs.job import Job
@@ -53,6 +55,8 @@ def test_a_plan_has_the_figures_of_the_command(bench: Bench) -> None:
     assert set(plan.alternatives["name"]) == {each["name"] for each in told["alternatives"]}
     assert json.loads(json.dumps(plan.to_json()))["plan"] == told["plan"]
     shown = bench.here("plan", path, "--deadline", "10m", "--budget", "$3").out
+    bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "--html", "own.html")
+    assert plan.to_html("it.html") == Path("it.html").read_text() == Path("own.html").read_text()
     assert str(plan).split("What a run creates")[0].split() == (
         shown.split("What a run creates")[0].split()
     )
@@ -108,6 +112,46 @@ def test_a_mistake_is_told_as_in_a_file(
     with pytest.raises(UsageError, match=message):
         cloudtune.plan({**good, **fields}, **{**LIMITS, **given})
     assert issubclass(ExperimentError, UsageError)
+
+
+def test_train_is_a_function_of_a_file_or_is_refused(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    fields: dict[str, Any] = {
+        "name": "small",
+        "metric": {"name": "loss", "mode": "min"},
+        "search": {"lr": {"uniform": [0.01, 0.1]}, "n": {"randint": [0, 1000]}},
+        "trials": 4,
+        "epochs": {"min": 2, "max": 4},
+        "eta": 2,
+        "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2, "avoid": "2s"},
+    }
+    train = load_function(bench.folder, "train.py:train")
+    plan = cloudtune.plan({**fields, "train": train}, **LIMITS)
+    assert plan.planned.plan == cloudtune.plan(path, **LIMITS).planned.plan
+    assert plan.experiment.train_file == bench.folder / "train.py"
+
+    def within(config: dict[str, Any]) -> None: ...
+
+    for other in (within, lambda config: None, len, partial(train)):
+        with pytest.raises(UsageError, match="is no function of a file's top level"):
+            cloudtune.plan({**fields, "train": other}, **LIMITS)
+    with pytest.raises(UsageError, match="but directory is /"):
+        cloudtune.plan({**fields, "train": train, "directory": "/"}, **LIMITS)
+
+
+@pytest.mark.parametrize("call", ["run", "plan", "resume"])
+def test_a_script_that_tunes_at_its_top_level_is_no_endless_chain(bench: Bench, call: str) -> None:
+    bench.experiment()
+    script = bench.folder / "train.py"
+    with script.open("a") as file:
+        file.write(f"\ncloudtune.{call}('experiment.yaml')\n")
+    with pytest.raises(UsageError, match="put that under if __name__"):
+        load_function(bench.folder, "train.py:train")
+    assert bench.nothing_launched()
+    text = script.read_text()
+    script.write_text(text.replace("\ncloudtune.", "\nif __name__ == '__main__': cloudtune."))
+    load_function(bench.folder, "train.py:train")
 
 
 def test_limits_that_no_plan_meets_raise(bench: Bench) -> None:
