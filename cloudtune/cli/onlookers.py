@@ -101,7 +101,15 @@ def screen_of(job: Job, policy: RunPolicy) -> RunScreen:
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
     basis = planning.basis_of(job.experiment, job.rentables)
     free = job.plan.free
-    return RunScreen(console(), policy, rungs, basis=basis, before=job.measuring, free=free)
+    return RunScreen(
+        console(),
+        policy,
+        rungs,
+        basis=basis,
+        before=job.measuring,
+        free=free,
+        scale=job.experiment.scale,
+    )
 
 
 class Quiet(Terminal):

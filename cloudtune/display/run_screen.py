@@ -35,7 +35,7 @@ from cloudtune.events import (
 from cloudtune.profiles.provenance import Basis
 from cloudtune.progress import OVER
 from cloudtune.scaling import MEASURED
-from cloudtune.text import counted, gpus_text, machine_text, stage_text, width_text
+from cloudtune.text import EPOCHS, Scale, counted, gpus_text, machine_text, stage_text, width_text
 from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class RunScreen:
 
     `basis` is what the seconds and dollars rest on; `before` are dollars of the same budget that
     went into measuring the script, which the clock counts too. Where all is `free`, no dollars are
-    told.
+    told. `scale` is how the experiment counts.
 
     On a terminal the line of progress stays at the bottom and is renewed every second; use the
     screen as a context, so that it goes in the end. As long as that lasts nobody is waited for who
@@ -85,8 +85,10 @@ class RunScreen:
         basis: Basis | None = None,
         before: float = 0.0,
         free: bool = False,
+        scale: Scale = EPOCHS,
     ) -> None:
         self._out = out
+        self._scale = scale
         self._basis = basis or Basis("", (MEASURED,))
         self._before = before
         self._free = free
@@ -227,7 +229,7 @@ class RunScreen:
         parts = [
             *([] if it is None else [f"stage {it.stage + 1}/{len(it.plan.stages)}"]),
             f"{running} running, {paused} paused, {ended} ended of {len(trials)} started",
-            f"{counted(sum(trial.epoch for trial in trials), 'epoch')} done",
+            f"{self._scale.counted(sum(trial.epoch for trial in trials))} done",
             f"best {name} {best.metric:.4f} ({best.trial})" if best else "no result",
             *([] if self._free else [self._money(at)]),
             format_clock(at) + _of(limits.deadline, format_clock),
@@ -248,9 +250,8 @@ class RunScreen:
         if it is None or plan is None or plan is old or stage == before:
             return
         trials = counted(len(it.members), "trial")
-        self._say(
-            at, f"stage {stage + 1}: {trials} to epoch {plan.stage.end_epoch}, {stage_text(plan)}"
-        )
+        until = self._scale.at(plan.stage.end_epoch)
+        self._say(at, f"stage {stage + 1}: {trials} to {until}, {stage_text(plan)}")
 
     # ---- commands ----------------------------------------------------------------------------
 
@@ -308,26 +309,27 @@ class RunScreen:
                 if trial.epoch in self._rungs:
                     found.setdefault(command.until_epoch, []).append(self._standing(trial))
         for until, names in found.items():
-            self._say(at, f"promoted: {', '.join(names)}, on to epoch {until}")
+            self._say(at, f"promoted: {', '.join(names)}, on to {self._scale.at(until)}")
 
     def _standing(self, trial: TrialProgress) -> str:
         name = self._policy.state.metric.name
         metric = "" if trial.metric is None else f" ({name} {trial.metric:.4g})"
-        return f"{trial.id} at epoch {trial.epoch}{metric}"
+        return f"{trial.id} at {self._scale.at(trial.epoch)}{metric}"
 
     def _restart(self, command: StartTrial, before: float | None) -> str:
         """Return how a trial goes on that trained before, `before` GPUs wide."""
         if before is None:
             return (
-                f"starts {command.trial} on {gpus_text(command.width)}, from epoch "
-                f"{command.start_epoch} of another trial's checkpoint"
+                f"starts {command.trial} on {gpus_text(command.width)}, from "
+                f"{self._scale.at(command.start_epoch)} of another trial's checkpoint"
             )
         paused = command.trial in self._paused
         self._paused.discard(command.trial)
         if not paused or command.width != before:
-            return restart_text(command, before)
+            return restart_text(command, before, self._scale)
         return (
-            f"resumes {command.trial} from epoch {command.start_epoch} to {command.until_epoch}, "
+            f"resumes {command.trial} from {self._scale.at(command.start_epoch)} to "
+            f"{command.until_epoch * self._scale.every:,}, "
             f"on {gpus_text(command.width)}"
         )
 
@@ -343,7 +345,7 @@ def _of(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
 
 
-def restart_text(command: StartTrial, before: float) -> str:
+def restart_text(command: StartTrial, before: float, scale: Scale = EPOCHS) -> str:
     """Return how a trial goes on that was `before` GPUs wide."""
     how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
     widths = (
@@ -351,7 +353,7 @@ def restart_text(command: StartTrial, before: float) -> str:
         if how != "moves"
         else "to a free place"
     )
-    return f"{command.trial} {how} {widths}, from epoch {command.start_epoch}"
+    return f"{command.trial} {how} {widths}, from {scale.at(command.start_epoch)}"
 
 
 def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:

@@ -85,7 +85,13 @@ def holes(words: tuple[Word, ...]) -> Iterator[Hole]:
 
 
 def first_mistake(experiment: Experiment) -> PydanticCustomError | None:
-    """Return what is wrong with a command and with the fields that go with it."""
+    """Return what is wrong with a command, with what it counts and the fields that go with it."""
+    unit, every = experiment.progress.unit, experiment.progress.every
+    for name, value in experiment.epochs:
+        if value % every:
+            told = f"{value} is no multiple of {every}, the {unit}s from report to report; write "
+            near = f"{max(1, value // every) * every} or {(value // every + 1) * every}"
+            return refuse(told + near, "epochs", name)
     if not is_command(experiment.train):
         return _beside_a_function(experiment)
     try:

@@ -129,7 +129,10 @@ def _check_options(script: Path, tree: ast.Module, words: Iterable[Word], comman
     after = next((n for n, word in enumerate(plain) if Path(word).name == script.name), None)
     if after is None:
         return
-    given = [name for word in plain[after + 1 :] if (name := _option(word))]
+    options = plain[after + 1 :]
+    if "--" in options:
+        options = options[: options.index("--")]
+    given = [name for word in options if (name := _option(word))]
     for name in given:
         if not _takes(known, name):
             raise ExperimentError(

@@ -56,6 +56,7 @@ from cloudtune.experiment.validation import (
 )
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.providers import PROVIDERS, Registered, owners
+from cloudtune.text import Scale
 
 _SIZE = re.compile(r":\d+$")
 _PER_HOUR = re.compile(r"\s*(/|per|an)\s*(h|hour)\s*$")
@@ -310,12 +311,6 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _whole_reports(self) -> Experiment:
-        unit, every = self.progress.unit, self.progress.every
-        for name, value in (("min", self.epochs.min), ("max", self.epochs.max)):
-            if value % every:
-                told = f"{value} is no multiple of {every}, the {unit}s from report to report"
-                near = f"; write {max(1, value // every) * every} or {(value // every + 1) * every}"
-                raise refuse(told + near, "epochs", name)
         mistake = first_mistake(self)
         if mistake is not None:
             raise mistake
@@ -337,6 +332,11 @@ class Experiment(Section):
         """How far a trial trains, in reports: what everything but this file calls epochs."""
         every = self.progress.every
         return Epochs(min=self.epochs.min // every, max=self.epochs.max // every)
+
+    @property
+    def scale(self) -> Scale:
+        """How the experiment counts, where that is told."""
+        return Scale(self.progress.unit, self.progress.every)
 
     @property
     def runs_command(self) -> bool:

@@ -365,6 +365,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "checkpoint": report.kept,
             "folder": report.best_folder,
         },
+        "progress": encode(job.experiment.scale),
         "stages": [_stage_json(stage) for stage in report.stages],
         "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
         "forecast": encode(report.forecast),
