@@ -203,7 +203,13 @@ class _Caller:
         rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
         basis = planning.basis_of(job.experiment, job.rentables)
         screen = RunScreen(
-            self._out, policy, rungs, basis=basis, before=job.measuring, free=job.plan.free
+            self._out,
+            policy,
+            rungs,
+            basis=basis,
+            before=job.measuring,
+            free=job.plan.free,
+            forecast=job.plan.forecast,
         )
 
         def watch(event: Event, commands: tuple[Command, ...]) -> None:

@@ -29,16 +29,20 @@ def watch(run: str | None, output: str) -> int:
     policy = job.policy()
     ledger = folder / home.LEDGER
     entries = followed(ledger, lambda: policy.ended, lambda: control.is_driven(folder))
+    screen = None
     with contextlib.ExitStack() as shown:
         if output == "jsonl":
             tell("run", run=folder.name)
             seen = told_as_lines(policy)
         else:
             console().print(f"Run {folder.name}")
-            seen = shown.enter_context(screen_of(job, policy)).watch
+            screen = shown.enter_context(screen_of(job, policy))
+            seen = screen.watch
         for entry in entries:
             policy.handle(entry.event)
             seen(entry.event, entry.commands)
+    if screen is not None and console().is_terminal:
+        console().print(screen.drawn(policy.now))
     if policy.ended and policy.ending is not None:
         if output != "jsonl":
             console().print(f"More: cloudtune report {folder.name}")
