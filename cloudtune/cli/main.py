@@ -15,6 +15,7 @@ from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
+from cloudtune.cli.logs import logs
 from cloudtune.cli.options import OUTPUT
 from cloudtune.cli.plan import plan
 from cloudtune.cli.profile import profile
@@ -74,6 +75,7 @@ cli.add_command(gc)
 cli.add_command(run)
 cli.add_command(resume)
 cli.add_command(watch)
+cli.add_command(logs)
 cli.add_command(runs)
 cli.add_command(export)
 cli.add_command(profile)

@@ -204,8 +204,8 @@ class RunScreen:
         width, height = self._out.size
         if height < LEAST_LINES:
             return Text(self._progress(at), no_wrap=True, overflow="ellipsis")
-        given = {"forecast": self._forecast, "before": self._before, "free": self._free}
-        seen = overview(self._policy, at, **given)
+        forecast, before, free = self._forecast, self._before, self._free
+        seen = overview(self._policy, at, forecast=forecast, before=before, free=free)
         return panel(seen, width, height, emulated=self._basis.emulated)
 
     def _instances(self) -> str:

@@ -157,6 +157,7 @@ def _machines(instances: Sequence[InstanceRow], most: int) -> list[tuple[str, ..
         return [
             (row.name or "-", row.machine, row.state, " ".join(row.trials)) for row in instances
         ]
+    rows: list[tuple[str, ...]] = []
     kinds = Counter((row.machine, row.state) for row in instances)
     trials: Counter[tuple[str, str]] = Counter()
     for row in instances:
@@ -166,7 +167,7 @@ def _machines(instances: Sequence[InstanceRow], most: int) -> list[tuple[str, ..
 
 
 def _trials(seen: Overview, most: int, *, narrow: bool) -> list[tuple[str, ...]]:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             row.name,
             row.status,
