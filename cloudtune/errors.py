@@ -45,6 +45,12 @@ class NoCapacityError(CloudtuneError):
     exit_code = 6
 
 
+class HurriedError(CloudtuneError):
+    """A person has interrupted a run twice: all is given back now, and nothing is waited for."""
+
+    exit_code = 130
+
+
 class CleanupError(CloudtuneError):
     """Instances of ours may still be running and billing; `instance_ids` names them."""
 

@@ -180,6 +180,18 @@ class Interrupted:
     at: float
 
 
+@dataclass(frozen=True)
+class RunContinued:
+    """A run that had ended goes on within these limits, both from the run's first begin.
+
+    None is no limit. What the run has trained counts, and so does what it has spent.
+    """
+
+    at: float
+    deadline: float | None
+    budget: float | None
+
+
 Event: TypeAlias = (
     RunStarted
     | InstanceLaunched
@@ -195,5 +207,19 @@ Event: TypeAlias = (
     | TrialLost
     | TimerFired
     | RunResumed
+    | RunContinued
     | Interrupted
 )
+
+
+def first_event(
+    at: float, *, begun: bool, within: tuple[float | None, float | None] | None = None
+) -> Event:
+    """Return what a controller hears first, at that second of the run.
+
+    `begun` says whether the run has begun before; `within` is the new deadline (seconds) and budget
+    (dollars) of one that goes on after its end.
+    """
+    if within is not None:
+        return RunContinued(at, *within)
+    return RunResumed(at) if begun else RunStarted(at)

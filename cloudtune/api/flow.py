@@ -213,11 +213,11 @@ def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
         return runner.run_job(job, watching)
 
 
-def go_on(folder: Path, onlooker: Onlooker) -> Ended:
-    """Go on with a run whose process died: same limits, same instances, same trials.
+def go_on(folder: Path, onlooker: Onlooker, further: runner.Further | None = None) -> Ended:
+    """Go on with a run whose process died, or that has ended, within these limits or its own.
 
     Raises:
-        UsageError: it has ended, or somebody drives it.
+        UsageError: it can't go on within these, or somebody drives it.
         CloudtuneError: its ledger can't be gone on with.
     """
     job = runner.job_of_run(folder)
@@ -226,7 +226,10 @@ def go_on(folder: Path, onlooker: Onlooker) -> Ended:
         def watching(run: str, policy: RunPolicy) -> Watch:
             return shown.enter_context(onlooker.watching(dataclasses.replace(job, run=run), policy))
 
-        return runner.resume_job(folder, watching)
+        def confirm(job: Job) -> None:
+            onlooker.confirm(job.experiment, job)
+
+        return runner.resume_job(folder, watching, further, confirm)
 
 
 def concluded(ended: Ended) -> Report:

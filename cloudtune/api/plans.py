@@ -152,6 +152,19 @@ class Plan:
         """
         plan_file.save_plan(Path(path), self.planned)
 
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Return the page that `cloudtune plan --html` writes; with `path`, write it there too.
+
+        Raises:
+            UsageError: plotly isn't installed, or the file can't be written.
+        """
+        from cloudtune.display.pages import document, plans  # noqa: PLC0415
+
+        page = plans.plan_page(self.proposal)
+        if path is not None:
+            document.write(Path(path), page, "to_html")
+        return page
+
     def to_json(self) -> dict[str, Any]:
         """Return what `cloudtune plan -o json` tells."""
         return {"feasible": True, **proposal.to_json(self.proposal)}

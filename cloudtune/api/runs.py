@@ -18,6 +18,7 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home, planning
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
+from cloudtune.jobs.runner import Further
 from cloudtune.jobs.stages import PlanOptions
 from cloudtune.strategies.rungs import rung_epochs
 
@@ -111,22 +112,31 @@ def _saved(experiment: Source | Plan) -> Job | None:
 
 
 def resume(
-    name: str | None = None, *, on_event: OnEvent | None = None, progress: bool = True
+    name: str | None = None,
+    *,
+    deadline: str | None = None,
+    budget: str | float | None = None,
+    on_event: OnEvent | None = None,
+    progress: bool = True,
+    yes: bool = False,
 ) -> Result:
-    """Go on with a run whose process died: same limits, same instances, same trials.
+    """Go on with a run whose process died, was interrupted, or met a limit: with its trials.
 
-    `name` is the run's, or an unambiguous beginning of it; without one, the last run. `on_event`
-    and `progress` are those of `cloudtune.run`.
+    `name` is the run's, or an unambiguous beginning of it; without one, the last run. `deadline`
+    and `budget` are new limits: "+1h" from now and "+$10" more than are spent, or in all since the
+    run began without the sign. `on_event`, `progress` and `yes` are those of `cloudtune.run`.
 
     Raises:
-        UsageError: there is no such run, it has ended, or somebody drives it.
+        UsageError: there is no such run, it can't go on within these limits, it isn't allowed to
+            rent anew, or somebody drives it.
         CloudtuneError: its ledger can't be gone on with.
     """
     refuse_while_loading()
     home.close()
-    onlooker = _Caller(on_event, progress=progress, yes=True)
+    onlooker = _Caller(on_event, progress=progress, yes=yes)
+    further = Further(deadline, budget)
     with control.outliving_its_terminal():
-        return _result(flow.go_on(home.find_run(name), onlooker), onlooker)
+        return _result(flow.go_on(home.find_run(name), onlooker, further), onlooker)
 
 
 def _result(ended: Ended, onlooker: _Caller) -> Result:

@@ -97,18 +97,36 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 
 @click.command()
 @click.argument("run", required=False)
+@click.option(
+    "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: since the run's begin."
+)
+@click.option("--budget", metavar="+$|$", help="'+$10': ten more than are spent. '$30': in all.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Rent anew without asking, where the provider asks (aws)."
+)
 @watching_options
 @control.outliving_its_terminal()
-def resume(run: str | None, *, quiet: bool, output: str) -> int:
-    """Go on with a run whose process died: same limits, same instances, same trials.
+def resume(
+    run: str | None,
+    *,
+    deadline: str | None,
+    budget: str | None,
+    yes: bool,
+    quiet: bool,
+    output: str,
+) -> int:
+    """Go on with a run whose process died, was interrupted, or met a limit: with its trials.
 
-    RUN is the last one if it isn't given. Deadline and budget count from the run's begin: what has
-    passed meanwhile has passed.
+    RUN is the last one if it isn't given. A run whose process died has its instances still; one
+    that had ended rents anew, and trains on from its checkpoints. Deadline and budget count from
+    the run's begin: what has passed meanwhile has passed, unless new ones are given.
     """
     from cloudtune.api import flow
+    from cloudtune.jobs.runner import Further
 
-    onlooker = _onlooker(output, quiet=quiet, goes_on=True)
-    return _conclude(flow.go_on(home.find_run(run), onlooker), output)
+    further = Further(deadline, budget)
+    onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
+    return _conclude(flow.go_on(home.find_run(run), onlooker, further), output)
 
 
 def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = False) -> Terminal:
@@ -130,6 +148,9 @@ def _conclude(ended: Ended, output: str = "table") -> int:
             checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))
             out.print(f"0 instances left (checked {checked})")
         out.print(f"More: cloudtune report {ended.folder.name}")
+        if policy.ended and not policy.why_over():
+            more = "--deadline +1h --budget '+$10'"
+            out.print(f"Go on: cloudtune resume {ended.folder.name} {more}")
     failed = policy.first_error()
     code = policy.ending.exit_code if policy.ending else 1
     if code == 1 and failed is not None and not policy.trouble:

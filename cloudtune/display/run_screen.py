@@ -29,6 +29,7 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunContinued,
     RunResumed,
     TimerFired,
     TrialFailed,
@@ -152,8 +153,10 @@ class RunScreen:
                 self._say(event.at, f"{rented.instance} returned{cost}; {self._instances()}")
             case RunResumed():
                 self._say(event.at, f"taken over; {self._instances()}")
+            case RunContinued():
+                self._say(event.at, "goes on with what it has trained")
             case Interrupted():
-                self._say(event.at, "interrupted; giving everything back")
+                self._say(event.at, "interrupted; giving everything back (once more: at once)")
             case TimerFired(name="tick"):
                 self._show_progress(event.at)
             case _:

@@ -334,7 +334,9 @@ def accounted(
         _write(session, end, found, placed, tally)
     instances = tuple(page.close(charges) for page in pages)
     whole = {name: total(each.amounts[name] for each in instances) for name in CATEGORIES}
-    seconds = 0.0 if timeline.began is None else max(0.0, over_at - timeline.began)
+    seconds = (
+        0.0 if timeline.began is None else max(0.0, over_at - timeline.began - timeline.paused)
+    )
     whole["hourly"] = Amount(0.0, seconds * charges.usd_per_second)
     restarts = list(timeline.restarts())
     return Accounting(

@@ -14,6 +14,7 @@ from cloudtune.engine.ledger import DAMAGED
 from cloudtune.engine.loop import World, run
 from cloudtune.engine.timeline import Timeline
 from cloudtune.errors import CloudtuneError
+from cloudtune.events import first_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cloudtune.commands import Command, Launch, StartTrial
     from cloudtune.engine.ledger import Entry, Ledger
     from cloudtune.events import Event
+    from cloudtune.plans import Limits
     from cloudtune.policy.base import Policy
 
 
@@ -39,7 +41,7 @@ class InFlight:
     `launches` are by intent; `instances` has the instance ids that are known, `joined` the intents
     whose instances take trials, `released` those given back. `begun` says whether the ledger has
     the begin of the run. `at` is the run second of the last event: whatever a clock says, no event
-    may come before that.
+    may come before that. `within`: the new limits of a run that goes on, an ended one too.
     """
 
     launches: dict[str, Launch]
@@ -51,6 +53,12 @@ class InFlight:
     begun: bool
     ended: bool
     at: float
+    within: Limits | None = None
+
+    def first(self, at: float) -> Event:
+        """Return what a world tells first, at that time: how the run goes on."""
+        within = None if self.within is None else (self.within.deadline, self.within.budget)
+        return first_event(at, begun=self.begun, within=within)
 
     @classmethod
     def of(cls, timeline: Timeline) -> InFlight:
@@ -79,7 +87,7 @@ class ResumableWorld(World, Protocol):
     """A world that another controller has acted upon before."""
 
     def take_over(self, in_flight: InFlight) -> None:
-        """Begin with what that controller has left; if the run had begun, `RunResumed` comes first.
+        """Begin with what that controller has left; first comes `InFlight.first`.
 
         Whatever has happened since is told as events, be it for a second time.
         """
@@ -123,7 +131,7 @@ def resume(
     watch: Callable[[Event, tuple[Command, ...]], None] = lambda _event, _commands: None,
 ) -> None:
     """Drive a policy on from where its ledger ended, until the run ends."""
-    if in_flight.ended:
+    if in_flight.ended and in_flight.within is None:
         return
     world.take_over(in_flight)
     run(policy, world, ledger, watch)

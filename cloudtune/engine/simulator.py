@@ -33,6 +33,7 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunContinued,
     RunResumed,
     RunStarted,
     TimerFired,
@@ -202,6 +203,12 @@ class SimWorld:
         self.now = max(self.now, until)
         return told
 
+    def go_on(self, event: RunContinued) -> None:
+        """Let a run that has ended go on at the time of that event, which comes next."""
+        self.pass_without(event.at)
+        self._ended = False
+        self.schedule(event)
+
     def has(self, session: str) -> bool:
         """Whether a session was ever started."""
         return session in self._sessions
@@ -233,7 +240,7 @@ class SimWorld:
                 return self._state(event.intent) in {"launched", "releasing"}
             case TimerFired():
                 return self._timers.get(event.name) == event.at
-            case RunStarted() | RunResumed() | TrialStopped() | Interrupted():
+            case RunStarted() | RunResumed() | RunContinued() | TrialStopped() | Interrupted():
                 return True
             case _:
                 assert_never(event)
@@ -262,7 +269,7 @@ class SimWorld:
                 del self._timers[event.name]
             case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
                 pass
-            case InterruptionNotice() | RunResumed():
+            case InterruptionNotice() | RunResumed() | RunContinued():
                 pass
             case _:
                 assert_never(event)

@@ -33,6 +33,7 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunContinued,
     RunResumed,
     RunStarted,
     TimerFired,
@@ -166,6 +167,17 @@ class Restart(NamedTuple):
         return self.before.start.width != self.after.start.width
 
 
+class Leg(NamedTuple):
+    """A part of a run that had come to an end, and the event by which the run went on.
+
+    Nothing billed any more from `over_at` until then.
+    """
+
+    over_at: float
+    ended: EndReason
+    event: RunContinued
+
+
 @dataclass
 class Timeline:
     """Everything that a ledger tells of a run, as far as it was read.
@@ -185,6 +197,7 @@ class Timeline:
     interrupted: float | None = None
     ended: EndReason | None = None
     at: float = 0.0
+    legs: list[Leg] = field(default_factory=list)
     _open: dict[str, Session] = field(default_factory=dict)
 
     # ---- questions -----------------------------------------------------------------------
@@ -229,10 +242,12 @@ class Timeline:
     # ---- reading -------------------------------------------------------------------------
 
     def read(self, entry: Entry) -> None:
-        """Take the next entry of the ledger down; after the end of the run there is none."""
-        if self.ended is not None:
+        """Take the next entry of the ledger down; after an end none counts but going on."""
+        if self.ended is not None and not isinstance(entry.event, RunContinued):
             return
-        self.at = entry.event.at
+        over_at, self.at = self.over_at if self.ended else 0.0, entry.event.at
+        if isinstance(entry.event, RunContinued):
+            self._go_on(entry.event, over_at)
         self._hear(entry.event)
         for command in entry.commands:
             self._follow(command, self.at)
@@ -257,10 +272,25 @@ class Timeline:
                 self.began = event.at
             case RunResumed():
                 self.takeovers.append(event.at)
+            case RunContinued():
+                pass  # `read` has dealt with it
             case Interrupted():
                 self.interrupted = event.at
             case _:
                 assert_never(event)
+
+    def _go_on(self, event: RunContinued, over_at: float) -> None:
+        """Begin another leg; the timers of the one before fire no more."""
+        if self.ended is None:
+            return
+        self.legs.append(Leg(over_at, self.ended, event))
+        self.ended = self.interrupted = None
+        self.timers.clear()
+
+    @property
+    def paused(self) -> float:
+        """Seconds between an end and going on, all together."""
+        return sum(leg.event.at - leg.over_at for leg in self.legs)
 
     def _hear_session(self, event: TrialStarted | SessionEnd, session: Session) -> None:
         match event:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CONTROLLER = "controller.json"
 LOCK = "controller.lock"
+_OVER = "over"
 _GLANCE_SECONDS = 1.0
 """For so long a lock may be held by one who only looks whether it is (`is_driven`)."""
 
@@ -41,8 +42,13 @@ def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
     with (folder / LOCK).open("a") as lock:
         if not _locked(lock, fcntl.LOCK_EX, _GLANCE_SECONDS) or _recorded_alive(folder):
             raise UsageError(_refusal(folder))
-        ProcessGroup.of(os.getpid()).record(folder / CONTROLLER, extra=where)
-        yield
+        driver = ProcessGroup.of(os.getpid())
+        driver.record(folder / CONTROLLER, extra=where)
+        try:
+            yield
+        finally:  # a notebook lives on, and drives the run no more
+            with contextlib.suppress(OSError):
+                driver.record(folder / CONTROLLER, extra={**where, _OVER: "yes"})
 
 
 def is_driven(folder: Path) -> bool:
@@ -94,7 +100,7 @@ def _driver(folder: Path) -> ProcessGroup | None:
         recorded = ProcessGroup.recorded(folder / CONTROLLER)
     except DamagedRecordError:
         return None
-    return None if recorded is None else recorded[0]
+    return None if recorded is None or _OVER in recorded[1] else recorded[0]
 
 
 def _refusal(folder: Path) -> str:

@@ -343,7 +343,11 @@ def to_json(report: Report) -> dict[str, Any]:
         "exit_code": policy.ending.exit_code if policy.ended and policy.ending else None,
         "paced": job.paced,
         "provenance": {**encode(report.basis), "prices": job.price_source},
-        "limits": {"deadline": job.limits.deadline, "budget": job.limits.budget},
+        "limits": {"deadline": policy.limits.deadline, "budget": policy.limits.budget},
+        "legs": [
+            {"until": leg.over_at, "ended": leg.ended.value, "went_on_at": leg.event.at}
+            for leg in report.timeline.legs
+        ],
         "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
         "dollars": {
             "planned": job.plan.estimate.dollars,

@@ -5,8 +5,7 @@ one machine take from each other is in the figures; whole GPUs first, then, if w
 one, from wide to narrow. Pure, as every policy is: all that it learns comes from events.
 
 A configuration that fails is told and another tried; a width at which none trains is left out. How
-many epochs are measured the first one decides, by what time and money are left. What is measured
-is kept where the measurement is cut short.
+many epochs are measured the first one decides, by the time and money left. All measured is kept.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunContinued,
     RunResumed,
     RunStarted,
     TimerFired,
@@ -225,7 +225,7 @@ class MeasurePolicy:
                 return self._note_epoch(event)
             case TrialStarted():
                 self._sessions[event.session].told_at = event.at
-            case InterruptionNotice() | RunResumed():
+            case InterruptionNotice() | RunResumed() | RunContinued():
                 pass
             case TrialStopped():
                 self._sessions[event.session].live = False

@@ -22,7 +22,8 @@ import math
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import Command, EndRun, SetTimer, StopTrial
-from cloudtune.events import EpochDone, TimerFired, TrialFailed
+from cloudtune.events import EpochDone, RunContinued, TimerFired, TrialFailed
+from cloudtune.plans import Limits
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.invariants import check
 from cloudtune.policy.limits import LimitKeeper
@@ -39,11 +40,10 @@ if TYPE_CHECKING:
     from cloudtune.events import Event
     from cloudtune.fleet import FleetBook
     from cloudtune.planners.following import Itinerary
-    from cloudtune.plans import Limits
     from cloudtune.policy.base import Components, Noted
     from cloudtune.policy.state import RunState
     from cloudtune.progress import Best, TrialProgress
-    from cloudtune.strategies.base import Allocator, FleetRule, Strategy, Task
+    from cloudtune.strategies.base import Allocator, Decision, FleetRule, Strategy, Task
     from cloudtune.trial import TrialId
 
 _LIMITS = frozenset({EndReason.DEADLINE, EndReason.BUDGET})
@@ -84,6 +84,7 @@ class RunPolicy:
         self._heard_late = False
         self._cleanups = 0
         self._timers: dict[str, float] = {}
+        self._unheard: dict[TrialId, Decision | None] = {}  # of reports as the run was ending
 
     # ---- what others may look at -------------------------------------------------------------
 
@@ -199,6 +200,8 @@ class RunPolicy:
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Take one event in and return what is to be done about it, in order."""
+        if isinstance(event, RunContinued):
+            self._go_on(event)
         if self.ended:
             return ()
         # First the facts, then the decisions: nobody decides on a state that is one event old.
@@ -234,6 +237,8 @@ class RunPolicy:
         # The limits before the strategy: what it would begin now might not be paid for any more.
         self._end(self._limits.reached())
         commands: list[Command] = []
+        if self.ending is not None and noted.reported is not None:
+            self._unheard[noted.reported.id] = None
         if self.ending is None and noted.reported is not None:
             commands += self._judge(noted.reported)
             self._changed |= self.itinerary is not None and self.itinerary.restless
@@ -351,7 +356,7 @@ class RunPolicy:
         """
         if trial.id in self._cut_short and self.ending in _LIMITS:
             self.state.count_late(trial, event)
-            self.strategy.on_result(self.state, trial)
+            self._unheard[trial.id] = self.strategy.on_result(self.state, trial)
             self._heard_late = True
 
     def _end_after_all(self) -> None:
@@ -379,6 +384,43 @@ class RunPolicy:
         self.winding_down = True
         return commands
 
+    # ---- going on after the end ---------------------------------------------------------------
+
+    def why_over(self) -> str:
+        """Return why a run that has ended can't go on, whatever its limits; "" if it can."""
+        best = self.best
+        if best is not None and self._reaches_target(best.metric):
+            return "its target is reached"
+        if self.began is None:
+            return "it never began"
+        if self.strategy.done(self.state):
+            return "its strategy has trained all that it was to train"
+        return ""
+
+    def _go_on(self, event: RunContinued) -> None:
+        """Take new limits; who was stopped goes on from its last checkpoint."""
+        state = self.state
+        if self.ended:
+            state.paused += event.at - state.over_at
+        state.now, state.limits = event.at, Limits(event.deadline, event.budget)
+        state.ended = state.interrupted = self.winding_down = self._heard_late = False
+        state.trouble, self.ending, self._changed, self._cleanups = "", None, True, 0
+        state.forget_refusals()
+        self._timers.clear()
+        self._limits.note_launch()
+        state.disturbances += 1  # its fleet is gone, and its plan is to be looked at
+        state.shocks += 1
+        self._fleet.note_plan()
+        stopped, self._cut_short = self._cut_short, set()
+        unheard, self._unheard = self._unheard, {}
+        for name, decision in unheard.items():
+            trial = state.trials[name]
+            if trial.status == "parked":
+                self._sessions.settle(trial, decision or self.strategy.on_result(state, trial))
+        for trial in state.trials.values():
+            if trial.id in stopped and trial.status == "parked":
+                self._sessions.take_up(trial)
+
     # ---- time --------------------------------------------------------------------------------
 
     def _react_to_timer(self, event: TimerFired) -> list[Command]:
@@ -386,13 +428,15 @@ class RunPolicy:
         self._timers.pop(event.name, None)
         if event.name == "tick":
             return [] if self.winding_down else self._fleet.release_late()
-        if event.name == "cleanup":
+        if event.name == "cleanup" and self.winding_down:
             self._cleanups += 1
             again = self._fleet.release_all(again=True)
             return [*again, SetTimer("cleanup", self.now + self.state.brakes.cleanup)]
         if event.name == TIMER:
             return [] if self.winding_down else self._stalls.end(self._sessions)
-        assert event.name in {"brake", "wake"}, f"nobody set a timer named {event.name!r}"
+        assert event.name in {"brake", "wake", "cleanup"}, (
+            f"nobody set a timer named {event.name!r}"
+        )
         return []
 
     def _set_timers(self) -> list[Command]:

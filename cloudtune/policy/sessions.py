@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtune.commands import Command, ExtendTrial, StartTrial, StopTrial
 from cloudtune.policy.base import Move
 from cloudtune.progress import TrialProgress
-from cloudtune.strategies.base import Shape, Task, Verdict
+from cloudtune.strategies.base import Go, Shape, Task, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cloudtune.policy.free_gpus import Placement
     from cloudtune.policy.state import RunState
     from cloudtune.progress import Status
-    from cloudtune.strategies.base import Allocator, Go
+    from cloudtune.strategies.base import Allocator, Decision
     from cloudtune.trial import TrialId, Width
 
 _AFTER: dict[Verdict, Status] = {
@@ -117,6 +117,23 @@ class SessionKeeper:
         state.moves[trial.id] = Move(placement[0], width, reserved)
         self.resizes += 1
         return self.stop(trial, "waiting")
+
+    # ---- after an end ------------------------------------------------------------------------
+
+    def settle(self, trial: TrialProgress, decision: Decision) -> None:
+        """Carry out what becomes of a parked trial whose report was answered after its stop."""
+        if isinstance(decision, Go):
+            granted = self._state.granted
+            granted[trial.id] = max(granted[trial.id], decision.until)
+        else:
+            trial.status = _AFTER[decision]
+
+    def take_up(self, trial: TrialProgress) -> None:
+        """Have a parked trial go on to where it may train, from its last checkpoint."""
+        trial.rewind()
+        if trial.epoch < self._state.granted[trial.id]:
+            trial.status, trial.offer = "waiting", None
+            self._state.again[trial.id] = trial
 
     # ---- starting ----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import Command, ExtendTrial, SetTimer, StartTrial
-from cloudtune.events import EpochDone, RunResumed, TimerFired, TrialStarted
+from cloudtune.events import EpochDone, RunContinued, RunResumed, TimerFired, TrialStarted
 from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class StallWatch:
         if isinstance(event, _TELLS):
             self._note(event.session, event.at)
             fresh.append(event.session)
-        elif isinstance(event, RunResumed):  # what was told meanwhile was told to nobody
+        elif isinstance(
+            event, RunResumed | RunContinued
+        ):  # what was told meanwhile was told to nobody
             self._since = dict.fromkeys(self._since, event.at)
         elif isinstance(event, TimerFired) and event.name == TIMER:
             self._due = math.inf

@@ -19,6 +19,7 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunContinued,
     RunResumed,
     RunStarted,
     TimerFired,
@@ -80,7 +81,7 @@ class RunState:
         self.brakes = brakes or Brakes()
         self.charges = charges or Charges()
         self.zones = tuple(zones)
-        self.now = 0.0
+        self.now = self.paused = 0.0  # `paused`: seconds between an end and going on
         self.began: float | None = None
         self.ended = False
         self.interrupted = False
@@ -96,8 +97,7 @@ class RunState:
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
-        self.disturbances = self.shocks = 0
-        self.mishaps = self.failures = 0
+        self.disturbances = self.shocks = self.mishaps = self.failures = 0
         self._by_offer = {each.offer: each for each in reversed(self.rentables)}
         self.free = FreeGpus({o: each.profile.epoch for o, each in self._by_offer.items()})
         self._followed: list[Rented] = []
@@ -196,7 +196,7 @@ class RunState:
         """Return the bill in dollars if everything were given back at that time."""
         charges = self.charges
         until = min(at, self.over_at) if self.ended else at
-        running = 0.0 if self.began is None else max(0.0, until - self.began)
+        running = 0.0 if self.began is None else max(0.0, until - self.began - self.paused)
         launches = self.fleet.launches * charges.usd_per_launch
         return self.fleet.dollars(at) + launches + running * charges.usd_per_second
 
@@ -214,7 +214,7 @@ class RunState:
         adds what they cost from now on, and what is still owed of their minimum charge.
         """
         charges = self.charges
-        running = self.now - (self.now if self.began is None else self.began)
+        running = 0.0 if self.began is None else self.now - self.began - self.paused
         held = {rented.intent for rented in self.fleet.wanted()}
         return (
             self.fleet.settled_dollars()
@@ -279,7 +279,7 @@ class RunState:
                     self._note_no_shows()
             case Interrupted():
                 self.interrupted = True
-            case RunResumed():
+            case RunResumed() | RunContinued():
                 pass  # what its controller missed comes as any other event
             case _:
                 assert_never(event)

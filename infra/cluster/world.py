@@ -31,12 +31,11 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.errors import CloudtuneError
+from cloudtune.errors import CloudtuneError, HurriedError
 from cloudtune.events import (
     EpochDone,
     Interrupted,
     NodeLost,
-    RunResumed,
     RunStarted,
     TimerFired,
     TrialFailed,
@@ -115,7 +114,7 @@ class CloudWorld:
         self._hearing = threading.Lock()
         self._emitting = threading.Lock()
         self._last = 0.0
-        self._ended = False
+        self._ended = self._interrupted = self._hurried = False
         self._remarks: set[str] = set()
         self._lease_end = math.inf
         self._agents = Agents(
@@ -171,7 +170,7 @@ class CloudWorld:
         """Let the sessions end, and leave the cluster."""
         for session in self._sessions.values():
             session.stop()
-        give_up = time.monotonic() + _JOIN_SECONDS
+        give_up = time.monotonic() + (0.0 if self._hurried else _JOIN_SECONDS)
         for session in self._sessions.values():
             session.join(max(0.0, give_up - time.monotonic()))
         self._agents.close()
@@ -213,7 +212,7 @@ class CloudWorld:
     def take_over(self, in_flight: InFlight) -> None:
         """Go on with what another controller has left, as its ledger tells."""
         self._last = in_flight.at
-        self.emit(RunResumed if in_flight.begun else RunStarted)
+        self.emit(in_flight.first)
         for intent, launch in in_flight.launches.items():
             joined = intent in in_flight.joined
             self._watcher.expect(intent, in_flight.instances.get(intent), joined=joined)
@@ -306,7 +305,11 @@ class CloudWorld:
             self._events.put((make(time.time() - self._began), settled))
 
     def interrupt(self) -> None:
-        """Tell the policy that a person wants the run to end. Safe in a signal handler."""
+        """Tell the policy that a person wants the run to end. Safe in a signal handler.
+
+        Told a second time nobody waits any more: the next event is a `HurriedError`.
+        """
+        self._hurried, self._interrupted = self._interrupted, True
         self._events.put((Interrupted(time.time() - self._began), ()))
 
     def next_event(self) -> Event | None:
@@ -314,6 +317,7 @@ class CloudWorld:
 
         Raises:
             CloudtuneError: the cluster itself is gone, so that nothing more will happen.
+            HurriedError: a person has interrupted a second time.
         """
         self._acknowledge()
         self._lease_end = self._began + self._leased_until()
@@ -324,6 +328,12 @@ class CloudWorld:
                 event, self._settled = self._events.get(timeout=self._until_timer())
             except queue.Empty:
                 event = self._due_timer()
+            if self._hurried:
+                raise HurriedError(
+                    "interrupted twice: nothing was waited for, and all is given back. Epochs that "
+                    f"were saved are kept: `cloudtune resume {self._head.rental.run}` ends the run "
+                    "in order, and once more goes on with it"
+                )
             if event is not None:
                 # Two threads may have been overtaken between clock and queue by a hair.
                 self._last = max(self._last, event.at)

@@ -55,6 +55,8 @@ def test_a_plan_has_the_figures_of_the_command(bench: Bench) -> None:
     assert set(plan.alternatives["name"]) == {each["name"] for each in told["alternatives"]}
     assert json.loads(json.dumps(plan.to_json()))["plan"] == told["plan"]
     shown = bench.here("plan", path, "--deadline", "10m", "--budget", "$3").out
+    bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "--html", "own.html")
+    assert plan.to_html("it.html") == Path("it.html").read_text() == Path("own.html").read_text()
     assert str(plan).split("What a run creates")[0].split() == (
         shown.split("What a run creates")[0].split()
     )

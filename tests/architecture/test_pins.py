@@ -6,6 +6,7 @@ import tomllib
 from importlib.metadata import requires, version
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -42,3 +43,34 @@ def test_what_is_needed_is_pinned_to_what_is_installed_and_nothing_else_is() -> 
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     installed = {name: version(name).partition("+")[0] for name in all_that_they_need()}
     assert {canonicalize_name(name): pin for name, pin in pins.items()} == installed
+
+
+NEIGHBOURS = {
+    "skypilot 0.14.1": (
+        "click<8.2.0,>=7.0",
+        "pandas>=1.3.0",
+        "pydantic!=2.0.*,!=2.1.*,!=2.2.*,!=2.3.*,!=2.4.*,<3,>2",
+    ),
+    "mlflow 3.17.2": (
+        *("Flask-CORS<7", "Flask<4", "matplotlib<4", "numpy<3", "pandas<4"),
+        *("pyarrow<26,>=4.0.0", "scipy<2"),
+    ),
+}
+"""What they ask for of what we ask for too, by their packages' metadata on PyPI, 2026-11-23."""
+
+
+@pytest.mark.parametrize("who", NEIGHBOURS)
+def test_it_can_live_beside(who: str) -> None:
+    """Of each package that both need, some version suits both: the lowest of ours, or the pin.
+
+    Resolved against PyPI on that day, by uv for Python 3.11 to 3.13, both fit with Ray 2.60.
+    """
+    ours = {canonicalize_name(each.name): each.specifier for each in asked_for()}
+    for theirs in map(Requirement, NEIGHBOURS[who]):
+        name = canonicalize_name(theirs.name)
+        lowest = [each.version for each in ours[name] if each.operator == ">="]
+        for candidate in (*lowest, version(name)):
+            if candidate in ours[name] and candidate in theirs.specifier:
+                break
+        else:
+            pytest.fail(f"{who} asks for {theirs}, we for {name}{ours[name]}")

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.fault_runs import one_run
 from benchmarks.fault_runs_mischief import Case, Step
+from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import read_entries, read_header
-from cloudtune.events import RunResumed
+from cloudtune.events import EpochDone, RunContinued, RunResumed
 from cloudtune.jobs.job import Job, trials
 from tests.bench import interrupt, wait_for
 
@@ -55,7 +56,7 @@ def winner(folder: Path) -> str:
     return min(better_half, key=lambda trial: loss(trial, 16))
 
 
-def test_a_saved_plan_ends_by_ctrl_c_and_only_a_run_that_died_can_be_resumed(bench: Bench) -> None:
+def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_from_its_checkpoints(bench: Bench) -> None:
     check_refused(bench.here("resume"), "no run yet")
     path = bench.experiment(trials=2, first=200, last=400)
     bench.profile()
@@ -63,6 +64,8 @@ def test_a_saved_plan_ends_by_ctrl_c_and_only_a_run_that_died_can_be_resumed(ben
     process = bench.start("run", "plan.json")
     wait_for(lambda: bool(bench.alive()))
     (folder,) = bench.home.glob("runs/*")
+    ledger = folder / "ledger.jsonl"
+    wait_for(lambda: epochs(ledger) > 0)
     check_refused(bench.here("resume", folder.name), f"is driven by process {process.pid}")
     check_refused(bench.here("resume", "nosuchrun"), "no run nosuchrun")
     interrupt(process)
@@ -70,7 +73,23 @@ def test_a_saved_plan_ends_by_ctrl_c_and_only_a_run_that_died_can_be_resumed(ben
     assert process.returncode == 130, out + err
     assert "0 instances left (checked " in out
     assert "Traceback" not in err
-    check_refused(bench.here("resume"), f"run {folder.name} has ended", "cloudtune report")
+    check_refused(bench.here("resume", "--deadline", "2s"), "its deadline leaves no time", "+1h")
+    told = epochs(ledger)
+    process = bench.start("resume", "--deadline", "+1h")
+    wait_for(lambda: epochs(ledger) > told)
+    entries = list(read_entries(ledger))
+    [begins] = [n for n, entry in enumerate(entries) if isinstance(entry.event, RunContinued)]
+    starts = [c for e in entries[begins:] for c in e.commands if isinstance(c, StartTrial)]
+    assert any(start.checkpoint for start in starts), "it trains on from what was saved"
+    interrupt(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert "Go on: cloudtune resume" in out
+    assert bench.alive() == []
+
+
+def epochs(ledger: Path) -> int:
+    return sum(isinstance(entry.event, EpochDone) for entry in read_entries(ledger))
 
 
 def check_refused(done: Done, *words: str) -> None:

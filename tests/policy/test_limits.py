@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.commands import EndRun, Launch, Release, SetTimer, StopTrial
+from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.events import (
     InstanceGone,
     InstanceLaunched,
@@ -14,6 +14,7 @@ from cloudtune.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RunContinued,
     RunResumed,
     RunStarted,
     TimerFired,
@@ -80,6 +81,24 @@ def test_a_winner_that_finished_before_the_deadline_s_stop_came_has_won(
     gone = InstanceGone(201.0, "i000", 201.0, "its lease was over")
     assert policy.handle(gone) == (EndRun(ending),)
     assert (policy.trials["t00"].status == "finished") == (ending is EndReason.DONE)
+
+
+def test_what_was_told_as_a_run_ended_counts_where_it_goes_on() -> None:
+    policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
+    begun(policy, "i000")
+    policy.handle(RunResumed(200.0))
+    policy.handle(epoch(200.0, "t00.1", 8))
+    policy.handle(TrialStopped(200.0, "t00.1"))
+    policy.handle(InstanceGone(201.0, "i000", 201.0, "its lease was over"))
+    assert policy.ended
+    assert policy.why_over() == ""
+    assert policy.handle(TimerFired(230.0, "cleanup")) == ()
+    (asked,) = launches_of(policy.handle(RunContinued(300.0, 600.0, None)))
+    assert isinstance(asked, Launch)
+    (start,) = [c for c in join(policy, 310.0, asked.intent) if isinstance(c, StartTrial)]
+    assert (start.start_epoch, start.until_epoch) == (8, 9)
+    assert policy.handle(TimerFired(311.0, "cleanup")) == (), "it is the first leg's"
+    assert not policy.fleet[asked.intent].released
 
 
 def test_a_deadline_that_has_passed_already_rents_nothing() -> None:

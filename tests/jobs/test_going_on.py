@@ -1,0 +1,142 @@
+"""A run that had ended goes on: its trials, its bill and its record."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.commands import StartTrial
+from cloudtune.engine.accounting import accounted
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.resume import replayed
+from cloudtune.engine.timeline import read
+from cloudtune.errors import HurriedError, UsageError
+from cloudtune.events import Interrupted, RunContinued
+from cloudtune.infra.cluster.world import CloudWorld
+from cloudtune.jobs.runner import Further, further_limits
+from cloudtune.plans import Charges, Limits
+from cloudtune.trial import EndReason
+from tests.builders.runs import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.simulator import SimWorld
+    from cloudtune.policy.run import RunPolicy
+
+SETTING = Setting(trials=4, min_epochs=2, max_epochs=8, charges=Charges(0.0, 0.001))
+PAUSE = 500.0
+
+
+def first_leg(
+    setting: Setting, interrupted: float | None = None
+) -> tuple[RunPolicy, SimWorld, MemoryLedger]:
+    policy, world, ledger = setting.policy(), setting.world(), MemoryLedger()
+    if interrupted is not None:
+        world.schedule(Interrupted(interrupted))
+    run(policy, world, ledger)
+    return policy, world, ledger
+
+
+def second_leg(policy: RunPolicy, world: SimWorld, ledger: MemoryLedger, limits: Limits) -> None:
+    world.go_on(RunContinued(policy.now + PAUSE, limits.deadline, limits.budget))
+    run(policy, world, ledger)
+
+
+def starts(entries: Sequence[Entry]) -> list[StartTrial]:
+    return [each for entry in entries for each in entry.commands if isinstance(each, StartTrial)]
+
+
+BY: list[str | None] = [None, "random", "asha", "hyperband", "median", "seer"]
+
+
+@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_an_interrupted_run_trains_on_from_its_checkpoints(by: str | None, share: float) -> None:
+    setting = SETTING.but(by=by, limits=Limits(deadline=3000.0) if by == "seer" else Limits())
+    whole, *_ = first_leg(setting)
+    policy, world, ledger = first_leg(setting, whole.now * share)
+    assert policy.ending == EndReason.INTERRUPTED
+    first, trained = len(ledger.entries), {t.id: t.checkpoint_epoch for t in policy.trials.values()}
+    second_leg(policy, world, ledger, Limits(deadline=policy.now + PAUSE + 3000.0))
+    assert policy.ended
+    assert [policy.ending] == [EndReason.DONE]
+    assert not policy.fleet.alive()
+    for start in starts(ledger.entries[first:]):
+        assert start.start_epoch >= trained.get(start.trial, 0)
+    if by in {None, "random"}:
+        assert {n: t.epoch for n, t in policy.trials.items()} == {
+            n: t.epoch for n, t in whole.trials.items()
+        }
+    # Whoever reads the record decides the same, and comes to the same bill.
+    again = setting.policy()
+    assert replayed(again, ledger.entries).ended
+    timeline = read(ledger.entries)
+    assert [leg.ended for leg in timeline.legs] == [EndReason.INTERRUPTED]
+    offers = [each.offer for each in setting.rentables]
+    booked = accounted(timeline, offers, setting.charges)
+    assert sum(a.dollars for a in booked.amounts.values()) == pytest.approx(
+        policy.spent(policy.now)
+    )
+
+
+@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_a_run_that_met_its_deadline_goes_on_within_a_new_one(by: str | None, share: float) -> None:
+    whole, *_ = first_leg(SETTING.but(by=by, limits=Limits(deadline=3000.0)))
+    policy, world, ledger = first_leg(
+        SETTING.but(by=by, limits=Limits(deadline=whole.now * share + 20.0))
+    )
+    if policy.why_over():
+        return  # it has cut what it had no time for: nothing is left to train
+    before = policy.spent(policy.now)
+    second_leg(policy, world, ledger, Limits(deadline=policy.now + PAUSE + 3000.0))
+    assert policy.ended
+    assert [policy.ending] == [EndReason.DONE]
+    assert policy.spent(policy.now) > before, "what was spent before counts"
+
+
+def test_new_limits_are_from_now_or_in_all() -> None:
+    policy, _, ledger = first_leg(SETTING, 20.0)
+    job = SETTING.job()
+    left, now = replayed(SETTING.policy(), ledger.entries), policy.now + PAUSE
+    spent = policy.spent(now)
+
+    def limits(deadline: str | None, budget: str | None) -> Limits | None:
+        return further_limits(job, policy, left, Further(deadline, budget), now)
+
+    assert limits("+1h", "+$10") == Limits(now + 3600.0, spent + 10.0)
+    assert limits("3h", "$30") == Limits(3 * 3600.0, 30.0)
+    with pytest.raises(UsageError, match=r"deadline leaves no time: .*--deadline \+1h"):
+        limits("100s", None)
+    with pytest.raises(UsageError, match=r"budget of .* leaves no money: .*are spent"):
+        limits("+1h", "$0.0001")
+    with pytest.raises(UsageError, match="no unit"):
+        limits("+3", None)
+
+
+def test_a_run_that_has_trained_all_that_it_was_to_is_over() -> None:
+    policy, _, ledger = first_leg(SETTING)
+    left = replayed(SETTING.policy(), ledger.entries)
+    with pytest.raises(UsageError, match="has ended, and its strategy has trained all"):
+        further_limits(SETTING.job(), policy, left, Further("+1h", None), policy.now)
+
+
+def test_a_second_interrupt_waits_for_nothing() -> None:
+    world: Any = SimpleNamespace(
+        _began=0.0, _interrupted=False, _hurried=False, _ended=False, _events=SimpleQueue()
+    )
+    world._head = SimpleNamespace(rental=SimpleNamespace(run="r1"))
+    world._acknowledge = world._check_alive = lambda: None
+    world._leased_until = world._until_timer = lambda: 0.0
+    world._last, world._told = 0.0, None
+    CloudWorld.interrupt(world)
+    assert isinstance(CloudWorld.next_event(world), Interrupted)
+    CloudWorld.interrupt(world)
+    with pytest.raises(HurriedError, match="interrupted twice"):
+        CloudWorld.next_event(world)
