@@ -15,14 +15,13 @@ from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
-from cloudtune.cli.logs import logs
 from cloudtune.cli.options import OUTPUT
 from cloudtune.cli.plan import plan
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
 from cloudtune.cli.runs import runs
 from cloudtune.cli.simulate import simulate
-from cloudtune.cli.watch import watch
+from cloudtune.cli.watch import logs, watch
 from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError

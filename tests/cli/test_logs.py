@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,7 +95,7 @@ def test_followed_logs_tell_what_is_added(
             log.write(", now it ends\n")
         (kept / "t02.1.0.log").write_text("a new one\n")
 
-    monkeypatch.setattr(run_logs.time, "sleep", grow)
+    monkeypatch.setattr(time, "sleep", grow)
     looks = iter([True, False])
     logs = RunLogs(run)
     told = list(logs.followed(logs.listed, lambda: next(looks)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.infra.cluster import log_copies
 from cloudtune.infra.cluster.log_copies import LogCopies, shortened
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def test_a_storage_elsewhere_is_not_asked_each_second(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(log_copies.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     kept = tmp_path / "kept"
     copies = LogCopies(logs, kept.as_uri(), "i-1")
     copies.copy()
