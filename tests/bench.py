@@ -277,7 +277,7 @@ def _speaks_of(home: Path) -> Callable[[int], str]:
     return look
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
     """Wait until something is so."""
     give_up = time.monotonic() + seconds
     while not condition():

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from cloudtune.infra.node.messages import Body, Order, Part, Training, WorkerSlot
 
 _TICK_SECONDS = 0.5
-_WARM_SECONDS = 60.0
+WARM_SECONDS = 60.0
 _KILL_SECONDS = STOP_SECONDS + 2.0
 _DRAIN_SECONDS = 5.0
 _SPARE_PAUSE = 30.0
@@ -172,7 +172,7 @@ class Agent:
         `mps`: why packed workers take turns on a GPU, empty where they needn't. `lack`: which GPUs
         the node has, where they are too few for it to be of use.
         """
-        self._forks.wait_until_warm(_WARM_SECONDS)
+        self._forks.wait_until_warm(WARM_SECONDS)
         forks, gpus = self._forks, self._gpus
         told: dict[str, str | int] = {"lack": gpus.lack if self._training.has_gpus else ""}
         told |= {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note, "mps": gpus.notice}

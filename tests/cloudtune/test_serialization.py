@@ -64,6 +64,9 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     events.TrialLost: st.builds(events.TrialLost, moments, words, words, st.booleans()),
     events.TimerFired: st.builds(events.TimerFired, moments, words),
     events.RunResumed: st.builds(events.RunResumed, moments),
+    events.RunContinued: st.builds(
+        events.RunContinued, moments, st.none() | moments, st.none() | moments
+    ),
     events.Interrupted: st.builds(events.Interrupted, moments),
     commands.Launch: st.builds(commands.Launch, words, words, words, words),
     commands.Release: st.builds(commands.Release, words),

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 WAITS_FOR_THE_WRITER = """
@@ -19,9 +21,10 @@ def train(config): ...
 
 # In a process of its own, with a Ray of its own, which is gone with it.
 PROGRAM = """
-import math, sys, threading
+import math, sys, threading, time
 import ray
 from cloudtune.infra.cluster.agents import Agents
+from cloudtune.infra.node import agent
 from cloudtune.infra.node.messages import Training
 
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
@@ -30,8 +33,10 @@ agents = Agents("a-run", training, lambda *_: None, lambda *_: None, lambda: mat
 (node,) = ray.nodes()
 ready = lambda: agents.ready("i-1", node["NodeID"], 1)
 ready()
+begun = time.monotonic()
 with open("fifo", "w"):  # the zygote has come to the user's module, and waits for the end of this
     print(ready(), ray.get(agents.call("i-1", "describe"), timeout=30.0))
+    print(time.monotonic() - begun < agent.WARM_SECONDS)
 patience = threading.Event()
 print(any(ready() or patience.wait(0.1) for _ in range(300)))
 agents.close()
@@ -58,4 +63,8 @@ def test_a_node_is_ready_once_its_workers_start_at_once(tmp_path: Path) -> None:
             timeout=120.0,
             check=False,
         )
-    assert done.stdout.splitlines() == ["False {}", "True"], done.stderr
+    assert done.returncode == 0, done.stderr
+    first, in_time, second = done.stdout.splitlines()
+    if in_time == "False":
+        pytest.skip("this machine takes longer to import torch than a node waits for it")
+    assert (first, second) == ("False {}", "True"), done.stderr
