@@ -18,8 +18,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "name": ("of the experiment; its runs are named after it",),
     "train": (
         (
-            "the training function, beside the experiment file; or a [command](commands.md), in which "
-            "`{lr}` stands for the parameter lr"
+            "the training function, beside the experiment file; or a [command](commands.md), in "
+            "which `{lr}` stands for the parameter lr"
         ),
     ),
     "metric.name": ("the reported number that decides",),

@@ -220,6 +220,7 @@ class _Caller:
             before=job.measuring,
             free=job.plan.free,
             scale=job.experiment.scale,
+            forecast=job.plan.forecast,
         )
 
         def watch(event: Event, commands: tuple[Command, ...]) -> None:

@@ -100,14 +100,14 @@ def screen_of(job: Job, policy: RunPolicy) -> RunScreen:
     epochs = job.experiment.span
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
     basis = planning.basis_of(job.experiment, job.rentables)
-    free = job.plan.free
     return RunScreen(
         console(),
         policy,
         rungs,
         basis=basis,
         before=job.measuring,
-        free=free,
+        free=job.plan.free,
+        forecast=job.plan.forecast,
         scale=job.experiment.scale,
     )
 

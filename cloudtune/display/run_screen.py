@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
-from rich.markup import escape
-from rich.status import Status as Spinner
+from rich.live import Live
+from rich.text import Text
 
 from cloudtune.commands import (
     ExtendTrial,
@@ -17,6 +18,8 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
+from cloudtune.display.live.overview import billed, overview
+from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.streams import never_waiting
 from cloudtune.events import (
     InstanceGone,
@@ -41,16 +44,17 @@ from cloudtune.units import format_clock, format_dollars, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from cloudtune.commands import Command
     from cloudtune.events import Event
-    from cloudtune.plans import StagePlan
+    from cloudtune.plans import Forecast, StagePlan
     from cloudtune.policy.run import RunPolicy
     from cloudtune.progress import Status, TrialProgress
 
 
 _PROGRESS_SECONDS = 15.0
+_GLANCE_SECONDS = 0.5
 _ENDINGS = {
     "done": "done",
     "budget": "stops for the budget",
@@ -69,11 +73,12 @@ class RunScreen:
 
     `basis` is what the seconds and dollars rest on; `before` are dollars of the same budget that
     went into measuring the script, which the clock counts too. Where all is `free`, no dollars are
-    told. `scale` is how the experiment counts.
+    told. `forecast` is what the run was expected to come to before it began; `scale` is how the
+    experiment counts.
 
-    On a terminal the line of progress stays at the bottom and is renewed every second; use the
-    screen as a context, so that it goes in the end. As long as that lasts nobody is waited for who
-    doesn't read.
+    On a terminal a panel of it stays below the lines (`display/live`) and is renewed every second;
+    in one of few lines it is the line of progress. Use the screen as a context, so that it goes in
+    the end. As long as that lasts nobody is waited for who doesn't read.
     """
 
     def __init__(
@@ -85,9 +90,11 @@ class RunScreen:
         basis: Basis | None = None,
         before: float = 0.0,
         free: bool = False,
+        forecast: Forecast | None = None,
         scale: Scale = EPOCHS,
     ) -> None:
         self._out = out
+        self._forecast = forecast
         self._scale = scale
         self._basis = basis or Basis("", (MEASURED,))
         self._before = before
@@ -98,7 +105,12 @@ class RunScreen:
         self._widths: dict[str, float] = {}
         self._paused: set[str] = set()
         self._ending = False
-        self._bottom = Spinner("begins", console=out, spinner="dots") if out.is_terminal else None
+        self._bottom = (
+            Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
+            if out.is_terminal
+            else None
+        )
+        self._drawn_at = 0.0
         self._open = contextlib.ExitStack()
         self._shown_plan = self._stage_shown()  # one that is taken over is somewhere by now
 
@@ -185,10 +197,22 @@ class RunScreen:
 
     def _show_progress(self, at: float) -> None:
         if self._bottom is not None:
-            self._bottom.update(escape(self._progress(at)))
+            # One that is shown what was long ago goes through it faster than anybody reads.
+            if time.monotonic() >= self._drawn_at + _GLANCE_SECONDS:
+                self._bottom.update(self.drawn(at), refresh=True)
+                self._drawn_at = time.monotonic()
         elif at - self._shown_at >= _PROGRESS_SECONDS:
             self._shown_at = at
             self._say(at, self._progress(at))
+
+    def drawn(self, at: float) -> RenderableType:
+        """Return the run at that time (run seconds), as the terminal has room."""
+        width, height = self._out.size
+        if height < LEAST_LINES:
+            return Text(self._progress(at), no_wrap=True, overflow="ellipsis")
+        forecast, before, free = self._forecast, self._before, self._free
+        seen = overview(self._policy, at, forecast=forecast, before=before, free=free)
+        return panel(seen, width, height, emulated=self._basis.emulated, scale=self._scale)
 
     def _instances(self) -> str:
         alive = self._policy.fleet.alive()
@@ -201,18 +225,11 @@ class RunScreen:
         return format_dollars(dollars) + " (emulated)" * self._basis.emulated
 
     def _money(self, at: float) -> str:
-        """Return what is spent of the budget, and what the run will come to.
-
-        What is only asked for isn't billed yet, though the policy reckons with it.
-        """
-        policy = self._policy
-        asked = [rented for rented in policy.fleet.alive() if rented.launched_at is None]
-        before = self._before
+        """Return what is spent of the budget, and what the run will come to."""
+        policy, before = self._policy, self._before
         budget, it = policy.limits.budget, policy.itinerary
         whole = None if budget is None else budget + before
-        spent = policy.spent(at) - sum(rented.dollars(at) for rented in asked)
-        spent -= len(asked) * policy.state.charges.usd_per_launch
-        text = format_dollars(spent + before) + _of(whole, format_dollars)
+        text = format_dollars(billed(policy, at) + before) + _of(whole, format_dollars)
         if it is not None:
             text += f" (forecast {format_dollars(policy.forecast(at) + before)})"
         return f"{text} emulated" if self._basis.emulated else text
