@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.catalog import LOCAL
@@ -19,6 +20,29 @@ _DAYS_OF_A_MONTH = 365.25 / 12
 def counted(count: float, noun: str) -> str:
     """Return "1 GPU", "2 GPUs"."""
     return f"{count:,.12g} {noun}{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How far trials are, as their experiment counts: a report each `every` units."""
+
+    unit: str = "epoch"
+    every: int = 1
+
+    def at(self, report: int) -> str:
+        """Return "epoch 4", "step 2,000"."""
+        return f"{self.unit} {report * self.every:,}"
+
+    def counted(self, reports: int) -> str:
+        """Return "1 epoch", "4,000 steps"."""
+        return counted(reports * self.every, self.unit)
+
+    def span(self, first: int, last: int) -> str:
+        """Return from where to where: "5-8" for the fifth to the eighth report."""
+        return f"{(first - 1) * self.every + 1:,}-{last * self.every:,}"
+
+
+EPOCHS = Scale()
 
 
 def width_text(width: Width) -> str:

@@ -154,7 +154,7 @@ _WORDS = (
     (kinds.Seconds, "a duration"),
     (kinds.Dollars, "dollars"),
     (kinds.Name, "a name"),
-    (kinds.Train, "`file.py:function`"),
+    (kinds.Train, "`file.py:function`, or a command"),
     (kinds.Storage, "a folder, or `s3://bucket/prefix`"),
     (kinds.History, "`auto`, `off`, or a list of runs; or a mapping of these"),
 )

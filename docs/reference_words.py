@@ -16,7 +16,12 @@ Durations are written `90s`, `30m`, `2h` or `1h30m`; dollars `$40`, `40 USD` or 
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "name": ("of the experiment; its runs are named after it",),
-    "train": ("the training function, beside the experiment file",),
+    "train": (
+        (
+            "the training function, beside the experiment file; or a [command](commands.md), in "
+            "which `{lr}` stands for the parameter lr"
+        ),
+    ),
     "metric.name": ("the reported number that decides",),
     "metric.mode": ("whether more of it is better, or less",),
     "search": (
@@ -28,8 +33,29 @@ FIELDS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "trials": ("how many configurations are tried, at most",),
-    "epochs.min": ("the epoch at which trials are first compared",),
-    "epochs.max": ("the last epoch of those that go all the way",),
+    "epochs.min": ("the epoch (or step) at which trials are first compared",),
+    "epochs.max": ("the last epoch (or step) of those that go all the way",),
+    "progress.unit": ("what `epochs` counts: [epochs or steps](commands.md#steps)",),
+    "progress.every": ("how many of them there are from report to report",),
+    "progress.field": ("the reported number that says where a report stands", "none"),
+    "reports.file": (
+        (
+            "a command's reports are JSON lines in this file, [below its folder]"
+            "(commands.md#where-the-numbers-are)"
+        ),
+        "the command calls `cloudtune.report`",
+    ),
+    "reports.printed": (
+        (
+            "a command's reports are printed lines that this regular expression finds, with the "
+            "numbers named as in `(?P<accuracy>[0-9.]+)`"
+        ),
+        "the command calls `cloudtune.report`",
+    ),
+    "checkpoints.folder": (
+        "a command's checkpoints are in this folder, [below its folder](commands.md#checkpoints)",
+        "the command has none, or gives them to `cloudtune.report`",
+    ),
     "eta": ("at each comparison the best 1/eta go on",),
     "strategy.name": (
         "who trains, and how far: a [strategy](#strategies); `strategy: asha` for short",

@@ -209,11 +209,18 @@ class _Caller:
         if not self._progress:
             yield self._called
             return
-        epochs = job.experiment.epochs
+        epochs = job.experiment.span
         rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
         basis = planning.basis_of(job.experiment, job.rentables)
         screen = RunScreen(
-            self._out, policy, rungs, basis=basis, before=job.measuring, free=job.plan.free
+            self._out,
+            policy,
+            rungs,
+            basis=basis,
+            before=job.measuring,
+            free=job.plan.free,
+            scale=job.experiment.scale,
+            forecast=job.plan.forecast,
         )
 
         def watch(event: Event, commands: tuple[Command, ...]) -> None:

@@ -21,7 +21,7 @@ from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
 from cloudtune.cli.runs import runs
 from cloudtune.cli.simulate import simulate
-from cloudtune.cli.watch import watch
+from cloudtune.cli.watch import logs, watch
 from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError
@@ -74,6 +74,7 @@ cli.add_command(gc)
 cli.add_command(run)
 cli.add_command(resume)
 cli.add_command(watch)
+cli.add_command(logs)
 cli.add_command(runs)
 cli.add_command(export)
 cli.add_command(profile)

@@ -97,11 +97,19 @@ def screen_of(job: Job, policy: RunPolicy) -> RunScreen:
     """Return the screen on which a run of a job is told."""
     from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
 
-    epochs = job.experiment.epochs
+    epochs = job.experiment.span
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
     basis = planning.basis_of(job.experiment, job.rentables)
-    free = job.plan.free
-    return RunScreen(console(), policy, rungs, basis=basis, before=job.measuring, free=free)
+    return RunScreen(
+        console(),
+        policy,
+        rungs,
+        basis=basis,
+        before=job.measuring,
+        free=job.plan.free,
+        forecast=job.plan.forecast,
+        scale=job.experiment.scale,
+    )
 
 
 class Quiet(Terminal):

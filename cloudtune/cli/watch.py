@@ -1,15 +1,22 @@
-"""`cloudtune watch`: a run from another terminal, by what stands in its ledger."""
+"""`cloudtune watch` and `logs`: a run from another terminal, and what its script prints."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 import click
 
 from cloudtune.cli.onlookers import screen_of, tell, told_as_lines
 from cloudtune.cli.options import OUTPUT_JSONL
 from cloudtune.display.terminal import console
+from cloudtune.errors import UsageError
 from cloudtune.jobs import control, home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudtune.api.run_logs import Log, Told
 
 
 @click.command()
@@ -29,16 +36,20 @@ def watch(run: str | None, output: str) -> int:
     policy = job.policy()
     ledger = folder / home.LEDGER
     entries = followed(ledger, lambda: policy.ended, lambda: control.is_driven(folder))
+    screen = None
     with contextlib.ExitStack() as shown:
         if output == "jsonl":
             tell("run", run=folder.name)
             seen = told_as_lines(policy)
         else:
             console().print(f"Run {folder.name}")
-            seen = shown.enter_context(screen_of(job, policy)).watch
+            screen = shown.enter_context(screen_of(job, policy))
+            seen = screen.watch
         for entry in entries:
             policy.handle(entry.event)
             seen(entry.event, entry.commands)
+    if screen is not None and console().is_terminal:
+        console().print(screen.drawn(policy.now))
     if policy.ended and policy.ending is not None:
         if output != "jsonl":
             console().print(f"More: cloudtune report {folder.name}")
@@ -50,3 +61,55 @@ def watch(run: str | None, output: str) -> int:
             err=True,
         )
     return 1
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.argument("trial", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on as they grow, until the run ends.")
+@click.option(
+    "--nodes",
+    is_flag=True,
+    help="What the processes print that start workers, a log for each instance.",
+)
+def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> None:
+    """Print what the workers of RUN have printed, or those of TRIAL; without RUN, of the last one.
+
+    A title names trial, session (a trial begins one each time it is started or moved) and rank. The
+    logs are in the run's storage, beside the checkpoints.
+    """
+    from cloudtune.api.run_logs import RunLogs
+
+    if trial is not None and nodes:
+        raise UsageError("--nodes prints what belongs to no trial; leave TRIAL or --nodes out")
+    folder = home.find_run(run)
+    kept = RunLogs(folder)
+
+    def listed() -> Sequence[Log]:
+        return kept.listed(None if follow else trial, nodes=nodes)
+
+    if follow:
+        # A trial that hasn't begun is waited for.
+        told = _printed(
+            kept.followed(
+                lambda: [log for log in listed() if trial in (None, log.trial)],
+                lambda: control.is_driven(folder),
+            )
+        )
+    else:
+        told = _printed(kept.news(listed()))
+    if not told:
+        of = f"of {trial} " if trial else ""
+        click.echo(f"no log {of}in {kept.uri} (yet)", err=True)
+
+
+def _printed(pieces: Iterable[Told]) -> int:
+    """Print pieces of logs, each log's below its title; returns how many there were."""
+    title, count = "", 0
+    for piece in pieces:
+        count += 1
+        if piece.log.title != title:
+            title = piece.log.title
+            click.echo(f"==> {title} <==")
+        click.echo(piece.text, nl=not piece.text.endswith("\n"))
+    return count

@@ -8,6 +8,8 @@ from cloudtune.display.terminal import Fact, Sheet, beside
 from cloudtune.plans import BY_PLAN
 from cloudtune.scaling import PUBLISHED
 from cloudtune.text import (
+    EPOCHS,
+    Scale,
     age_text,
     counted,
     group_text,
@@ -52,7 +54,7 @@ def header(proposal: Proposal) -> list[Fact]:
     plan, concurrent = proposal.plan, proposal.max_concurrent
     return [
         Fact("job", _job(proposal)),
-        *deciders(plan),
+        *deciders(plan, proposal.scale),
         *history_facts(proposal.past),
         *([] if concurrent is None else [Fact("", f"at most {concurrent} trials at once")]),
         *([] if proposal.target is None else [Fact("", _target(proposal))]),
@@ -74,10 +76,10 @@ def history_facts(past: Mapping[str, int]) -> list[Fact]:
     ]
 
 
-def deciders(plan: RunPlan) -> list[Fact]:
+def deciders(plan: RunPlan, scale: Scale = EPOCHS) -> list[Fact]:
     """Return who decides which trials train, how wide they are, and on how many instances."""
     return [
-        Fact("strategy", f"{plan.strategy}: {_how(plan)}"),
+        Fact("strategy", f"{plan.strategy}: {_how(plan, scale)}"),
         Fact("", _widths_and_fleet(plan)),
     ]
 
@@ -93,19 +95,19 @@ def _widths_and_fleet(plan: RunPlan) -> str:
 
 def _job(proposal: Proposal) -> str:
     most = "" if proposal.plan.staged else "up to "
-    first, last = proposal.epochs
+    (first, last), scale = proposal.epochs, proposal.scale
     return (
         f"{most}{counted(proposal.trials, 'trial')} ({proposal.sampler} sampler), "
-        f"epochs {first} to {last}, eta {proposal.eta}"
+        f"{scale.unit}s {first * scale.every:,} to {last * scale.every:,}, eta {proposal.eta}"
     )
 
 
-def _how(plan: RunPlan) -> str:
+def _how(plan: RunPlan, scale: Scale) -> str:
     if plan.staged is None:
         return "decides as results come in, so there are no stages beforehand"
     last = plan.staged.stages[-1].stage.end_epoch
     first = "" if plan.followed else "as first planned "
-    return f"{first}{counted(len(plan.staged.stages), 'stage')}, up to epoch {last}"
+    return f"{first}{counted(len(plan.staged.stages), 'stage')}, up to {scale.at(last)}"
 
 
 def _fleet(plan: RunPlan) -> str:
@@ -159,15 +161,17 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
 def stages_of(proposal: Proposal) -> Sheet:
     """Return the stages of a proposal that has any."""
     assert proposal.plan.staged is not None
-    return stages(proposal.plan.staged, proposal.basis.text, free=proposal.plan.free)
+    return stages(
+        proposal.plan.staged, proposal.basis.text, free=proposal.plan.free, scale=proposal.scale
+    )
 
 
-def stages(plan: Plan, basis: str = "", *, free: bool = False) -> Sheet:
+def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EPOCHS) -> Sheet:
     """Return the stages, a row for each group of one; time and cost are the stage's."""
     rows = [
         (*row, *(_taken(stage) if first else ("", "", "", "")))
         for number, stage in enumerate(plan.stages, start=1)
-        for first, row in _groups(number, stage)
+        for first, row in _groups(number, stage, scale)
     ]
     total = (
         *("total", "", "", "", "", ""),
@@ -176,7 +180,7 @@ def stages(plan: Plan, basis: str = "", *, free: bool = False) -> Sheet:
         "",
     )
     columns = (
-        *("stage", "trials", "epochs", "GPUs each", "instances"),
+        *("stage", "trials", f"{scale.unit}s", "GPUs each", "instances"),
         *("start", "time", "cost", "busy"),
     )
     sheet = Sheet(
@@ -190,8 +194,8 @@ def stages(plan: Plan, basis: str = "", *, free: bool = False) -> Sheet:
     return sheet.without("cost") if free else sheet
 
 
-def _groups(number: int, stage: StagePlan) -> Iterator[tuple[bool, tuple[str, ...]]]:
-    epochs = f"{stage.stage.start_epoch + 1}-{stage.stage.end_epoch}"
+def _groups(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[bool, tuple[str, ...]]]:
+    epochs = scale.span(stage.stage.start_epoch + 1, stage.stage.end_epoch)
     for place, group in enumerate(stage.groups):
         first = place == 0
         yield (
@@ -280,11 +284,11 @@ def against(
     return Sheet(f"{title}: forecast / {word}", columns, rows, frozenset({""}))
 
 
-def rungs(rows: Sequence[RungReport], metric: str) -> Sheet:
+def rungs(rows: Sequence[RungReport], metric: str, scale: Scale = EPOCHS) -> Sheet:
     """Return by rung how many trials came there, the best metric, GPU-hours and when."""
     body = tuple(
         (
-            f"{row.epoch}",
+            f"{row.epoch * scale.every:,}",
             f"{row.trials}",
             "-" if row.best is None else f"{row.best:.4f}",
             f"{row.gpu_hours:.4f}",
@@ -293,7 +297,7 @@ def rungs(rows: Sequence[RungReport], metric: str) -> Sheet:
         )
         for row in rows
     )
-    columns = ("epoch", "trials there", f"best {metric}", "GPU-hours trained", "first", "last")
+    columns = (scale.unit, "trials there", f"best {metric}", "GPU-hours trained", "first", "last")
     return Sheet("How far the trials came", columns, body)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloudtune.jobs.cleanup import Found
     from cloudtune.jobs.report import Report, StageReport, WidthChange
     from cloudtune.scaling import ScalingProfile
+    from cloudtune.text import Scale
 
 
 _MAX_LINES = 24
@@ -73,7 +74,12 @@ def show_report(out: Console, report: Report) -> None:
     else:
         sheet = plan_tables.against(run, report.forecast, report.figures, free=plan.free, word=word)
         print_sheet(out, sheet.beside(rests_on))
-        print_sheet(out, plan_tables.rungs(report.rungs, report.policy.state.metric.name))
+        print_sheet(
+            out,
+            plan_tables.rungs(
+                report.rungs, report.policy.state.metric.name, report.job.experiment.scale
+            ),
+        )
     if report.accounting.instances:
         sheet = cost_tables.money(report.accounting, free=plan.free)
         print_sheet(out, sheet.beside("emulated" * report.basis.emulated))
@@ -176,11 +182,12 @@ def _show_facts(out: Console, report: Report) -> None:
         for at, each in report.plan_changes
     ]
     _print_some(out, changes)
-    _print_some(out, [_change_text(change) for change in report.width_changes])
+    scale = report.job.experiment.scale
+    _print_some(out, [_change_text(change, scale) for change in report.width_changes])
     synced = report.synced().items()
     _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
     failed = [each for each in report.policy.trials.values() if each.error]
-    _print_some(out, [f"{it.id} failed at epoch {it.epoch}: {it.error}" for it in failed])
+    _print_some(out, [f"{it.id} failed at {scale.at(it.epoch)}: {it.error}" for it in failed])
     if report.job.measuring:
         whole = format_dollars(report.dollars + report.job.measuring)
         out.print(
@@ -208,10 +215,10 @@ def _print_some(out: Console, lines: Sequence[str]) -> None:
         out.print(f"… and {len(lines) - _MAX_LINES} more like that: `cloudtune report -o json`")
 
 
-def _change_text(change: WidthChange) -> str:
+def _change_text(change: WidthChange, scale: Scale) -> str:
     return (
         f"{change.trial} went from {width_text(change.before)} to {gpus_text(change.after)}: "
-        f"epoch {change.last_epoch}, then epoch {change.next_epoch}"
+        f"{scale.at(change.last_epoch)}, then {scale.at(change.next_epoch)}"
     )
 
 
@@ -233,19 +240,21 @@ def _show_unended(out: Console, report: Report) -> None:
 
 def _show_best(out: Console, report: Report) -> None:
     policy, best = report.policy, report.policy.best
+    scale = report.job.experiment.scale
     if best is None:
         out.print("No trial reported a result.")
         return
     config = _config_text(policy.trials[best.trial].trial.config)
     out.print(
-        f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at epoch {best.epoch}"
+        f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at "
+        f"{scale.at(best.epoch)}"
     )
     out.print(f"  configuration: {config}", markup=False)
     if not report.job.run:
         return  # nothing was trained, and nothing saved
     if best.checkpoint is not None and report.kept != best.checkpoint:
         out.print(
-            f"  the checkpoint of epoch {best.epoch} is gone: {best.checkpoint}", markup=False
+            f"  the checkpoint of {scale.at(best.epoch)} is gone: {best.checkpoint}", markup=False
         )
     missing = "none: the script saves none" if best.checkpoint is None else "none is left"
     out.print(f"  checkpoint: {report.best_folder or report.kept or missing}", markup=False)

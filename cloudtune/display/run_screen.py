@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
-from rich.markup import escape
-from rich.status import Status as Spinner
+from rich.live import Live
+from rich.text import Text
 
 from cloudtune.commands import (
     ExtendTrial,
@@ -17,6 +18,8 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
+from cloudtune.display.live.overview import billed, overview
+from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.streams import never_waiting
 from cloudtune.events import (
     InstanceGone,
@@ -35,22 +38,23 @@ from cloudtune.events import (
 from cloudtune.profiles.provenance import Basis
 from cloudtune.progress import OVER
 from cloudtune.scaling import MEASURED
-from cloudtune.text import counted, gpus_text, machine_text, stage_text, width_text
+from cloudtune.text import EPOCHS, Scale, counted, gpus_text, machine_text, stage_text, width_text
 from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from cloudtune.commands import Command
     from cloudtune.events import Event
-    from cloudtune.plans import StagePlan
+    from cloudtune.plans import Forecast, StagePlan
     from cloudtune.policy.run import RunPolicy
     from cloudtune.progress import Status, TrialProgress
 
 
 _PROGRESS_SECONDS = 15.0
+_GLANCE_SECONDS = 0.5
 _ENDINGS = {
     "done": "done",
     "budget": "stops for the budget",
@@ -69,11 +73,12 @@ class RunScreen:
 
     `basis` is what the seconds and dollars rest on; `before` are dollars of the same budget that
     went into measuring the script, which the clock counts too. Where all is `free`, no dollars are
-    told.
+    told. `forecast` is what the run was expected to come to before it began; `scale` is how the
+    experiment counts.
 
-    On a terminal the line of progress stays at the bottom and is renewed every second; use the
-    screen as a context, so that it goes in the end. As long as that lasts nobody is waited for who
-    doesn't read.
+    On a terminal a panel of it stays below the lines (`display/live`) and is renewed every second;
+    in one of few lines it is the line of progress. Use the screen as a context, so that it goes in
+    the end. As long as that lasts nobody is waited for who doesn't read.
     """
 
     def __init__(
@@ -85,8 +90,12 @@ class RunScreen:
         basis: Basis | None = None,
         before: float = 0.0,
         free: bool = False,
+        forecast: Forecast | None = None,
+        scale: Scale = EPOCHS,
     ) -> None:
         self._out = out
+        self._forecast = forecast
+        self._scale = scale
         self._basis = basis or Basis("", (MEASURED,))
         self._before = before
         self._free = free
@@ -96,7 +105,12 @@ class RunScreen:
         self._widths: dict[str, float] = {}
         self._paused: set[str] = set()
         self._ending = False
-        self._bottom = Spinner("begins", console=out, spinner="dots") if out.is_terminal else None
+        self._bottom = (
+            Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
+            if out.is_terminal
+            else None
+        )
+        self._drawn_at = 0.0
         self._open = contextlib.ExitStack()
         self._shown_plan = self._stage_shown()  # one that is taken over is somewhere by now
 
@@ -183,10 +197,22 @@ class RunScreen:
 
     def _show_progress(self, at: float) -> None:
         if self._bottom is not None:
-            self._bottom.update(escape(self._progress(at)))
+            # One that is shown what was long ago goes through it faster than anybody reads.
+            if time.monotonic() >= self._drawn_at + _GLANCE_SECONDS:
+                self._bottom.update(self.drawn(at), refresh=True)
+                self._drawn_at = time.monotonic()
         elif at - self._shown_at >= _PROGRESS_SECONDS:
             self._shown_at = at
             self._say(at, self._progress(at))
+
+    def drawn(self, at: float) -> RenderableType:
+        """Return the run at that time (run seconds), as the terminal has room."""
+        width, height = self._out.size
+        if height < LEAST_LINES:
+            return Text(self._progress(at), no_wrap=True, overflow="ellipsis")
+        forecast, before, free = self._forecast, self._before, self._free
+        seen = overview(self._policy, at, forecast=forecast, before=before, free=free)
+        return panel(seen, width, height, emulated=self._basis.emulated, scale=self._scale)
 
     def _instances(self) -> str:
         alive = self._policy.fleet.alive()
@@ -199,18 +225,11 @@ class RunScreen:
         return format_dollars(dollars) + " (emulated)" * self._basis.emulated
 
     def _money(self, at: float) -> str:
-        """Return what is spent of the budget, and what the run will come to.
-
-        What is only asked for isn't billed yet, though the policy reckons with it.
-        """
-        policy = self._policy
-        asked = [rented for rented in policy.fleet.alive() if rented.launched_at is None]
-        before = self._before
+        """Return what is spent of the budget, and what the run will come to."""
+        policy, before = self._policy, self._before
         budget, it = policy.limits.budget, policy.itinerary
         whole = None if budget is None else budget + before
-        spent = policy.spent(at) - sum(rented.dollars(at) for rented in asked)
-        spent -= len(asked) * policy.state.charges.usd_per_launch
-        text = format_dollars(spent + before) + _of(whole, format_dollars)
+        text = format_dollars(billed(policy, at) + before) + _of(whole, format_dollars)
         if it is not None:
             text += f" (forecast {format_dollars(policy.forecast(at) + before)})"
         return f"{text} emulated" if self._basis.emulated else text
@@ -227,7 +246,7 @@ class RunScreen:
         parts = [
             *([] if it is None else [f"stage {it.stage + 1}/{len(it.plan.stages)}"]),
             f"{running} running, {paused} paused, {ended} ended of {len(trials)} started",
-            f"{counted(sum(trial.epoch for trial in trials), 'epoch')} done",
+            f"{self._scale.counted(sum(trial.epoch for trial in trials))} done",
             f"best {name} {best.metric:.4f} ({best.trial})" if best else "no result",
             *([] if self._free else [self._money(at)]),
             format_clock(at) + _of(limits.deadline, format_clock),
@@ -248,9 +267,8 @@ class RunScreen:
         if it is None or plan is None or plan is old or stage == before:
             return
         trials = counted(len(it.members), "trial")
-        self._say(
-            at, f"stage {stage + 1}: {trials} to epoch {plan.stage.end_epoch}, {stage_text(plan)}"
-        )
+        until = self._scale.at(plan.stage.end_epoch)
+        self._say(at, f"stage {stage + 1}: {trials} to {until}, {stage_text(plan)}")
 
     # ---- commands ----------------------------------------------------------------------------
 
@@ -308,26 +326,27 @@ class RunScreen:
                 if trial.epoch in self._rungs:
                     found.setdefault(command.until_epoch, []).append(self._standing(trial))
         for until, names in found.items():
-            self._say(at, f"promoted: {', '.join(names)}, on to epoch {until}")
+            self._say(at, f"promoted: {', '.join(names)}, on to {self._scale.at(until)}")
 
     def _standing(self, trial: TrialProgress) -> str:
         name = self._policy.state.metric.name
         metric = "" if trial.metric is None else f" ({name} {trial.metric:.4g})"
-        return f"{trial.id} at epoch {trial.epoch}{metric}"
+        return f"{trial.id} at {self._scale.at(trial.epoch)}{metric}"
 
     def _restart(self, command: StartTrial, before: float | None) -> str:
         """Return how a trial goes on that trained before, `before` GPUs wide."""
         if before is None:
             return (
-                f"starts {command.trial} on {gpus_text(command.width)}, from epoch "
-                f"{command.start_epoch} of another trial's checkpoint"
+                f"starts {command.trial} on {gpus_text(command.width)}, from "
+                f"{self._scale.at(command.start_epoch)} of another trial's checkpoint"
             )
         paused = command.trial in self._paused
         self._paused.discard(command.trial)
         if not paused or command.width != before:
-            return restart_text(command, before)
+            return restart_text(command, before, self._scale)
         return (
-            f"resumes {command.trial} from epoch {command.start_epoch} to {command.until_epoch}, "
+            f"resumes {command.trial} from {self._scale.at(command.start_epoch)} to "
+            f"{command.until_epoch * self._scale.every:,}, "
             f"on {gpus_text(command.width)}"
         )
 
@@ -343,7 +362,7 @@ def _of(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
 
 
-def restart_text(command: StartTrial, before: float) -> str:
+def restart_text(command: StartTrial, before: float, scale: Scale = EPOCHS) -> str:
     """Return how a trial goes on that was `before` GPUs wide."""
     how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
     widths = (
@@ -351,7 +370,7 @@ def restart_text(command: StartTrial, before: float) -> str:
         if how != "moves"
         else "to a free place"
     )
-    return f"{command.trial} {how} {widths}, from epoch {command.start_epoch}"
+    return f"{command.trial} {how} {widths}, from {scale.at(command.start_epoch)}"
 
 
 def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:

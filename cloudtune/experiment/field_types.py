@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
 from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.experiment.command import is_command
 from cloudtune.experiment.spaces import PlaceError, check_name, parameter_jsonable, parse_parameter
 from cloudtune.experiment.validation import refuse
 from cloudtune.units import parse_dollars, parse_seconds
@@ -37,10 +38,10 @@ def _name(value: str) -> str:
 
 
 def _train(value: str) -> str:
-    if not _TRAIN.fullmatch(value):
+    if not _TRAIN.fullmatch(value) and not is_command(value):
         raise refuse(
             f"{shown(value)} is not file.py:function; write the file and the function in it, "
-            "such as train.py:train"
+            "such as train.py:train, or a command, such as python train.py --lr {lr}"
         )
     return value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -11,9 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     Strict,
     ValidationError,
@@ -22,6 +19,8 @@ from pydantic import (
 )
 
 from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
+from cloudtune.experiment.command import first_mistake, is_command
+from cloudtune.experiment.command_check import check_command, script_of
 from cloudtune.experiment.field_types import (
     Directory,
     Dollars,
@@ -39,6 +38,13 @@ from cloudtune.experiment.field_types import (
 from cloudtune.experiment.overrides import overridden, placed
 from cloudtune.experiment.script_check import check_function
 from cloudtune.experiment.script_names import check_names
+from cloudtune.experiment.sections import (
+    Checkpoints,
+    Progress,
+    Reports,
+    Section,
+    TrialSettings,
+)
 from cloudtune.experiment.spaces import Space, parse_parameter
 from cloudtune.experiment.validation import (
     ExperimentMistakesError,
@@ -50,6 +56,7 @@ from cloudtune.experiment.validation import (
 )
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.providers import PROVIDERS, Registered, owners
+from cloudtune.text import Scale
 
 _SIZE = re.compile(r":\d+$")
 _PER_HOUR = re.compile(r"\s*(/|per|an)\s*(h|hour)\s*$")
@@ -99,18 +106,14 @@ def _line_of(cloud: Mapping[str, object]) -> Registered:
 Vcpus = Annotated[Whole, Field(ge=0)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Metric(_Section):
+class Metric(Section):
     """The number that tells good trials from bad ones, as the training reports it."""
 
     name: Text = Field(examples=["val_accuracy"])
     mode: Literal["min", "max"] = Field(examples=["max"])
 
 
-class Epochs(_Section):
+class Epochs(Section):
     """How far a trial trains: at least `min` epochs, the best ones up to `max`."""
 
     min: Whole = Field(default=1, ge=1, le=10**9, examples=["1"])
@@ -123,14 +126,14 @@ class Epochs(_Section):
         return self
 
 
-class Limits(_Section):
+class Limits(Section):
     """What the run may take: `deadline` in seconds, `budget` in US dollars; None is no limit."""
 
     deadline: Seconds = Field(default=None, examples=["2h"])
     budget: Dollars = Field(default=None, examples=["$40"])
 
 
-class Charges(_Section):
+class Charges(Section):
     """What a run costs besides its instances, in US dollars.
 
     `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
@@ -141,7 +144,7 @@ class Charges(_Section):
     per_hour: Dollars = Field(default=None, examples=["$0.10"])
 
 
-class Spot(_Section):
+class Spot(Section):
     """How spot pools behave, where that is known; unset, as those of public traces did.
 
     `losses_per_hour` is how often an instance is taken back, for an hour that it is held;
@@ -168,7 +171,7 @@ class Spot(_Section):
         return self
 
 
-class Cloud(_Section):
+class Cloud(Section):
     """Where instances are rented; `image` and the three after it are for AWS alone.
 
     `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
@@ -232,7 +235,7 @@ class Cloud(_Section):
         return self
 
 
-class Strategy(_Section):
+class Strategy(Section):
     """Which configurations are tried, how far each trains, on how many GPUs and instances.
 
     `sampler` draws the configurations, `allocator` says how wide a trial is, `fleet` how many
@@ -256,54 +259,11 @@ class Strategy(_Section):
         return {"name": self.name, **options} if options else self.name
 
 
-class Gpus(_Section):
-    """How many whole GPUs a trial may have: at least `min`, at most `max`; None is no limit.
-
-    With a `max` shares of a GPU may be had, with a `min` they may not.
-    """
-
-    min: Whole | None = Field(default=None, ge=1, examples=["1"])
-    max: Whole | None = Field(default=None, ge=1, examples=["4"])
-
-    @model_validator(mode="after")
-    def _rising(self) -> Gpus:
-        if self.min is not None and self.max is not None and self.max < self.min:
-            raise refuse(f"{self.max} is below the min, {self.min}; raise it", "max")
-        return self
-
-    def allow(self, width: float) -> bool:
-        """Whether a trial may have so many GPUs."""
-        return (self.min or 0) <= width <= (self.max or math.inf)
-
-
-class Stall(_Section):
-    """When a trial that reports nothing is taken to hang, and ended.
-
-    After `factor` times as long as its epoch should take, and not before `least` seconds.
-    """
-
-    factor: float = Field(default=10.0, ge=1.0, allow_inf_nan=False, examples=["10"])
-    least: Seconds = Field(default=600.0, examples=["10m"])
-
-
-class TrialSettings(_Section):
-    """What a trial may have and do.
-
-    `sync`: workers of a trial that don't train one model are found in its first epoch. With
-    "checked" the run then goes on with one GPU a trial, with "required" it ends; what is "trusted"
-    isn't looked at.
-    """
-
-    gpus: Gpus = Field(default=Gpus(), examples=["{max: 4}"])
-    sync: Literal["checked", "required", "trusted"] = "checked"
-    stall: Stall = Field(default=Stall(), examples=["{factor: 10, least: 10m}"])
-
-
 def _named_strategy(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-class Experiment(_Section):
+class Experiment(Section):
     """What the user asks for; a valid one by construction.
 
     From Python each field takes what the file takes: `limits={"deadline": "2h", "budget": 40}`, or
@@ -327,6 +287,9 @@ class Experiment(_Section):
         default=Strategy(), examples=["asha"]
     )
     trial: TrialSettings = Field(default=TrialSettings(), examples=["{gpus: {max: 4}}"])
+    progress: Progress = Field(default=Progress(), examples=["{unit: step, every: 500}"])
+    reports: Reports = Field(default=Reports(), examples=["{file: metrics.jsonl}"])
+    checkpoints: Checkpoints = Field(default=Checkpoints(), examples=["{folder: out}"])
     limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
     charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
@@ -346,6 +309,13 @@ class Experiment(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _whole_reports(self) -> Experiment:
+        mistake = first_mistake(self)
+        if mistake is not None:
+            raise mistake
+        return self
+
     def __init__(self, /, **fields: Any) -> None:
         try:
             super().__init__(**fields)
@@ -358,24 +328,55 @@ class Experiment(_Section):
         return Space({name: parse_parameter(value) for name, value in self.search.items()})
 
     @property
+    def span(self) -> Epochs:
+        """How far a trial trains, in reports: what everything but this file calls epochs."""
+        every = self.progress.every
+        return Epochs(min=self.epochs.min // every, max=self.epochs.max // every)
+
+    @property
+    def scale(self) -> Scale:
+        """How the experiment counts, where that is told."""
+        return Scale(self.progress.unit, self.progress.every)
+
+    @property
+    def runs_command(self) -> bool:
+        """Whether `train` is a command, and not a function."""
+        return is_command(self.train)
+
+    @property
     def train_file(self) -> Path:
-        """The file of the training function, as an absolute path."""
+        """The file of the training function, or the script of the command, as an absolute path.
+
+        Raises:
+            ExperimentError: the command has no file beside the experiment.
+        """
+        if self.runs_command:
+            return script_of(self.train, self.directory)
         return self.directory / self.train.rpartition(":")[0]
 
     @property
+    def train_folder(self) -> Path:
+        """The folder that instances get a copy of."""
+        return self.directory if self.runs_command else self.train_file.parent
+
+    @property
     def train_function(self) -> str:
-        """The name of the training function in its file."""
-        return self.train.rpartition(":")[2]
+        """The name of the training function in its file, or the command."""
+        return self.train if self.runs_command else self.train.rpartition(":")[2]
 
     def check_train(self) -> None:
-        """Pass if the training function is there, and what it calls of cloudtune and of Ray.
+        """Pass if what trains is there, and what it calls of cloudtune and of Ray.
 
         Nothing of the user's is imported or run.
 
         Raises:
             ExperimentError: no such file or function, the file is not valid Python, or it calls
-                what isn't there.
+                what isn't there; or a command without its program, or with options unknown to it.
         """
+        if self.runs_command:
+            told = self.reports.file is not None or self.reports.printed is not None
+            check_command(self.train, self.directory, told=told, here=self.cloud.provider != "aws")
+            return
         check_function(self.train_file, self.train_function)
         check_names(self.train_file, self.train_function, self.search)
 

@@ -21,7 +21,7 @@ def check_function(path: Path, function: str) -> None:
     Raises:
         ExperimentError: it does not, or the file is not there or is no Python.
     """
-    tree = _parse(path)
+    tree = parse_file(path)
     found = dict(_names(tree.body))
     if function not in found and "*" not in found:
         raise ExperimentError(f"{path}: no function {function!r}; {_having(found, function)}")
@@ -41,7 +41,12 @@ def _having(found: dict[str, ast.stmt], wanted: str) -> str:
     return f"it defines: {listed}.{nearest(wanted, functions)}"
 
 
-def _parse(path: Path) -> ast.Module:
+def parse_file(path: Path) -> ast.Module:
+    """Return a Python file's tree.
+
+    Raises:
+        ExperimentError: there is no such file, or it is no Python.
+    """
     try:
         source = path.read_bytes()
     except FileNotFoundError:

@@ -133,7 +133,7 @@ def by_trials(planned: Planned) -> tuple[Plan, ...]:
             f"--axis trials: {planned.plan.strategy} decides as it goes how many there are"
         )
     limits = Limits(asked.limits.deadline, None)
-    now, epochs = chosen.stages[0].stage.trials, problem.experiment.epochs.max
+    now, epochs = chosen.stages[0].stage.trials, problem.experiment.span.max
     found = []
     for count in dict.fromkeys(max(1, round(now * 2.0**power)) for power in _DOUBLINGS):
         work = stages.work(problem.experiment, count, epochs)
@@ -309,7 +309,7 @@ def _fully(request: PlanRequest, job: Job) -> Explored | None:
             stages.EXACT,
             lambda trials, epochs: replace(request, work=(Stage(trials, 0, epochs),)),
             max_trials=stages.MAX_TRIALS,
-            max_epochs=job.experiment.epochs.max,
+            max_epochs=job.experiment.span.max,
         )
     except InfeasibleError:
         return None

@@ -111,7 +111,7 @@ def _damage(job: Job) -> str:
 
 def _damaged_stages(experiment: Experiment, plan: Plan) -> str:
     found = tuple(stage.stage for stage in plan.stages)
-    wished = work(experiment, len(trials(experiment)), experiment.epochs.max)
+    wished = work(experiment, len(trials(experiment)), experiment.span.max)
     if found != wished and not PLANNED[experiment.strategy.name].explores:
         return "its stages aren't those of its experiment"
     for stage in plan.stages:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cloudtune.jobs.planning import Planned
     from cloudtune.plans import Limits, Plan, Rentable, RunPlan
     from cloudtune.scaling import ScalingProfile
+    from cloudtune.text import Scale
 
 _LIKELY = 0.5
 """A run that decides as it goes is told to break a limit that it keeps more rarely than this."""
@@ -78,11 +79,13 @@ class Proposal:
     `past` are the earlier runs that have a say in which configurations are tried, with how many
     trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
     everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
+    `epochs` are reports, which `scale` tells as the experiment counts.
     """
 
     name: str
     trials: int
     epochs: tuple[int, int]
+    scale: Scale
     eta: int
     sampler: str
     max_concurrent: int | None
@@ -158,7 +161,8 @@ def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = Fals
     return Proposal(
         name=experiment.name,
         trials=experiment.trials if staged is None else staged.stages[0].stage.trials,
-        epochs=(experiment.epochs.min, experiment.epochs.max),
+        epochs=(experiment.span.min, experiment.span.max),
+        scale=experiment.scale,
         eta=experiment.eta,
         sampler=sampler_name(experiment),
         max_concurrent=experiment.strategy.max_concurrent,
@@ -311,6 +315,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "fleet_rule": plan.fleet_rule,
         "trials": proposal.trials,
         "epochs": proposal.epochs,
+        "progress": encode(proposal.scale),
         "eta": proposal.eta,
         "sampler": proposal.sampler,
         "max_concurrent": proposal.max_concurrent,

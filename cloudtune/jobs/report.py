@@ -231,7 +231,7 @@ def _billed(report: Report, path: Path) -> float | None:
 
 def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     """Return the report of a job, from the entries of its ledger in order."""
-    policy, timeline, epochs = job.policy(), read(entries), job.experiment.epochs
+    policy, timeline, epochs = job.policy(), read(entries), job.experiment.span
     for entry in entries:
         policy.handle(entry.event)
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
@@ -365,6 +365,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "checkpoint": report.kept,
             "folder": report.best_folder,
         },
+        "progress": encode(job.experiment.scale),
         "stages": [_stage_json(stage) for stage in report.stages],
         "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
         "forecast": encode(report.forecast),

@@ -15,6 +15,7 @@ from cloudtune.engine.ledger import FileLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed, resume
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.experiment.command import words_of
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
 from cloudtune.infra.cluster.node_provider import Journal
@@ -26,6 +27,8 @@ from cloudtune.jobs.job import job_of_ledger
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.plans import Limits
 from cloudtune.policy.base import Policy
+from cloudtune.train.position import Progress
+from cloudtune.train.programs.program import Program
 from cloudtune.train.storage import StorageError, try_storage
 from cloudtune.units import format_dollars, format_seconds, parse_dollars, parse_seconds
 
@@ -64,6 +67,8 @@ def check_script(experiment: Experiment) -> None:
     Raises:
         UsageError: it can't be imported; the message has its traceback.
     """
+    if experiment.runs_command:
+        return  # it runs as a program, which `check_train` has looked at
     code = (
         "import sys; from pathlib import Path; "
         "from cloudtune.train.user_script import load_function; "
@@ -239,7 +244,7 @@ class Runner:
             RayHead(self.folder, rental, self._provider.own_address()),
             ec2,
             self._training(),
-            self.experiment.train_file.parent,
+            self.experiment.train_folder,
             self.began,
             leased_until=policy.safe_until,
             resumes=resumes,
@@ -252,7 +257,11 @@ class Runner:
     def _training(self) -> Training:
         experiment = self.experiment
         return Training(
-            train=f"{experiment.train_file.name}:{experiment.train_function}",
+            train=experiment.train_function
+            if experiment.runs_command
+            else f"{experiment.train_file.name}:{experiment.train_function}",
+            program=_program(experiment),
+            progress=Progress(**experiment.progress.model_dump()),
             metric_name=experiment.metric.name,
             metric_mode=experiment.metric.mode,
             max_epoch=self.last_epoch,
@@ -262,6 +271,21 @@ class Runner:
             has_gpus=self._provider.has_gpus,
             losses_per_hour=max((o.interruptions_per_hour for o in self.offers), default=0.0),
         )
+
+
+def _program(experiment: Experiment) -> Program | None:
+    """Return the command that trains; None where a function does."""
+    if not experiment.runs_command:
+        return None
+    reports = experiment.reports
+    return Program(
+        text=experiment.train,
+        words=words_of(experiment.train),
+        until=experiment.epochs.max,
+        file=reports.file,
+        printed=reports.printed,
+        folder=experiment.checkpoints.folder,
+    )
 
 
 def where_of(experiment: Experiment) -> dict[str, str]:
@@ -327,7 +351,7 @@ def _runner(job: Job, folder: Path, cloud: Cloud) -> Runner:
         lease_seconds=lives + LEASE_GRACE_SECONDS,
         lease_end=job.began + (job.limits.deadline or lives) + LEASE_GRACE_SECONDS,
         join_seconds=max(join_seconds(each.profile) for each in (*job.rentables, *job.standins)),
-        last_epoch=job.experiment.epochs.max,
+        last_epoch=job.experiment.span.max,
     )
 
 

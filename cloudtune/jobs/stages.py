@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment.schema import Epochs
 from cloudtune.jobs.forecasting import DRAWS
 from cloudtune.jobs.job import charges_of, context_of, trials
 from cloudtune.planners.base import InfeasibleError, PlanRequest
@@ -159,7 +160,7 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
     cloud, count = experiment.cloud, len(trials(experiment))
     ways = sum(len(each.profile.widths) for each in rentables) * cloud.max_instances
     return PlanRequest(
-        work=work(experiment, count, experiment.epochs.max),
+        work=work(experiment, count, experiment.span.max),
         rentables=rentables,
         limits=limits,
         max_instances=cloud.max_instances,
@@ -237,7 +238,7 @@ def _less_margin(limits: Limits) -> Limits:
 def _seer(problem: Problem, request: PlanRequest) -> Plan:
     """Return SEER's first plan, for as many trials as the limits pay for."""
     experiment = problem.experiment
-    count, epochs = len(trials(experiment)), experiment.epochs
+    count, epochs = len(trials(experiment)), experiment.span
     schedule = SeerBarrier(count, epochs.min, epochs.max, experiment.eta, experiment.metric.mode)
     found = explore(
         EXACT,
@@ -307,10 +308,10 @@ def _explored(
         planner,
         lambda trials, epochs: replace(request, work=work(experiment, trials, epochs)),
         max_trials=there_are,
-        max_epochs=experiment.epochs.max,
+        max_epochs=experiment.span.max,
     )
-    epochs = experiment.epochs
-    fitting = epochs.model_copy(update={"min": min(epochs.min, found.epochs), "max": found.epochs})
+    first, every = experiment.span.min, experiment.progress.every
+    fitting = Epochs(min=min(first, found.epochs) * every, max=found.epochs * every)
     changed = experiment.model_copy(update={"trials": found.trials, "epochs": fitting})
     stages_found = work(experiment, found.trials, found.epochs)
     return replace(problem, experiment=changed), replace(request, work=stages_found)

@@ -23,6 +23,7 @@ from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.cpu import waited_seconds
 from cloudtune.train.epoch_hook import load_epoch_hook
+from cloudtune.train.position import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
 from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from cloudtune.train.user_script import TrainFunction
 
 EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
+ADDRESS_VARIABLE: Final = "CLOUDTUNE_WORKER"
 
 
 class MissingMetricError(UsageError):
@@ -113,6 +115,9 @@ class Session:
     ranks: Ranks | None = None
     """The workers of the trial, whose models are compared; None where there is nobody to ask."""
     saves: SaveTimes = field(default_factory=SaveTimes)
+    progress: Progress = field(default_factory=Progress)
+    seeds: bool = True
+    """Whether random numbers are seeded as it is activated."""
 
     epoch: int = field(init=False)
     """The last epoch that was reported, or that the trial was restored at."""
@@ -172,7 +177,8 @@ class Session:
         self._hook = load_epoch_hook()
         if self.ranks is not None:
             self.ranks.watch()
-        seed_everything(self.derived_seed)
+        if self.seeds:
+            seed_everything(self.derived_seed)
         token = _active.set(self)
         self._begin()
         self.born = self._began if self.born is None else self.born
@@ -223,9 +229,14 @@ class Session:
                     f"epoch {epoch} ended without cloudtune.report(); call it once an epoch"
                 )
 
-    def report(self, metrics: Mapping[str, float], checkpoint: Checkpoint | None) -> None:
+    def report(
+        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **said: int | None
+    ) -> None:
         """End an epoch; see the function of this name."""
         numbers = numbers_of(metrics)
+        number = self.progress.number(self.epoch, numbers, said)
+        if number is None:
+            return
         if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
             raise MissingMetricError(
                 f"report() gave {{{', '.join(sorted(numbers))}}}; "
@@ -403,16 +414,25 @@ def epochs() -> Iterator[int]:
     return current_session().epochs()
 
 
-def report(metrics: Mapping[str, float], checkpoint: Checkpoint | None = None) -> None:
+def report(
+    metrics: Mapping[str, float],
+    checkpoint: Checkpoint | None = None,
+    *,
+    epoch: int | None = None,
+    step: int | None = None,
+) -> None:
     """End an epoch: call it once an epoch, on every rank. Metrics and checkpoint are rank 0's.
 
     Returns when cloudtune lets the trial train another epoch, and unwinds the training function
     (`StopTraining`) when it doesn't.
 
+    `epoch`, counted from 1, or `step`, as the experiment's `progress` counts, says which it is the
+    end of: what has been reported before isn't counted again, nor what comes between two reports.
+
     Raises:
         MissingMetricError: the metrics lack the experiment's.
     """
-    current_session().report(metrics, checkpoint)
+    current_session().report(metrics, checkpoint, epoch=epoch, step=step)
 
 
 def is_leaving() -> bool:
@@ -443,9 +463,17 @@ def current_session() -> Session:
     """Give the session of the calling thread; one that prints, where no cloudtune runs it."""
     session = _active.get()
     if session is None:
-        session = _alone()
+        address = os.environ.get(ADDRESS_VARIABLE)
+        session = _alone() if address is None else of_command(address)
         _active.set(session)
     return session
+
+
+def of_command(address: str) -> Session:
+    """Give the session of this process, which a command is that a worker has started."""
+    from cloudtune.train.programs.inside import session_of  # noqa: PLC0415  its session is this one
+
+    return session_of(address)
 
 
 def _alone() -> Session:

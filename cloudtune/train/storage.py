@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 WAITS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds until a storage that failed is asked again, and again."""
+LOGS: Final = "logs"
+"""The folder of a run's storage that has what its workers printed."""
 _DENIED = ("ACCESS_DENIED", "AccessDenied", "Forbidden")
 
 

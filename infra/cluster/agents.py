@@ -20,15 +20,18 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cloudtune.infra.cluster.log_copies import LogCopies
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import INSTANCE_LABEL, LOGS_VARIABLE
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.node.messages import Acks
 from cloudtune.infra.node.spot_notice import NoticeWatch
+from cloudtune.train.storage import LOGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cloudtune.infra.node.agent import _Local
     from cloudtune.infra.node.messages import Described, Message, Training
 
 _PREFIX = "agent-"
@@ -42,15 +45,34 @@ _EARLIER_SECONDS = 5.0
 class NodeAgent(Agent):
     """An agent as a Ray actor. What workers print is in ~/cloudtune/<run>/ of the node.
 
-    A user's own machine has it elsewhere (CLOUDTUNE_LOGS).
+    A user's own machine has it elsewhere (CLOUDTUNE_LOGS). Copies of it go to the run's storage.
     """
 
     def __init__(self, run: str, gpus: int, training: Training) -> None:
         address = ray.util.get_node_ip_address()
         logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune")
         super().__init__(address, gpus, training, logs / run)
+        name = ray.get_runtime_context().get_actor_name() or address
+        self._copies = LogCopies(
+            logs / run, f"{training.storage}/{LOGS}", name.removeprefix(_PREFIX)
+        )
+        self._copies.start()
         self._notices = NoticeWatch(self.note_interruption)
         self._notices.start()
+
+    def note_interruption(self, due: float) -> None:
+        """Tell of it, and bring away what the workers have printed."""
+        super().note_interruption(due)
+        self._copies.hurry()
+
+    def close(self) -> None:
+        """End everything here, and bring away what the workers have printed."""
+        super().close()
+        self._copies.close()
+
+    def _finish(self, local: _Local) -> None:
+        self._copies.hurry()
+        super()._finish(local)
 
 
 _Actor = ray.remote(

@@ -162,7 +162,7 @@ class Agent:
         """What else is to be looked after twice a second."""
         logs.mkdir(parents=True, exist_ok=True)
         seen = self._environment((0,), 1.0)  # one GPU, if any, as what it forks
-        self._forks = Forks(training.train, seen, logs / "zygote.log", self._note_exit)
+        self._forks = Forks(training.module, seen, logs / "zygote.log", self._note_exit)
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def hello(self) -> dict[str, str | int]:
@@ -355,7 +355,8 @@ class Agent:
         for gpu in self._slots.free():
             if gpu not in self._spares and now >= self._no_spare_before.get(gpu, now):
                 seen = self._environment((gpu,), 1.0)
-                self._spares[gpu] = self._fork(gpu, seen, warm=self._gpus.are_real)
+                warm = self._gpus.are_real and self._training.program is None
+                self._spares[gpu] = self._fork(gpu, seen, warm=warm)
 
     def _send(self, worker: _Worker, order: Order) -> None:
         with contextlib.suppress(OSError):  # it is gone; its end is told

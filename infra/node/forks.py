@@ -133,11 +133,14 @@ class Forks:
                 self._hear(pickle.loads(data))  # noqa: S301  the zygote is our child
         self._zygote.wait()
         with self._lock:
-            orphans = list(self._pids)
+            orphans = dict(self._pids)
             self._pids.clear()
             if not self._closing and self._may_start():
                 self._start("the zygote died with it")
-        for name in orphans:
+        for name, pid in orphans.items():
+            if pid is not None:  # the worker has died with the zygote; what it has started has not
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
             self._on_end(name, None)
 
     def _may_start(self) -> bool:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cloudtune.train.position import Progress
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from cloudtune.train.programs.program import Program
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the sessions of a run have in common. `train` is "file.py:function" of the user's."""
+    """What the sessions of a run have in common.
+
+    `train` is "file.py:function" of the user's, or the command that `program` is.
+    """
 
     train: str
     metric_name: str
@@ -26,6 +34,13 @@ class Training:
     """Whether its nodes have the GPUs that are said of them, or else are of no use."""
     losses_per_hour: float = 0.0
     """How often an instance that it may rent is taken back, for an hour that it is held."""
+    program: Program | None = None
+    progress: Progress = dataclasses.field(default_factory=Progress)
+
+    @property
+    def module(self) -> str:
+        """The function whose module every worker imports; "" where there is none."""
+        return self.train if self.program is None else ""
 
 
 @dataclass(frozen=True)

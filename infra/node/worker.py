@@ -11,7 +11,7 @@ import time
 import traceback
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtune.infra.node.messages import (
     Acknowledge,
@@ -29,6 +29,7 @@ from cloudtune.infra.node.messages import (
 from cloudtune.infra.node.process_group import meet
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.one_model import NotOneModelError, Ranks
+from cloudtune.train.programs.running import Post, command_run
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
+    from cloudtune.train.programs.running import CommandRun
+    from cloudtune.train.session import Report
     from cloudtune.train.user_script import TrainFunction
 
 
@@ -82,7 +85,7 @@ class Worker:
         self._connection = connection
         self._sending = threading.Lock()
         self._opening = threading.Lock()
-        self._session: Session | None = None
+        self._session: Session | CommandRun | None = None
         self._granted = 0
 
     def run(self) -> None:
@@ -150,6 +153,14 @@ class Worker:
             torch.set_num_threads(1)
             for name in ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU"):  # or accelerate sees one worker
                 os.environ.setdefault(name, "1")
+        program = begin.training.program
+        if program is not None:
+            if listener is not None:
+                os.close(listener)  # the command listens there itself
+            command = command_run(program, self._post(begin, device), self._tell_epoch)
+            self._open_for(command, begin)
+            command.run()
+            return
         ranks, slot = None, begin.slot
         if slot.world_size > 1:
             store = meet(slot, begin.rendezvous, listener, device)
@@ -158,35 +169,65 @@ class Worker:
         train = begin.training.train
         function = _preloaded.get(train) or load_function(Path.cwd(), train)
         session = self._open(begin, device, ranks)
+        self._open_for(session, begin)
+        session.run(function, nested(begin.assignment.config))
+
+    def _open_for(self, session: Session | CommandRun, begin: Begin) -> None:
+        """Let what trains hear of orders, those included that have come already."""
         with self._opening:
             self._session = session
             session.grant(max(self._granted, begin.assignment.until_epoch))
         self._say(Ready())
-        session.run(function, nested(begin.assignment.config))
+
+    def _tell_epoch(self, report: Report) -> None:
+        self._say(Epoch(vars(report)))
 
     def _open(self, begin: Begin, device: str, ranks: Ranks | None) -> Session:
-        training, slot, assignment = begin.training, begin.slot, begin.assignment
         return Session(
-            trial_id=assignment.trial,
-            report_hook=lambda report: self._say(Epoch(vars(report))),
-            metric_name=training.metric_name,
-            metric_mode=training.metric_mode,
-            max_epoch=training.max_epoch,
-            rank=slot.rank,
-            local_rank=slot.local_rank,
-            world_size=slot.world_size,
-            nodes=slot.nodes,
-            device=device,
-            start_epoch=assignment.start_epoch,
-            store=CheckpointStore(training.storage),
-            restore=assignment.checkpoint,
-            seed=training.seed,
-            born=time.monotonic() - (time.time() - begin.asked_at),
-            share=slot.share,
-            known=assignment.known,
+            **_place(begin, device),
+            report_hook=self._tell_epoch,
+            store=CheckpointStore(begin.training.storage),
             ranks=ranks,
-            saves=SaveTimes(training.losses_per_hour),
+            saves=SaveTimes(begin.training.losses_per_hour),
+            progress=begin.training.progress,
         )
+
+    def _post(self, begin: Begin, device: str) -> Post:
+        training, log = begin.training, Path(begin.log)
+        return Post(
+            place=_place(begin, device),
+            storage=training.storage,
+            losses_per_hour=training.losses_per_hour,
+            progress=training.progress,
+            config=begin.assignment.config,
+            nested=nested(begin.assignment.config),
+            name=log.stem.rpartition(".")[0],
+            code=Path.cwd(),
+            log=log,
+            met=training.compared,
+        )
+
+
+def _place(begin: Begin, device: str) -> dict[str, Any]:
+    """Return what a session is told of its trial and its place in it, as JSON may have it."""
+    training, slot, assignment = begin.training, begin.slot, begin.assignment
+    return {
+        "trial_id": assignment.trial,
+        "metric_name": training.metric_name,
+        "metric_mode": training.metric_mode,
+        "max_epoch": training.max_epoch,
+        "rank": slot.rank,
+        "local_rank": slot.local_rank,
+        "world_size": slot.world_size,
+        "nodes": slot.nodes,
+        "device": device,
+        "start_epoch": assignment.start_epoch,
+        "restore": assignment.checkpoint,
+        "seed": training.seed,
+        "born": time.monotonic() - (time.time() - begin.asked_at),
+        "share": slot.share,
+        "known": assignment.known,
+    }
 
 
 def failure_of(error: BaseException, world_size: int) -> Failure:

@@ -145,6 +145,8 @@ def import_all() -> None:
 
 def import_users(train: str) -> str:
     """Import the user's module; return why this process can't fork workers now, or nothing."""
+    if not train:
+        return ""
     threads, watch = _threads(), Watch()
     try:
         with watch:

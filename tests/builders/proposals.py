@@ -11,6 +11,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.plans import Charges, Group, Limits, Rentable, Spread
 from cloudtune.profiles.provenance import Basis
 from cloudtune.scaling import Provenance
+from cloudtune.text import EPOCHS
 from tests.builders import Setting, certain, offer, profile, run_plan
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def proposal(**told: object) -> Proposal:
         name="digits",
         trials=16,
         epochs=(1, 16),
+        scale=EPOCHS,
         eta=4,
         sampler="random",
         max_concurrent=None,

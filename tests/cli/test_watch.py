@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 from cloudtune.api.watching import followed
 from cloudtune.engine.ledger import read_entries
@@ -93,6 +96,23 @@ def test_from_another_terminal_it_looks_the_same(bench: Bench, experiment: Path)
     assert "More: cloudtune report small-" in seen.out
     as_lines = lines(bench.here("watch", "-o", "jsonl").out)
     assert [each["type"] for each in as_lines][:2] == ["run", "event"]
+
+
+def test_a_terminal_keeps_the_last_screen(
+    bench: Bench, experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.here("run", experiment)
+    file = io.StringIO()
+    screen = Console(file=file, width=80, height=30, force_terminal=True, highlight=False)
+    for module in ("watch", "onlookers"):
+        # The package's attribute `watch` is the command.
+        monkeypatch.setattr(sys.modules[f"cloudtune.cli.{module}"], "console", lambda: screen)
+    assert bench.here("watch").code == 0
+    last = file.getvalue().rpartition("ending (done)")[2]
+    assert "trials: " in last
+    assert "fleet" in last or "instance" in last
+    assert "ends at about" not in last
+    assert "More: cloudtune report small-" in last
 
 
 def test_the_exit_code_is_that_of_the_run(bench: Bench, experiment: Path) -> None:

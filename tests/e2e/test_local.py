@@ -23,7 +23,8 @@ pytestmark = pytest.mark.cluster
 
 # The last epoch waits for the test.
 WAITS = """while epoch == 8 and not os.path.exists({go!r}):
-            import time; time.sleep(0.1)"""
+            import time; time.sleep(0.1)
+        print("epoch", epoch, "of rank", rank)"""
 LIMITS_AND_CLOUD = """
 limits: {deadline: 40m}
 cloud: {provider: local, slots: 2}
@@ -68,6 +69,8 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     told = bench.here("status")
     assert machine["id"] in told.out
     assert "$0.00" in told.out
+    # What the workers print can be read while they train.
+    wait_for(lambda: "epoch 2 of rank 0" in bench.here("logs").out)
 
     (bench.folder / "go").touch()
     out, err = process.communicate(timeout=120)
@@ -80,6 +83,9 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     values = [value for trial in report["trials"] for value in trial["history"].values()]
     assert report["best"]["value"] == min(values)
     assert report["best"]["epoch"] == 8
+    best = bench.here("logs", report["run"], report["best"]["trial"])
+    assert "epoch 8 of rank 0" in best.out
+    assert best.out.count("epoch 1 of rank 0") == 1
     assert find_emulator(bench.home / "local") is None
     assert "No instance of ours is alive" in bench.here("status").out
 

@@ -130,7 +130,7 @@ def _sections(told: Told) -> Iterator[Section]:
         below = table(sheet) + paragraph(cost_tables.use(report.accounting, free=free))
         yield Section(sheet.title, drawn["money"], below, wide=False)
     if "rungs" in drawn:
-        below = table(plan_tables.rungs(report.rungs, told.metric))
+        below = table(plan_tables.rungs(report.rungs, told.metric, report.job.experiment.scale))
         yield Section("Rungs", drawn["rungs"], below, wide=False)
     if "configurations" in drawn:
         yield Section("Configurations", drawn["configurations"])

@@ -1,0 +1,128 @@
+"""Sections of an experiment file that say what a trial is, and what its script tells."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from cloudtune.errors import shown
+from cloudtune.experiment.field_types import Seconds, Text, Whole
+from cloudtune.experiment.validation import refuse
+
+
+class Section(BaseModel):
+    """A mapping of an experiment file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gpus(Section):
+    """How many whole GPUs a trial may have: at least `min`, at most `max`; None is no limit.
+
+    With a `max` shares of a GPU may be had, with a `min` they may not.
+    """
+
+    min: Whole | None = Field(default=None, ge=1, examples=["1"])
+    max: Whole | None = Field(default=None, ge=1, examples=["4"])
+
+    @model_validator(mode="after")
+    def _rising(self) -> Gpus:
+        if self.min is not None and self.max is not None and self.max < self.min:
+            raise refuse(f"{self.max} is below the min, {self.min}; raise it", "max")
+        return self
+
+    def allow(self, width: float) -> bool:
+        """Whether a trial may have so many GPUs."""
+        return (self.min or 0) <= width <= (self.max or math.inf)
+
+
+class Stall(Section):
+    """When a trial that reports nothing is taken to hang, and ended.
+
+    After `factor` times as long as its epoch should take, and not before `least` seconds.
+    """
+
+    factor: float = Field(default=10.0, ge=1.0, allow_inf_nan=False, examples=["10"])
+    least: Seconds = Field(default=600.0, examples=["10m"])
+
+
+class TrialSettings(Section):
+    """What a trial may have and do.
+
+    `sync`: workers of a trial that don't train one model are found in its first epoch. With
+    "checked" the run then goes on with one GPU a trial, with "required" it ends; what is "trusted"
+    isn't looked at.
+    """
+
+    gpus: Gpus = Field(default=Gpus(), examples=["{max: 4}"])
+    sync: Literal["checked", "required", "trusted"] = "checked"
+    stall: Stall = Field(default=Stall(), examples=["{factor: 10, least: 10m}"])
+
+
+def _below(value: str) -> str:
+    """Return a path that lies in the folder in which a command runs."""
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or path == PurePosixPath():
+        raise refuse(
+            f"{shown(value)} is not below the folder that the command runs in; write a relative "
+            "path, such as out/last"
+        )
+    return str(path)
+
+
+def _pattern(value: str) -> str:
+    try:
+        found = re.compile(value)
+    except re.error as error:
+        raise refuse(f"{shown(value)} is no regular expression: {error}") from None
+    if not found.groupindex:
+        raise refuse(
+            f"{shown(value)} names nothing; write (?P<name>…) around each number, as in "
+            r"'Accuracy: (?P<accuracy>[\d.]+)'"
+        )
+    return value
+
+
+Below = Annotated[Text, AfterValidator(_below)]
+
+
+class Reports(Section):
+    """Where the reports of a command are read that doesn't call `cloudtune.report`.
+
+    `file`: of JSON, a line for each report. `printed`: a regular expression for the lines that the
+    command prints, with the numbers named as in (?P<accuracy>[0-9.]+). A line without the metric of
+    the experiment is no report.
+    """
+
+    file: Below | None = Field(default=None, examples=["metrics.jsonl"])
+    printed: Annotated[Text, AfterValidator(_pattern)] | None = Field(
+        default=None, examples=[r"'accuracy (?P<accuracy>[\d.]+)'"]
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Reports:
+        if self.file is not None and self.printed is not None:
+            raise refuse("say file or printed, not both", "printed")
+        return self
+
+
+class Checkpoints(Section):
+    """Where a command keeps what it needs to go on: put back there when it is started again."""
+
+    folder: Below | None = Field(default=None, examples=["out"])
+
+
+class Progress(Section):
+    """What is counted, and how much of it makes a report: {unit: step, every: 500}.
+
+    `field` is the number of a report that says where it is, where the script doesn't say so by
+    `cloudtune.report(…, step=1500)`; without both, reports are counted.
+    """
+
+    unit: Literal["epoch", "step"] = "epoch"
+    every: Whole = Field(default=1, ge=1, le=10**9, examples=["500"])
+    field: Text | None = Field(default=None, examples=["global_step"])

@@ -1,0 +1,84 @@
+"""The reports of a command that calls nothing of ours: lines that it writes or prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Lines:
+    """The whole lines that come to a file, from a place in it on; it may not be there yet."""
+
+    def __init__(self, path: Path, start: int = 0) -> None:
+        self._path, self._at, self._rest = path, start, b""
+        self.count = 0
+
+    def more(self, *, ended: bool = False) -> list[str]:
+        """Return the lines since; once all is `ended`, with a last one that has no end."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        self._at += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if ended and self._rest:
+            lines, self._rest = [*lines, self._rest], b""
+        self.count += len(lines)
+        return [line.decode(errors="replace") for line in lines]
+
+
+class Readings:
+    """The metrics of each line that is a report; `seen` are names in lines that were none."""
+
+    def __init__(self, lines: Lines, where: str, metric: str, pattern: str | None) -> None:
+        self._lines, self._where, self._metric = lines, where, metric
+        self._pattern = None if pattern is None else re.compile(pattern)
+        self.seen: set[str] = set()
+
+    def more(self, *, ended: bool = False) -> Iterator[dict[str, float]]:
+        """Give the reports since this was last asked.
+
+        Raises:
+            UsageError: a line of the file isn't a JSON object.
+        """
+        for line in self._lines.more(ended=ended):
+            numbers = self._numbers(line)
+            if self._metric in numbers:
+                yield numbers
+            else:
+                self.seen |= set(numbers)
+
+    def _numbers(self, line: str) -> dict[str, float]:
+        if self._pattern is not None:
+            found = self._pattern.search(line)
+            return {} if found is None else _read(found.groupdict())
+        if not line.strip():
+            return {}
+        try:
+            given = json.loads(line)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            raise UsageError(f"{self._where} has a line that is no JSON object: {line[:80]!r}")
+        return _read(given)
+
+
+def _read(given: dict[str, Any]) -> dict[str, float]:
+    """Return what is a number; the rest is for people."""
+    numbers = {}
+    for name, value in given.items():
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                numbers[name] = float(str(value).replace(",", ""))
+            except ValueError:
+                continue
+    return numbers

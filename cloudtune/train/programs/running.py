@@ -1,0 +1,496 @@
+"""A command in training: started in a folder of its own, told and heard, ended with its children.
+
+Where it runs, everything of the user's folder is there by links, but the folder of checkpoints and
+the file of reports: those are the trial's own. The workers of a trial on one instance share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from cloudtune.errors import UsageError
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, load, usable
+from cloudtune.train.one_model import NotOneModelError
+from cloudtune.train.programs.channel import Channel, listen
+from cloudtune.train.programs.inside import FLUSH_SECONDS
+from cloudtune.train.programs.readings import Lines, Readings
+from cloudtune.train.programs.snapshots import Changes, wait_until_whole
+from cloudtune.train.save_times import SaveTimes
+from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cloudtune.train.position import Progress
+    from cloudtune.train.programs.program import Program
+
+_POLL: Final = 0.02
+_END_SECONDS: Final = 1.5
+_DRAIN_SECONDS: Final = 5.0
+_TAIL_LINES: Final = 20
+_TAIL_BYTES: Final = 4000
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+
+
+class CommandFailedError(UsageError):
+    """A command ended by itself, and not as one does that has trained to its end."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a worker knows of the trial that a command trains.
+
+    `place` are fields of its `Session`, `config` the flat configuration, `nested` as a function
+    gets it. `name` is the session's, the same on all workers; `code` the user's folder; `log` takes
+    what the command prints. `met`: whether its workers must have met at torchrun's address.
+    """
+
+    place: Mapping[str, Any]
+    storage: str
+    losses_per_hour: float
+    progress: Progress
+    config: Mapping[str, object]
+    nested: Mapping[str, object]
+    name: str
+    code: Path
+    log: Path
+    met: bool
+
+
+class CommandRun:
+    """A command in training; `grant`, `acknowledge`, `stop` and `leaving` as of a `Session`.
+
+    Args:
+        program: what is started.
+        post: for what.
+        told: called with each report, on rank 0.
+    """
+
+    def __init__(self, program: Program, post: Post, told: Callable[[Report], object]) -> None:
+        self._program, self._post = program, post
+        self._told = told
+        self._place = post.place
+        self._rank, self._workers = post.place["rank"], post.place["world_size"]
+        base = Path(tempfile.gettempdir()) / f"cloudtune-{os.getppid()}-{post.name}"
+        self._base, self.folder = base, base / "run"
+        self._own = base / f"rank-{self._rank}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.RLock()
+        self._granted = 0
+        self._epoch = 0
+        self._met = not post.met or self._workers == 1
+        self._restored: str | None = None
+        self._log_start = post.log.stat().st_size if post.log.exists() else 0
+
+    # ---- what the agent asks for ---------------------------------------------------------
+
+    def grant(self, until_epoch: int) -> None:
+        """Let it train through that epoch."""
+        with self._lock:
+            self._granted = max(self._granted, until_epoch)
+            self._tell(grant=self._granted)
+
+    def acknowledge(self, epoch: int) -> None:
+        """Let the checkpoints of epochs before this one go."""
+        self._tell(acknowledge=epoch)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the machine is about to be taken back."""
+        return False
+
+    @leaving.setter
+    def leaving(self, leaves: bool) -> None:
+        if leaves:
+            self._tell(leave=True)
+
+    def stop(self) -> bool:
+        """End it; `run` returns once it has ended, which this says."""
+        self._stopping.set()
+        return True
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Wait until what was reported is delivered, so long at most."""
+
+    def _tell(self, **message: Any) -> None:
+        """Tell the command, where it listens."""
+
+    # ---- its life ------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train to the end, or until stopped; nothing of the command is left on return.
+
+        Raises:
+            CommandFailedError: it ended otherwise.
+            NotOneModelError: its workers never met.
+        """
+        try:
+            self._own.mkdir(parents=True, mode=0o700)
+            if self._place["local_rank"] == 0:
+                self._furnish()
+            if self._await_folder():
+                self._follow()
+        finally:
+            self._end()
+            if self._place["local_rank"] == 0:
+                shutil.rmtree(self._base, ignore_errors=True)
+
+    def _furnish(self) -> None:
+        """Make the folder that it runs in, with the checkpoint to go on from."""
+        self.folder.mkdir(mode=0o700)
+        program = self._program
+        own = {Path(path).parts[0] for path in (program.file, program.folder) if path is not None}
+        for entry in self._post.code.iterdir():
+            if entry.name not in own:
+                (self.folder / entry.name).symlink_to(entry.absolute())
+        for path in (program.file, program.folder):
+            if path is not None and (self._post.code / path).parent.is_dir():
+                (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        if program.folder is not None and (self._post.code / program.folder).is_dir():
+            (self.folder / program.folder).mkdir()
+        restore = self._place["restore"]
+        found = usable(restore) if restore is not None else None
+        if found is not None and program.folder is not None:
+            (self.folder / program.folder).mkdir(parents=True, exist_ok=True)
+            load(found, self.folder / program.folder)
+        (self._base / "ready").write_text(found or "", encoding="utf-8")
+        (self._base / "ready").rename(self._base / "furnished")
+
+    def _await_folder(self) -> bool:
+        """Wait for the folder, which the first worker of the instance makes; false if stopped."""
+        while not (self._base / "furnished").exists():
+            if self._stopping.wait(_POLL):
+                return False
+        self._restored = (self._base / "furnished").read_text(encoding="utf-8") or None
+        return not self._stopping.is_set()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        program, config = self._program, self._own / "config.json"
+        config.write_text(json.dumps(self._post.nested), encoding="utf-8")
+        session = Session(**{**self._place, "report_hook": lambda _: None})
+        values: dict[str, object] = {
+            "trial": session.trial_id,
+            "seed": session.derived_seed,
+            f"{self._post.progress.unit}s": program.until,
+            "device": session.device,
+            "config": str(config),
+        }
+        if self._restored is not None and program.folder is not None:
+            values["resume"] = program.folder
+        words = program.filled({**values, **self._post.config})
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        beside = str(Path(sys.executable).parent)  # `python` is the one that runs us
+        environment["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
+        if session.device == "cpu":
+            environment.setdefault("OMP_NUM_THREADS", "1")
+        if program.speaks:
+            environment[ADDRESS_VARIABLE] = str(self._own)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  one call, bound before
+            )
+        except OSError as error:
+            raise CommandFailedError(
+                f"`{program.text}`: {words[0]} can't be started: {error.strerror}"
+            ) from None
+        return self._process
+
+    def _follow(self) -> None:
+        """Start it, and take part in its life until it has ended or is to end."""
+        self._wait(self._start())
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None:
+            if self._stopping.wait(_POLL):
+                return
+        self._check_end(process.returncode)
+
+    def _check_end(self, code: int) -> None:
+        """Raise unless that is how one ends that has trained to its end."""
+        text, tail = self._program.text, self._tail()
+        if code < 0:
+            signal.raise_signal(-code)  # as a worker that is killed: it may go on elsewhere
+        if code:
+            last = tail.strip().rpartition("\n")[2]
+            told = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
+            raise CommandFailedError(f"{tail}\n{told}" if tail.strip() != last else told)
+        if self._rank > 0:
+            self._stopping.wait(_DRAIN_SECONDS)  # rank 0 says what that means
+        elif self._epoch < self._place["max_epoch"]:
+            raise CommandFailedError(f"{tail}\n`{text}` {self._ended_early()}")
+
+    def _ended_early(self) -> str:
+        progress, unit = self._post.progress, self._post.progress.unit
+        if self._epoch == 0:
+            return f"ended without a report; {self._no_report()}"
+        return (
+            f"ended after {unit} {self._epoch * progress.every:,} of "
+            f"{self._place['max_epoch'] * progress.every:,}; let it train so long as the "
+            f"experiment says: {{{unit}s}}"
+        )
+
+    def _no_report(self) -> str:
+        return "call cloudtune.report({…}) once an epoch"
+
+    def _tail(self) -> str:
+        with contextlib.suppress(OSError), self._post.log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").rstrip().split("\n")
+            return "\n".join(lines[-_TAIL_LINES:])
+        return ""
+
+    def _check_met(self) -> None:
+        """Raise unless the workers have met where torchrun's variables say."""
+        if self._met:
+            return
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        try:
+            socket.create_connection(address, timeout=_DRAIN_SECONDS).close()
+        except OSError:
+            raise NotOneModelError(
+                f"its {self._workers} workers never met at MASTER_ADDR:MASTER_PORT, so each trains "
+                "a model of its own"
+            ) from None
+        self._met = True
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the processes of the command that live."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            top = psutil.Process(process.pid)
+            return [top, *top.children(recursive=True)]
+        return []
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of the command's processes."""
+        for each in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
+
+    def _end(self) -> None:
+        """End what is left of it: who doesn't hear is killed, whom it has left behind as well."""
+        left = self.tree()
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        _, left = psutil.wait_procs(left, timeout=_END_SECONDS)
+        for each in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        if self._process is not None:
+            self._process.wait()
+
+
+class SpokenRun(CommandRun):
+    """A command that calls `cloudtune.report`: its own session is granted and stopped."""
+
+    _channel: Channel | None = None
+    _broken: BaseException | None = None
+    _speaker: threading.Thread | None = None
+
+    def _tell(self, **message: Any) -> None:
+        with self._lock:
+            if self._channel is not None:
+                with contextlib.suppress(OSError):  # it is gone; its end is seen
+                    self._channel.send(**message)
+
+    def _follow(self) -> None:
+        with listen(self._own) as listener:
+            reader = threading.Thread(target=self._serve, args=(listener,), daemon=True)
+            reader.start()
+            try:
+                self._listen(self._start())
+            finally:
+                with contextlib.suppress(OSError):
+                    listener.shutdown(socket.SHUT_RDWR)
+                reader.join(_DRAIN_SECONDS)
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None and not self._stopping.wait(_POLL):
+            if self._broken is not None:
+                raise self._broken
+        if self._stopping.is_set():
+            self._unwind(process)
+            return
+        if self._speaker is not None:
+            self._speaker.join(_DRAIN_SECONDS)  # what it has told before comes first
+        if self._broken is not None:
+            raise self._broken
+        self._check_end(process.returncode)
+
+    def _unwind(self, process: subprocess.Popen[bytes]) -> None:
+        """Let the script's report unwind it, with its last checkpoint brought home."""
+        if self._channel is not None:
+            self._tell(stop=True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(FLUSH_SECONDS + _END_SECONDS)
+        self._end()
+
+    def _serve(self, listener: socket.socket) -> None:
+        """Speak with one process of the command after the other."""
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                if self._channel is None:
+                    channel = self._channel = Channel(connection)
+                    self._speaker = threading.Thread(
+                        target=self._speak, args=(channel,), daemon=True
+                    )
+                    self._speaker.start()
+                else:
+                    connection.close()  # which tells it so
+
+    def _speak(self, channel: Channel) -> None:
+        folder = self._program.folder
+        with self._lock:
+            told = {
+                "place": dict(self._place),
+                "storage": self._post.storage,
+                "losses_per_hour": self._post.losses_per_hour,
+                "progress": asdict(self._post.progress),
+                "folder": None if folder is None else str(self.folder / folder),
+                "granted": self._granted,
+            }
+            with contextlib.suppress(OSError):
+                channel.send(session=told)
+        for message in channel.messages():
+            try:
+                self._check_met()
+                report = Report(**message["report"])
+                self._epoch = report.epoch
+                self._told(report)
+            except BaseException as error:  # noqa: BLE001  raised where the command is waited for
+                self._broken = error
+        with self._lock:
+            self._channel = None
+        channel.close()
+
+
+class ReadRun(CommandRun):
+    """A command whose reports are read: it is halted while one is taken in, and waits for a grant.
+
+    The session is the worker's own, and only on rank 0.
+    """
+
+    def __init__(self, program: Program, post: Post, told: Callable[[Report], object]) -> None:
+        super().__init__(program, post, told)
+        self._session = Session(
+            **post.place,
+            report_hook=lambda report: told(replace(report, memory_mib=None)),
+            store=CheckpointStore(post.storage),
+            saves=SaveTimes(post.losses_per_hour),
+            progress=post.progress,
+        )
+        self._changes: Changes | None = None
+
+    def _tell(self, **message: Any) -> None:
+        match message:
+            case {"grant": until}:
+                self._session.grant(until)
+            case {"acknowledge": epoch}:
+                self._session.acknowledge(epoch)
+
+    def stop(self) -> bool:
+        """End it; see `CommandRun.stop`."""
+        self._session.stop()
+        return super().stop()
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Wait until what was reported is delivered, so long at most."""
+        self._session.flush(seconds)
+
+    def _no_report(self) -> str:
+        seen = f"; its lines have {', '.join(sorted(self._readings.seen))}"
+        where = self._program.file or "what it printed"
+        found = seen if self._readings.seen else ""
+        return f"no line of {where} has {self._place['metric_name']}{found}"
+
+    def _follow(self) -> None:
+        if self._rank > 0:
+            super()._follow()
+            return
+        program, log = self._program, self._post.log
+        lines = Lines(self.folder / program.file) if program.file else Lines(log, self._log_start)
+        where, metric = program.file or "its output", self._place["metric_name"]
+        self._readings = Readings(lines, where, metric, program.printed)
+        if program.folder is not None:
+            self._changes = Changes(self.folder / program.folder)
+        with self._session.activate():
+            process = self._start()
+            try:
+                self._read(process)
+            except StopTraining:
+                return
+            finally:
+                self._session.flush()
+        if not self._stopping.is_set():
+            self._check_end(process.returncode)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        while not self._stopping.is_set():
+            ended = process.poll() is not None
+            found = list(self._readings.more(ended=ended))
+            if found:
+                self._take(found)
+            if ended:
+                return
+            time.sleep(_POLL)
+
+    def _take(self, found: list[dict[str, float]]) -> None:
+        """Report what was read; the folder of checkpoints, as it is now, belongs to the last."""
+        self._check_met()
+        checkpoint = self._halt()
+        for number, metrics in enumerate(found, start=1):
+            self._session.report(metrics, checkpoint if number == len(found) else None)
+            self._epoch = self._session.epoch
+        self.signal(signal.SIGCONT)
+
+    def _halt(self) -> Checkpoint | None:
+        """Halt it where nothing of a checkpoint is half written; return that, if it is new."""
+        self.signal(signal.SIGSTOP)
+        if self._changes is None:
+            return None
+        folder, ended = self._changes.path, self._stopping.is_set
+        while not wait_until_whole(folder, self._pids, lambda: True):
+            self.signal(signal.SIGCONT)
+            if not wait_until_whole(folder, self._pids, ended):
+                return None
+            self.signal(signal.SIGSTOP)
+        return Checkpoint.from_directory(folder) if self._changes.news() else None
+
+    def _pids(self) -> list[int]:
+        return [each.pid for each in self.tree()]
+
+
+def command_run(program: Program, post: Post, told: Callable[[Report], object]) -> CommandRun:
+    """Return a command, ready to run."""
+    return (SpokenRun if program.speaks else ReadRun)(program, post, told)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when the worker dies, however that comes about."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

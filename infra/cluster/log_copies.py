@@ -1,0 +1,147 @@
+"""Copies of what workers print, kept beside the checkpoints: an instance takes its disk along."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.train.storage import filesystem, is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_BYTES = 1024 * 1024
+"""What is kept of a log at most: its beginning and its end."""
+_FIRST_BYTES = 128 * 1024
+_LOOK_SECONDS = 1.0
+_NEAR_SECONDS = 1.0
+_FAR_SECONDS = 15.0
+_ZYGOTE = "zygote.log"
+
+
+@dataclass
+class _Copied:
+    """What was last kept of a log: how long that was, and when it was brought away."""
+
+    size: int
+    at: float
+
+
+class LogCopies:
+    """Copies the logs in a folder to a storage, as they grow, by a thread of its own.
+
+    A log that grows is brought away every second to a folder, and every 15 s to another storage,
+    where each time is a request that costs. A storage that fails costs copies, and nothing else.
+
+    Args:
+        folder: the node's logs, <session>.<rank>.log, and zygote.log.
+        uri: where the copies go, under the same names; zygote.log as nodes/<node>.log.
+        node: the name of the node.
+    """
+
+    def __init__(self, folder: Path, uri: str, node: str) -> None:
+        self._folder, self._uri, self._node = folder, uri, node
+        self._near = "://" not in uri
+        self._copied: dict[str, _Copied] = {}
+        self._write: Callable[[str, bytes], None] | None = None
+        self._failed = False
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self._copying = threading.Lock()
+        self._thread = threading.Thread(target=self._go_on, name="logs", daemon=True)
+
+    def start(self) -> None:
+        """Copy from now on."""
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Copy at once what is new: a session has ended, or its node is about to."""
+        self._wanted.set()
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Copy what is new, and end; a storage that takes longer isn't waited for."""
+        self._closing.set()
+        self._wanted.set()
+        self._thread.join(seconds)
+
+    def copy(self, *, at_once: bool = False) -> None:
+        """Copy the logs that have grown, and whose turn it is; all that have, with `at_once`."""
+        pause = _NEAR_SECONDS if self._near else _FAR_SECONDS
+        with self._copying, contextlib.suppress(FileNotFoundError):
+            for path in sorted(self._folder.glob("*.log")):
+                size = path.stat().st_size
+                known = self._copied.get(path.name)
+                grown = size > 0 if known is None else size != known.size
+                due = at_once or known is None or time.monotonic() >= known.at + pause
+                if grown and due:
+                    self._keep(path, size)
+
+    def _keep(self, path: Path, size: int) -> None:
+        name = f"nodes/{self._node}.log" if path.name == _ZYGOTE else path.name
+        self._copied[path.name] = _Copied(size, time.monotonic())
+        try:
+            if self._write is None:
+                self._write = _writer(self._uri)
+            self._write(name, shortened(path))
+        except (OSError, ValueError) as error:  # pyarrow's own are of these two
+            self._copied[path.name].size = -1  # tried again in its turn
+            if not self._failed:
+                self._failed = True
+                with contextlib.suppress(OSError, ValueError):
+                    sys.stderr.write(f"logs are not copied to {self._uri}: {error}\n")
+        else:
+            self._failed = False
+
+    def _go_on(self) -> None:
+        while not self._closing.is_set():
+            hurried = self._wanted.wait(_LOOK_SECONDS)
+            self._wanted.clear()
+            self.copy(at_once=hurried)
+        self.copy(at_once=True)
+
+
+def shortened(path: Path, most: int = MOST_BYTES, first: int = _FIRST_BYTES) -> bytes:
+    """Return a log; of one with more than `most` bytes its first ones and its last.
+
+    In their place stands how many are left out.
+    """
+    with path.open("rb") as log:
+        size = log.seek(0, 2)
+        log.seek(0)
+        if size <= most:
+            return log.read(most)
+        begin = log.read(first)
+        log.seek(size - (most - first))
+        end = log.read(most - first)
+    begin = begin[: begin.rfind(b"\n") + 1] or begin
+    end = end[end.find(b"\n") + 1 :] or end
+    left_out = size - len(begin) - len(end)
+    return begin + f"[cloudtune: {left_out} bytes are left out here]\n".encode() + end
+
+
+def _writer(uri: str) -> Callable[[str, bytes], None]:
+    """Return what writes a file below `uri`."""
+    if "://" not in uri:
+
+        def write_here(name: str, data: bytes) -> None:
+            path = Path(uri, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f"{path.name}.part")
+            part.write_bytes(data)
+            part.replace(path)  # whoever follows it never sees half of it
+
+        return write_here
+    fs, root = filesystem(uri)
+
+    def write_there(name: str, data: bytes) -> None:
+        if is_local(fs):  # S3 has no folders
+            fs.create_dir(f"{root}/{name}".rpartition("/")[0], recursive=True)
+        with fs.open_output_stream(f"{root}/{name}") as out:
+            out.write(data)
+
+    return write_there

@@ -1,0 +1,126 @@
+"""`cloudtune logs`: what the workers of a run have printed, from its storage."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.api import run_logs
+from cloudtune.api.run_logs import RunLogs
+from cloudtune.infra.cluster.log_copies import LogCopies
+from tests.train.test_checkpoint import bucket
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.jobs.job import Job
+    from tests.bench import Bench
+
+__all__ = ["bucket"]
+
+
+@pytest.fixture
+def run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder, after the run."""
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
+    path = bench.experiment()
+    bench.profile()
+    assert bench.here("run", path, "-q").code == 0
+    [folder] = (bench.home / "runs").iterdir()
+    return folder
+
+
+@pytest.fixture
+def kept(bench: Bench, run: Path) -> Path:
+    """The folder in which its logs are."""
+    folder = bench.home / "storage" / run.name / "logs"
+    (folder / "nodes").mkdir(parents=True)
+    (folder / "t01.2.0.log").write_text("second session\n")
+    (folder / "t01.1.1.log").write_text("first session, rank 1\n")
+    (folder / "t01.1.0.log").write_text("first session\n")
+    (folder / "t00.1.0.log").write_text("begins\nno end of line")
+    (folder / "t00.1.0.log.part").write_text("half of it")
+    (folder / "nodes" / "i-7.log").write_text("loads\n")
+    return folder
+
+
+def test_logs_stand_in_order_below_whose_they_are(bench: Bench, kept: Path) -> None:
+    assert bench.here("logs").out.splitlines() == [
+        "==> t00, session 1, rank 0 <==",
+        "begins",
+        "no end of line",
+        "==> t01, session 1, rank 0 <==",
+        "first session",
+        "==> t01, session 1, rank 1 <==",
+        "first session, rank 1",
+        "==> t01, session 2, rank 0 <==",
+        "second session",
+    ]
+
+
+def test_a_trial_s_own_are_told_alone(bench: Bench, run: Path, kept: Path) -> None:
+    found = bench.here("logs", run.name, "t01").out
+    assert found.count("==>") == 3
+    assert "begins" not in found
+    assert bench.here("logs", "--nodes").out == "==> node i-7 <==\nloads\n"
+
+
+def test_a_trial_without_logs_is_a_mistake(bench: Bench, run: Path, kept: Path) -> None:
+    done = bench.here("logs", run.name, "t09")
+    assert done.code == 2
+    assert "no log of 't09'; there are logs of t00, t01" in done.err
+    assert bench.here("logs", run.name, "t00", "--nodes").code == 2
+
+
+def test_a_run_without_logs_says_where_it_looked(bench: Bench, run: Path) -> None:
+    done = bench.here("logs")
+    assert (done.code, done.out) == (0, "")
+    assert f"storage/{run.name}/logs (yet)" in done.err
+
+
+def test_followed_logs_end_with_the_run(bench: Bench, run: Path, kept: Path) -> None:
+    done = bench.here("logs", run.name, "t00", "-f")
+    assert (done.code, done.out) == (0, "==> t00, session 1, rank 0 <==\nbegins\nno end of line\n")
+
+
+def test_followed_logs_tell_what_is_added(
+    run: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grow(seconds: float) -> None:
+        assert seconds == run_logs.NEAR_SECONDS
+        with (kept / "t00.1.0.log").open("a") as log:
+            log.write(", now it ends\n")
+        (kept / "t02.1.0.log").write_text("a new one\n")
+
+    monkeypatch.setattr(time, "sleep", grow)
+    looks = iter([True, False])
+    logs = RunLogs(run)
+    told = list(logs.followed(logs.listed, lambda: next(looks)))
+    assert [each.text for each in told[4:]] == [", now it ends\n", "a new one\n"]
+
+
+def test_what_is_added_is_found_where_the_middle_has_gone() -> None:
+    before = b"begin\n" + b"".join(b"line %d\n" % n for n in range(900))
+    after = b"begin\n[left out]\n" + before[-5000:] + b"new\n"
+    assert run_logs._added(before, after) == b"new\n"
+    assert run_logs._added(before, before + b"new\n") == b"new\n"
+    assert run_logs._added(before, b"another\n") == b"another\n"
+
+
+def test_logs_on_s3_are_read_as_they_were_kept(
+    bench: Bench, run: Path, bucket: str, tmp_path: Path
+) -> None:
+    ledger = run / "ledger.jsonl"
+    text = ledger.read_text()
+    assert '"~/.cloudtune/storage"' in text
+    ledger.write_text(text.replace('"~/.cloudtune/storage"', f'"{bucket}"'))
+    node = tmp_path / "node"
+    node.mkdir()
+    (node / "t00.1.0.log").write_text("on an instance\n")
+    assert "(yet)" in bench.here("logs").err
+    copies = LogCopies(node, f"{bucket}/{run.name}/logs", "i-1")
+    copies.copy()
+    assert bench.here("logs").out == "==> t00, session 1, rank 0 <==\non an instance\n"

@@ -1,0 +1,184 @@
+"""Commands and counted steps in an experiment file: what stands in them, and each wrong use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.errors import ExperimentError
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.command import words_of
+from cloudtune.train.programs.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PORT = Path(__file__).parents[2] / "examples" / "ports" / "mnist" / "command.yaml"
+SCRIPT = """
+import argparse
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("-b", "--batch-size", type=int)
+    parser.add_argument("--amp", action=argparse.BooleanOptionalAction)
+    parser.add_argument("data", nargs="?")
+    args = parser.parse_args()
+"""
+FIELDS: dict[str, Any] = {
+    "name": "a",
+    "train": "python main.py --lr {lr}",
+    "metric": {"name": "accuracy", "mode": "max"},
+    "search": {"lr": {"uniform": [0, 1]}},
+    "reports": {"file": "metrics.jsonl"},
+    "trials": 4,
+    "epochs": {"min": 1, "max": 4},
+}
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Callable[..., str]:
+    """Return what is said of an experiment with these fields, which is beside a script."""
+    (tmp_path / "main.py").write_text(SCRIPT)
+
+    def told(**fields: Any) -> str:
+        path = tmp_path / "experiment.yaml"
+        path.write_text(json.dumps({**FIELDS, **fields}))
+        try:
+            Experiment.load(path).check_train()
+        except ExperimentError as error:
+            return str(error).replace(f"{tmp_path}/", "").replace(str(tmp_path), "HERE")
+        return ""
+
+    return told
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        "python main.py --lr {lr}",
+        "python main.py --lr={lr} -b 3 --no-amp data --batch 4 -b4",
+        "python -u main.py --lr {lr} -- -x",
+        "sh -c 'cd . && python main.py --lr {lr} > log'",
+        "python main.py --lr 1 data={config}",
+        "env A=1 python main.py --lr {lr}",
+    ],
+)
+def test_a_command_passes(wrong: Callable[..., str], train: str) -> None:
+    assert wrong(train=train) == ""
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("python main.py --lr {lrr}", "{lrr} is no parameter of the search and nothing else that"),
+        ("python main.py --lr {lrr}", "Did you mean 'lr'?"),
+        ("python main.py --lr 1", "the search's parameter lr is in no {…} of the command"),
+        ("python main.py --lr {lr} {", "a { in '{' is alone; write {{ for it"),
+        ("python main.py --lr '{lr}", "can't be split into words: No closing quotation"),
+        ("python main.py --lr {lr} {resume}", "{resume} needs to know where checkpoints are"),
+        ("python main.py --lr {lr} {seed:-s}", "{seed:…} is for what may be false"),
+        ("python main.py --lr {lr} {steps}", "{steps} is no parameter"),
+        ("python main.py --lr {lr} > log", "'>' is for a shell, and none runs here; write sh -c"),
+        ("python main.py --lr {lr} $HOME", "'$HOME' is for a shell"),
+        ("A=1 python main.py --lr {lr}", "'A=1' is not a program; write env A=1"),
+        ("pyhton main.py --lr {lr}", "no program pyhton on the PATH"),
+        ("main.py --lr {lr}", "the file beside the experiment is ./main.py, or python main.py"),
+        ("./main.py --lr {lr}", "can't be executed; chmod +x it"),
+        ("./mian.py --lr {lr}", "no program ./mian.py in HERE. Did you mean 'main.py'?"),
+        ("python mian.py --lr {lr}", "mian.py: no such file"),
+        ("python -c 'pass' {lr}", "nothing in `python -c 'pass' {lr}` is a file in HERE"),
+        ("python main.py --lr {lr} --bach-size 3", "main.py: no option --bach-size for"),
+        ("python main.py --lr {lr} --bach-size 3", "Did you mean '--batch-size'?"),
+        ("python main.py -b {lr}", "main.py: its parser wants --lr; add it to"),
+        ("train.py: train", "'train.py: train' is not file.py:function"),
+    ],
+)
+def test_a_wrong_command_is_refused_before_anything_is_rented(
+    wrong: Callable[..., str], train: str, message: str
+) -> None:
+    assert message in wrong(train=train)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reports": {}}, "main.py: nothing here would report: no file in HERE names cloudtune"),
+        ({"reports": {"file": "m", "printed": "(?P<a>.)"}}, "say file or printed, not both"),
+        ({"reports": {"printed": "acc (.*)"}}, "names nothing; write (?P<name>…) around each"),
+        ({"reports": {"printed": "(?P<acc>.)"}}, "finds no accuracy, the experiment's metric;"),
+        ({"reports": {"printed": "("}}, "is no regular expression: missing )"),
+        ({"reports": {"file": "/tmp/m"}}, "is not below the folder that the command runs in"),
+        ({"checkpoints": {"folder": "../out"}}, "is not below the folder"),
+        ({"train": "main.py:main"}, "reports: is for commands, and train names a function"),
+        (
+            {"progress": {"unit": "step", "every": 500}, "epochs": {"min": 500, "max": 1700}},
+            "epochs.max: 1700 is no multiple of 500, the steps from report to report; write 1500",
+        ),
+        ({"progress": {"unit": "batch"}}, "'batch' is not known; allowed: epoch, step."),
+    ],
+)
+def test_wrong_fields_beside_a_command_are_refused(
+    wrong: Callable[..., str], fields: dict[str, Any], message: str
+) -> None:
+    assert message in wrong(**fields)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "p = argparse.ArgumentParser()\nadd(p)\np.add_argument('-x')\np.parse_args()",
+        "p = argparse.ArgumentParser()\np.add_argument('-x')\np.parse_known_args()",
+        "from transformers import HfArgumentParser",
+    ],
+)
+def test_options_that_are_not_all_in_sight_are_not_judged(
+    wrong: Callable[..., str], tmp_path: Path, script: str
+) -> None:
+    (tmp_path / "main.py").write_text(script)
+    assert wrong() == ""
+
+
+def test_what_reports_may_be_a_file_that_the_script_imports(
+    wrong: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text("import cloudtune")
+    assert wrong(reports={}) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "words"),
+    [
+        ("p --lr {lr} x", {"lr": 1e-05}, ["p", "--lr", "1e-05", "x"]),
+        ("p a={name}", {"name": "x y; rm '*'"}, ["p", "a=x y; rm '*'"]),
+        ("p --m {a/m} --n={a/m} -v", {}, ["p", "-v"]),
+        ("p --resume {resume}/last.pt", {}, ["p"]),
+        ("p --resume {resume}/last.pt", {"resume": "out"}, ["p", "--resume", "out/last.pt"]),
+        ("p -v {amp:--amp} {no:--no}", {"amp": True, "no": False}, ["p", "-v", "--amp"]),
+        ("p {{{lr}}} '{{\"a\": 1}}'", {"lr": 2}, ["p", "{2}", '{"a": 1}']),
+        ("p {sizes}", {"sizes": [1, "a"]}, ["p", '[1, "a"]']),
+        ("p ''", {}, ["p", ""]),
+    ],
+)
+def test_holes_are_filled_word_by_word(
+    command: str, values: dict[str, object], words: list[str]
+) -> None:
+    assert Program(command, words_of(command), 1).filled(values) == words
+
+
+def test_an_experiment_that_counts_steps_is_planned_in_reports_and_told_in_steps() -> None:
+    counted = {"progress": {"unit": "step", "every": 500}, "epochs": {"min": 500, "max": 4000}}
+    experiment = Experiment(**{**FIELDS, **counted})
+    assert (experiment.span.min, experiment.span.max) == (1, 8)
+    assert Experiment.from_json(experiment.to_json()) == experiment
+    assert experiment.scale.at(4) == "step 2,000"
+    assert experiment.scale.span(2, 8) == "501-4,000"
+
+
+def test_the_port_of_mnist_that_changes_no_line_passes() -> None:
+    experiment = Experiment.load(PORT)
+    experiment.check_train()
+    assert experiment.train_file.name == "before.py"
+    assert experiment.train_folder == PORT.parent

@@ -1,0 +1,132 @@
+"""Commands on one node, by an agent in this process: several workers, ends, and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from cloudtune.experiment.command import words_of
+from cloudtune.infra.node.messages import Epoch, Failure, Training
+from cloudtune.infra.processes import is_running
+from cloudtune.train.programs.program import Program
+from tests.guard import watched
+from tests.one_node import Node, kinds, part_of, reports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# As for torchrun: it meets the others itself, rank 0 writes.
+SCRIPT = """
+import argparse, json, os, pathlib, signal
+import torch
+from torch import distributed
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCONT])
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--trouble")
+parser.add_argument("--resume")
+args = parser.parse_args()
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.manual_seed(0)
+model = net = torch.nn.Linear(4, 1)
+print("pid", os.getpid(), "of", size, "threads", os.environ["OMP_NUM_THREADS"], flush=True)
+if size > 1 and args.trouble != "alone":
+    distributed.init_process_group("gloo")
+    net = torch.nn.parallel.DistributedDataParallel(model)
+done = 0
+if args.resume:
+    state = torch.load(args.resume)
+    done = state["epoch"]
+    model.load_state_dict(state["model"])
+optimizer = torch.optim.SGD(net.parameters(), lr=args.lr)
+for epoch in range(done + 1, args.epochs + 1):
+    if args.trouble == "dies":
+        os.kill(os.getpid(), 9)
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        pathlib.Path("out").mkdir(exist_ok=True)
+        torch.save({"epoch": epoch, "model": model.state_dict()}, "out/last.pt")
+        with open("metrics.jsonl", "a") as log:
+            print(json.dumps({"loss": loss.item(), "epoch": epoch}), file=log)
+        signal.sigwait([signal.SIGCONT])  # an epoch is long: it is seen, before the next has ended
+"""
+COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume}/last.pt --trouble {trouble}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield from watched()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "main.py").write_text(SCRIPT)
+    program = Program(COMMAND, words_of(COMMAND), 9999, file="metrics.jsonl", folder="out")
+    training = Training(COMMAND, "loss", "min", 9999, str(folder / "store"), 0, program=program)
+    here = Path.cwd()
+    os.chdir(folder)
+    made = Node(folder, training)
+    yield made
+    made.agent.close()
+    os.chdir(here)
+
+
+def test_a_command_goes_on_from_its_folder_on_two_workers_that_meet_by_themselves(
+    node: Node,
+) -> None:
+    node.agent.start(part_of("a.1", 1.0, until=1, lr=0.1))
+    told = node.hear("a.1", Epoch)
+    node.agent.stop("a.1")
+    assert kinds(node.hear("a.1"))[-1] == "Gone"
+    (report,) = reports(told)
+    assert report["epoch"] == 1
+    node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"], lr=0.1))
+    found = [reports(node.hear("a.2", Epoch))[-1] for _ in range(2)]
+    assert [each["metrics"]["epoch"] for each in found] == [2.0, 3.0]
+    pids = [node.pid("a.2", rank) for rank in range(2)]
+    assert node.printed("a.2", 1)[2:] == ["of", "2", "threads", "1"]
+    node.agent.stop("a.2")
+    assert "Failure" not in kinds(node.hear("a.2"))
+    assert not any(map(is_alive, pids))
+
+
+def test_workers_that_train_models_of_their_own_are_told_of(node: Node) -> None:
+    node.agent.start(part_of("b.1", 2.0, until=1, lr=0.1, trouble="alone"))
+    failure = node.hear("b.1", Failure)[-1]
+    assert isinstance(failure, Failure)
+    assert failure.unsynced
+    assert "its 2 workers never met" in failure.error
+    node.hear("b.1")
+
+
+def test_a_command_that_is_killed_is_a_worker_that_is_lost(node: Node) -> None:
+    node.agent.start(part_of("c.1", 1.0, until=1, lr=0.1, trouble="dies"))
+    assert "was killed by SIGKILL" in str(node.hear("c.1"))
+
+
+def test_nothing_is_left_of_a_command_when_its_zygote_dies(
+    node: Node, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    node.agent.start(part_of("d.1", 1.0, until=1, lr=0.1))
+    node.hear("d.1", Epoch)
+    pid = node.pid("d.1")
+    os.kill(int(node.agent.hello()["zygote"]), signal.SIGKILL)
+    node.hear("d.1")
+    eventually(lambda: not is_alive(pid))  # it has been killed by now, and may not be gone
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False

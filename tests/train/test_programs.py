@@ -1,0 +1,338 @@
+"""Commands that train, as a worker runs them: real processes, on this thread."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment.command import words_of
+from cloudtune.infra.node.worker import failure_of
+from cloudtune.infra.processes import is_running
+from cloudtune.train.checkpoint import Checkpoint
+from cloudtune.train.one_model import NotOneModelError
+from cloudtune.train.position import Progress
+from cloudtune.train.programs.program import Program
+from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
+from cloudtune.trial import nested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.train.session import Report
+
+# As such scripts are written: it knows nothing of cloudtune.
+WRITES = """
+import argparse, json, pathlib, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCONT])
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--resume")
+parser.add_argument("--fast", action="store_true")
+args = parser.parse_args()
+done = 0
+if args.resume:
+    done = json.loads(pathlib.Path(args.resume, "state.json").read_text())["epoch"]
+print("begins at", done, "lr", args.lr, "fast", args.fast, "data", open("data.txt").read())
+log = open("metrics.jsonl", "a", buffering=1)
+log.write(json.dumps({"note": "no report", "loss": 1}) + "\\n")
+for epoch in range(done + 1, args.epochs + 1):
+    pathlib.Path("out").mkdir(exist_ok=True)
+    pathlib.Path("out/state.json").write_text(json.dumps({"epoch": epoch}))
+    log.write(json.dumps({"epoch": epoch, "accuracy": args.lr * epoch, "kind": "val"}) + "\\n")
+    print(f"Test set: Accuracy: {epoch}/10 ({10 * epoch}%)")
+    signal.sigwait([signal.SIGCONT])  # an epoch is long: it is seen, before the next has ended
+"""
+SPEAKS = """
+import sys, pathlib
+import cloudtune
+done = cloudtune.get_checkpoint().epoch if cloudtune.get_checkpoint() else 0
+print("begins at", done, pathlib.Path("out/state").exists())
+if done:
+    cloudtune.report({"accuracy": 0.0}, epoch=done)  # evaluated first
+for epoch in cloudtune.epochs():
+    pathlib.Path("out").mkdir(exist_ok=True)
+    pathlib.Path("out/state").write_text(str(epoch))
+    cloudtune.report({"accuracy": 0.1 * epoch}, epoch=epoch)
+print("never printed")
+"""
+
+
+@dataclass
+class Trial:
+    """A command for one trial after the other, in a folder; what it reports, and what it prints."""
+
+    folder: Path
+    command: str
+    program: dict[str, Any] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+    place: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=lambda: {"lr": 0.5})
+    met: bool = True
+    attempt: int = 0
+    reports: list[Report] = field(default_factory=list)
+
+    def run(
+        self,
+        until: int = 3,
+        last: int = 3,
+        restore: str | None = None,
+        each: Callable[[CommandRun, Report], object] = lambda run, report: None,
+    ) -> str:
+        """Train as far as that, and stop there; returns what was printed."""
+        self.attempt += 1
+        log = self.folder / f"a.{self.attempt}.0.log"
+        place = {
+            "trial_id": "a",
+            "metric_name": "accuracy",
+            "metric_mode": "max",
+            "max_epoch": last,
+            "restore": restore,
+            "rank": 0,
+            "local_rank": 0,
+            "world_size": 1,
+            **self.place,
+        }
+        post = Post(
+            place=place,
+            storage=str(self.folder / "store"),
+            losses_per_hour=0.0,
+            progress=self.progress,
+            config=self.config,
+            nested=nested(self.config),
+            name=f"a.{self.attempt}",
+            code=self.folder / "code",
+            log=log,
+            met=self.met,
+        )
+        every = self.progress.every
+        program = Program(self.command, words_of(self.command), last * every, **self.program)
+
+        def told(report: Report) -> None:
+            self.reports.append(report)
+            each(run, report)
+            if report.epoch >= until:
+                run.stop()
+
+        run = command_run(program, post, told)
+        run.grant(until)
+        with redirected(log):
+            run.run()
+        assert not run.folder.exists()
+        return log.read_text()
+
+    @property
+    def epochs(self) -> list[int]:
+        return [report.epoch for report in self.reports]
+
+
+class redirected:  # noqa: N801
+    """Sends this process's output to a file, as a worker's is."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        self._kept = [os.dup(1), os.dup(2)]
+        file = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+
+    def __exit__(self, *_: object) -> None:
+        for number, kept in enumerate(self._kept, start=1):
+            os.dup2(kept, number)
+            os.close(kept)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:
+    code = folder / "code"
+    code.mkdir()
+    (code / "main.py").write_text(script)
+    (code / "data.txt").write_text("here")
+    (code / "out").mkdir()
+    (code / "out" / "state.json").write_text("of another day")
+    return Trial(folder, command, **more)
+
+
+COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
+
+
+def test_a_script_that_knows_nothing_of_us_is_read_and_goes_on_from_its_folder(
+    tmp_path: Path,
+) -> None:
+    files = {"file": "metrics.jsonl", "folder": "out"}
+    it = trial(tmp_path, WRITES, COMMAND, program=files)
+    printed = it.run(until=2, last=9)
+    assert "begins at 0 lr 0.5 fast False data here" in printed
+    assert it.epochs == [1, 2]
+    assert it.reports[1].metrics == {"epoch": 2.0, "accuracy": 1.0}
+    saved = it.reports[1].checkpoint
+    assert saved is not None
+    with Checkpoint(saved, 2).as_directory() as folder:
+        assert json.loads(Path(folder, "state.json").read_text())["epoch"] == 2
+    it.config = {"lr": 0.25, "fast": True}
+    assert "lr 0.25 fast True" in it.run(until=4, last=9, restore=saved)
+    assert it.epochs[-1] == 4
+    assert (tmp_path / "code" / "out" / "state.json").read_text() == "of another day"
+    assert not (tmp_path / "code" / "metrics.jsonl").exists()
+
+
+def test_what_a_script_prints_is_read_as_well(tmp_path: Path) -> None:
+    pattern = r"Accuracy: \d+/\d+ \((?P<accuracy>[\d.]+)%\)"
+    it = trial(tmp_path, WRITES, COMMAND, program={"printed": pattern})
+    it.run(until=3, last=9)
+    assert [report.metrics["accuracy"] for report in it.reports] == [10.0, 20.0, 30.0]
+    assert [report.checkpoint for report in it.reports] == [None] * 3
+
+
+def test_a_script_that_reports_itself_is_granted_unwound_and_counted_once(tmp_path: Path) -> None:
+    it = trial(tmp_path, SPEAKS, "python main.py --lr {lr}", program={"folder": "out"})
+    printed = it.run(until=2, last=9)
+    assert "begins at 0 False" in printed
+    assert "never" not in printed
+    assert it.epochs == [1, 2]
+    it.run(until=3, last=9, restore=it.reports[1].checkpoint)
+    assert it.epochs == [1, 2, 3]
+    assert it.reports[2].metrics["accuracy"] == pytest.approx(0.3)  # not what it evaluated first
+    with Checkpoint(str(it.reports[2].checkpoint), 3).as_directory() as folder:
+        assert Path(folder, "state").read_text() == "3"
+
+
+def test_a_command_is_ended_with_its_children(tmp_path: Path) -> None:
+    script = """
+import json, subprocess, sys, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(json.dumps({"accuracy": 1, "child": child.pid}), file=open("metrics.jsonl", "w"), flush=True)
+time.sleep(600)
+"""
+    it = trial(tmp_path, script, "sh -c 'python main.py; true'", program={"file": "metrics.jsonl"})
+    it.run(until=1, last=9)
+    assert not is_alive(int(it.reports[0].metrics["child"]))
+
+
+def test_a_crash_is_told_with_its_code_and_its_last_lines(tmp_path: Path) -> None:
+    script = "import sys\nprint('loads')\nraise ValueError('CUDA out of memory, sort of')"
+    it = trial(tmp_path, script, "python main.py", program={"file": "m"})
+    with pytest.raises(CommandFailedError) as caught:
+        it.run()
+    failure = failure_of(caught.value, 1)
+    assert failure.error == (
+        "`python main.py` exited with code 1: ValueError: CUDA out of memory, sort of"
+    )
+    assert failure.out_of_memory
+    assert "line 3, in <module>" in failure.traceback
+    it.command = "no-such-program main.py"
+    with pytest.raises(CommandFailedError, match="no-such-program can't be started: No such file"):
+        it.run()
+
+
+@pytest.mark.parametrize(
+    ("script", "program", "message"),
+    [
+        ("pass", {}, "ended without a report; call cloudtune.report"),
+        ("print('acc 1')", {"printed": "(?P<accuracy>x)"}, "no line of what it printed has acc"),
+        (
+            "open('m', 'w').write('{\"loss\": 1}')",
+            {"file": "m"},
+            "no line of m has accuracy; its lines have loss",
+        ),
+        ("open('m', 'w').write('acc: 1\\n')", {"file": "m"}, "is no JSON object: 'acc: 1'"),
+        (
+            "open('m', 'w').write('{\"accuracy\": 1}')",
+            {"file": "m"},
+            "ended after epoch 1 of 3; let it train so long as the experiment says: {epochs}",
+        ),
+        (
+            "import cloudtune\ncloudtune.report({'accuracy': 1}, epoch=2)",
+            {},
+            "gave epoch 2 after 0; report every 1 epochs, from 1 on",
+        ),
+        ("import cloudtune\ncloudtune.report({'acc': 1})", {}, "metric is 'accuracy'"),
+    ],
+)
+def test_a_command_that_does_not_report_as_agreed_is_told(
+    tmp_path: Path, script: str, program: dict[str, str], message: str
+) -> None:
+    it = trial(tmp_path, script, "python main.py", program=program)
+    with pytest.raises(UsageError) as caught:
+        it.run()
+    assert message in str(caught.value)
+
+
+def test_steps_are_counted_by_what_a_line_says(tmp_path: Path) -> None:
+    script = """
+import json
+with open("m", "w") as log:
+    for step in range(0, 2000, 100):
+        print(json.dumps({"accuracy": step, "global_step": step}), file=log, flush=True)
+"""
+    progress = Progress("step", 500, "global_step")
+    it = trial(tmp_path, script, "python main.py {steps}", program={"file": "m"}, progress=progress)
+    with pytest.raises(CommandFailedError, match="ended after step 1,500 of 4,500"):
+        it.run(until=99, last=9)
+    assert [(each.epoch, each.metrics["accuracy"]) for each in it.reports] == [
+        (1, 500.0),
+        (2, 1000.0),
+        (3, 1500.0),
+    ]
+
+
+def test_workers_that_never_meet_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    it = trial(tmp_path, SPEAKS, "python main.py", place={"world_size": 2})
+    with pytest.raises(NotOneModelError, match="its 2 workers never met"):
+        it.run()
+    assert it.reports == []
+    it.met = False  # sync: trusted
+    it.run(until=1)
+    assert it.epochs == [1]
+
+
+def test_a_checkpoint_is_not_taken_half_written(tmp_path: Path) -> None:
+    script = """
+import json, time
+with open("out/state", "w") as state:
+    state.write("half")
+    state.flush()
+    print(json.dumps({"accuracy": 1}), file=open("m", "w"), flush=True)
+    time.sleep(0.3)
+    state.write(", whole")
+time.sleep(600)
+"""
+    it = trial(tmp_path, script, "python main.py", program={"file": "m", "folder": "out"})
+    it.run(until=1)
+    with Checkpoint(str(it.reports[0].checkpoint), 1).as_directory() as folder:
+        assert Path(folder, "state").read_text() == "half, whole"
+
+
+def test_a_command_that_is_stopped_early_never_starts(tmp_path: Path) -> None:
+    reports: list[Report] = []
+    run = command_run(
+        Program("true", words_of("true x"), 1),
+        Post(
+            {"rank": 1, "local_rank": 1, "world_size": 2, "restore": None},
+            *("", 0.0, Progress(), {}, {}, "a.9", tmp_path, tmp_path / "log"),
+            met=True,
+        ),
+        reports.append,
+    )
+    run.stop()
+    run.run()  # it would wait for the folder that the first worker makes
+    assert reports == []
