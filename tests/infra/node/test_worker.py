@@ -65,7 +65,7 @@ def test_the_script_gets_nested_parameters_as_mappings(monkeypatch: pytest.Monke
     begin: Any = SimpleNamespace(
         environment={},
         slot=SimpleNamespace(world_size=1),
-        training=SimpleNamespace(train="train.py:train"),
+        training=SimpleNamespace(train="train.py:train", program=None),
         assignment=SimpleNamespace(config={"lr": 1.0, "opt/name": "sgd"}, until_epoch=1),
         gpu=0,
     )
