@@ -12,10 +12,9 @@ from botocore.exceptions import EndpointConnectionError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from cloudtune.infra.aws.ec2 import Ec2, market_request
-from cloudtune.infra.cluster import node_provider
 from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
 from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.provider import Endpoint, launch_token
+from cloudtune.infra.provider import Endpoint, Instance, launch_token
 from cloudtune.infra.sweep import sweep
 
 if TYPE_CHECKING:
@@ -101,8 +100,13 @@ def test_ec2_is_asked_once_in_a_while_and_after_each_change(
     provider = bench.provider = bench.fresh()
     asked: list[float] = []
     listed, now = provider._ec2.ours, 100.0
-    monkeypatch.setattr(provider._ec2, "ours", lambda *a, **k: asked.append(now) or listed(*a, **k))
-    monkeypatch.setattr(node_provider.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def ours(*given: Any, **named: Any) -> list[Instance]:
+        asked.append(now)
+        return listed(*given, **named)
+
+    monkeypatch.setattr(provider._ec2, "ours", ours)
 
     def seen() -> list[str]:
         return provider.non_terminated_nodes({"ray-node-type": "worker"})
