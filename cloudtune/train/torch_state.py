@@ -64,7 +64,7 @@ def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
 
     places = torch.arange(1, _CHUNK + 1, device=data.device)
     padded = torch.nn.functional.pad(data, (0, -len(data) % 4))
-    for chunk in padded.view(torch.int32).split(_CHUNK):
+    for chunk in torch.split(padded.view(torch.int32), _CHUNK):
         numbers = chunk.long()
         yield torch.stack([numbers.sum(), (numbers * places[: len(numbers)]).sum()])
 
