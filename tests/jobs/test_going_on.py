@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloudtune.api.going_on import Further, further_limits
 from cloudtune.commands import StartTrial
 from cloudtune.engine.accounting import accounted
 from cloudtune.engine.ledger import MemoryLedger
@@ -17,7 +18,6 @@ from cloudtune.engine.timeline import read
 from cloudtune.errors import HurriedError, UsageError
 from cloudtune.events import Interrupted, RunContinued
 from cloudtune.infra.cluster.world import CloudWorld
-from cloudtune.jobs.runner import Further, further_limits
 from cloudtune.plans import Charges, Limits
 from cloudtune.trial import EndReason
 from tests.builders.runs import Setting
