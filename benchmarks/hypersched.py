@@ -64,7 +64,7 @@ class _Trials:
     def __init__(self, count: int) -> None:
         self._left = iter(Trial(f"t{n:03d}", {"x": n}) for n in range(count))
 
-    def more(self, trials: int) -> int:
+    def more(self, _trials: int) -> int:
         """Return 0: there are those that were given."""
         return 0
 

@@ -109,7 +109,7 @@ class InOrder:
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._left: Iterator[Trial] = iter(trials)
 
-    def more(self, trials: int) -> int:
+    def more(self, _trials: int) -> int:
         """Return 0: there are those that were given."""
         return 0
 

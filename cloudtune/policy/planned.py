@@ -187,7 +187,7 @@ class Newcomers:
             plan = self._plan(view, itinerary, joined.stages())
         except InfeasibleError as error:
             return str(error)
-        first = (*(trial.id for trial in new), *joined.joining.get(0, ()))
+        first = (*joined.joining.get(0, ()), *(trial.id for trial in new))
         ends = [stage.end_epoch for stage in joined.stages()]
         later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
         itinerary.join(view, new, plan, first, later)

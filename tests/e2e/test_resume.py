@@ -75,12 +75,17 @@ def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_from_its_checkpoints(bench: Ben
     assert "Traceback" not in err
     check_refused(bench.here("resume", "--deadline", "2s"), "its deadline leaves no time", "+1h")
     told = epochs(ledger)
-    process = bench.start("resume", "--deadline", "+1h")
+    check_refused(bench.here("resume", "--trials", "3"), "as in --trials +16")
+    process = bench.start("resume", "--deadline", "+1h", "--trials", "+1")
     wait_for(lambda: epochs(ledger) > told)
     entries = list(read_entries(ledger))
     [begins] = [n for n, entry in enumerate(entries) if isinstance(entry.event, RunContinued)]
     starts = [c for e in entries[begins:] for c in e.commands if isinstance(c, StartTrial)]
     assert any(start.checkpoint for start in starts), "it trains on from what was saved"
+    begin = entries[begins].event
+    assert isinstance(begin, RunContinued)
+    assert begin.trials == 1
+    assert len({c.trial for e in entries for c in e.commands if isinstance(c, StartTrial)}) == 3
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 from cloudtune.api.going_on import Further, further_limits, try_more
+from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed
@@ -14,11 +17,14 @@ from cloudtune.engine.timeline import read
 from cloudtune.errors import UsageError
 from cloudtune.events import Interrupted, RunContinued, first_event
 from cloudtune.experiment.search_space import Grid, Uniform
+from cloudtune.jobs.figures import legs
 from cloudtune.jobs.job import policy_of, sampler_of
-from cloudtune.plans import Limits
+from cloudtune.jobs.report import build, to_json
+from cloudtune.plans import Charges, Limits
 from cloudtune.serialization import decode_kind, encode_kind
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from cloudtune.trial import EndReason, Trial
+from cloudtune.units import format_dollars, format_seconds
 from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
 
@@ -132,10 +138,11 @@ def test_a_run_that_was_stopped_while_newcomers_caught_up_takes_others() -> None
     world.go_on(RunContinued(at, at + 3000.0, None, 2))
     world.schedule(Interrupted(at + 40.0))
     run(policy, world, ledger)
-    assert policy.ending is EndReason.INTERRUPTED
+    ended = [policy.ending]
     world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, None, 3))
     run(policy, world, ledger)
-    assert policy.ending is EndReason.DONE
+    ended.append(policy.ending)
+    assert ended == [EndReason.INTERRUPTED, EndReason.DONE]
     assert len(policy.trials) == setting.trials + 5
     assert replayed(made(setting), ledger.entries).ended
 
@@ -240,3 +247,27 @@ def test_the_event_carries_the_trials_and_one_without_them_still_reads() -> None
     assert decode_kind(encode_kind(event)) == event
     old = {"type": "RunContinued", "at": 7.0, "deadline": 9.0, "budget": None}
     assert decode_kind(old) == RunContinued(7.0, 9.0, None, 0)
+
+
+def test_a_report_tells_what_each_leg_was_given_and_has_spent() -> None:
+    setting = SETTING.but(limits=Limits(3000.0, 40.0), charges=Charges(0.01, 0.001))
+    job = setting.job()
+    policy, world, ledger = job.policy(), setting.world(), MemoryLedger()
+    run(policy, world, ledger)
+    assert policy.why_over() == "its strategy has trained all that it was to train"
+    spent, ended = policy.spent(policy.now), policy.over_at
+    world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, 80.0, MORE))
+    run(policy, world, ledger)
+    report = build(job, tuple(ledger.entries))
+    out = io.StringIO()
+    show_report(Console(file=out, width=200), report)
+    first, second = [line for line in out.getvalue().splitlines() if line.startswith("Leg ")]
+    end, dollars = format_seconds(ended), format_dollars(spent)
+    limits = "within 50m 00s, $40.00 in all"
+    assert first == f"Leg 1, 0s to {end}: {limits}; {dollars} spent, ended: done"
+    assert ", $80.00 in all, with 5 more trials; $" in second
+    found = legs(report.policy, report.timeline, job.limits)
+    assert [leg.dollars for leg in found] == pytest.approx(
+        [spent, policy.spent(policy.now) - spent]
+    )
+    assert to_json(report)["legs"][0]["trials"] == MORE
