@@ -263,7 +263,7 @@ def test_a_report_tells_what_each_leg_was_given_and_has_spent() -> None:
     show_report(Console(file=out, width=200), report)
     first, second = [line for line in out.getvalue().splitlines() if line.startswith("Leg ")]
     end, dollars = format_seconds(ended), format_dollars(spent)
-    limits = "within 50m 00s, $40.00 in all"
+    limits = "within 50m, $40.00 in all"
     assert first == f"Leg 1, 0s to {end}: {limits}; {dollars} spent, ended: done"
     assert ", $80.00 in all, with 5 more trials; $" in second
     found = legs(report.policy, report.timeline, job.limits)
