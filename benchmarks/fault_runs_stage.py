@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Machine: TypeAlias = "Mapping[str, Any]"
-TYPES = {"on-demand": "g7.12xlarge", "spot": "g5g.16xlarge"}
-"""One with two GPUs on each market; the first isn't to be had on spot."""
+TYPES = {"on-demand": "g7.12xlarge", "spot": "g4dn.12xlarge"}
+"""Of two GPUs on demand, of four on spot, where no type with two of NVIDIA's is sold."""
 LIMIT_SECONDS = 150.0
 """How much longer than its deadline a run's processes may take before it counts as hung."""
 _POLL_SECONDS = 0.1

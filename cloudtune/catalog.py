@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -160,12 +160,14 @@ class Catalog:
     """An immutable snapshot of offers: where the prices come from, and of which date (YYYY-MM-DD).
 
     `warnings` says which prices could not be had or not be believed, and what stands in for them.
+    `unfit` has the types that are never offered, whatever they cost, and why.
     """
 
     offers: tuple[Offer, ...]
     source: str
     as_of: str
     warnings: tuple[str, ...] = ()
+    unfit: Mapping[str, str] = field(default_factory=dict)
 
     def offer(
         self, instance_type: str, market: Market = "on-demand", zone: str | None = None
@@ -213,6 +215,9 @@ class Catalog:
         return found
 
     def _unknown(self, pattern: str) -> str:
+        unfit = [name for name in self.unfit if fnmatchcase(name, pattern)]
+        if unfit:
+            return f"instance type {shown(pattern)} can't be used: {self.unfit[unfit[0]]}"
         names = tuple(dict.fromkeys(o.instance_type.name for o in self.offers))
         message = f"no price is known for instance type {shown(pattern)}"
         if len(names) <= _LISTED:

@@ -66,12 +66,16 @@ class InterruptionNotice:
 
 @dataclass(frozen=True)
 class InstanceGone:
-    """The cloud says that the instance is shutting down, and bills no longer since `gone_at`."""
+    """The cloud says that the instance is shutting down, and bills no longer since `gone_at`.
+
+    `console` is the end of what it printed, where it never joined, and where the rest is.
+    """
 
     at: float
     intent: str
     gone_at: float
     reason: str
+    console: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ class Rented:
 
     `zone` is where the instance was asked for: the offer's zone, or one that was picked for an
     offer without a zone; "" left it to the cloud. `surplus` is one that is to go, `lost` one that
-    goes because the cloud takes it or because it was never of use.
+    goes because the cloud takes it or because it was never of use. `last_words` is the end of its
+    console, where it never joined.
     """
 
     intent: str
@@ -33,6 +34,7 @@ class Rented:
     released: bool = False
     released_at: float = 0.0
     gone_at: float | None = None
+    last_words: str = ""
     book: FleetBook | None = field(default=None, repr=False, compare=False)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -170,6 +172,14 @@ class FleetBook:
         if known is None or known.instance != instance:
             self._instances = {r.instance: r for r in reversed(self.rented.values()) if r.instance}
         return self._instances[instance]
+
+    def last_words(self, instance: str | None = None) -> str:
+        """Return how an instance's console ends that never joined, to go on after what is said.
+
+        Of the last such instance, if none is named; "" where there is none.
+        """
+        found = [r.last_words for r in self if r.last_words and instance in {None, r.instance}]
+        return f"; its console ends with: {found[-1]}" if found else ""
 
     def alive(self) -> list[Rented]:
         """Return what exists or may exist, and bills."""

@@ -37,6 +37,20 @@ def be_as_our_user() -> int:
 
 
 @contextlib.contextmanager
+def a_guest() -> Iterator[None]:
+    """Leave a program that calls us its own umask, whatever becomes of it within this."""
+    before = os.umask(_OURS_ALONE)
+    os.umask(before)
+    known = os.environ.get(UMASK_VARIABLE)
+    try:
+        yield
+    finally:
+        os.umask(before)
+        if known is None:
+            os.environ.pop(UMASK_VARIABLE, None)
+
+
+@contextlib.contextmanager
 def for_others() -> Iterator[None]:
     """Write, within this, files that a user has asked for, with the umask that the user has."""
     before = be_as_our_user()

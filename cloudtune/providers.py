@@ -19,7 +19,8 @@ class Registered:
     `implementation` is "module:name" of its `infra.provider.Provider`, loaded when it is used.
     `defaults` are fields of the section `cloud` that have another value there if nothing is
     written. Fields in `fixed` must keep their value; the message about another one says `why`.
-    `own` are fields that only some clouds have.
+    `own` are fields that only some clouds have. `here`: its instances are this very machine, and
+    what runs here runs there.
     """
 
     implementation: str
@@ -27,6 +28,7 @@ class Registered:
     fixed: tuple[str, ...] = ()
     why: str = ""
     own: frozenset[str] = frozenset()
+    here: bool = False
 
     @property
     def priced_by_its_user(self) -> bool:
@@ -35,7 +37,7 @@ class Registered:
 
 
 PROVIDERS: dict[str, Registered] = {
-    "emulated": Registered("cloudtune.infra.emulator.provider:EMULATED"),
+    "emulated": Registered("cloudtune.infra.emulator.provider:EMULATED", here=True),
     "aws": Registered("cloudtune.infra.aws.provider:AWS"),
     "local": Registered(
         "cloudtune.infra.local.provider:LOCAL",
@@ -47,6 +49,7 @@ PROVIDERS: dict[str, Registered] = {
         ),
         why="is for rented instances, and provider local has this machine alone; leave it out",
         own=frozenset({"slots", "price"}),
+        here=True,
     ),
 }
 """By the name that stands in experiments; the first is the default."""

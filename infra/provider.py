@@ -38,7 +38,8 @@ class Endpoint:
 
     `key` and `secret` are the credentials where there is no account to speak of; otherwise they are
     found as usual. `provider` is whose calls are understood there: what runs on
-    this machine understands those of AWS.
+    this machine understands those of AWS. `look_seconds` lie between two looks at what is rented:
+    a cloud lets an account, and all its other programs, ask only so often.
     """
 
     region: str
@@ -46,6 +47,7 @@ class Endpoint:
     key: str | None = None
     secret: str | None = field(default=None, repr=False)
     provider: str = "aws"
+    look_seconds: float = 3.0
 
 
 BILLING_STATES = ("pending", "running", "stopping", "stopped")
@@ -144,6 +146,13 @@ class Calls(Protocol):
 
     def terminate(self, ids: Sequence[str], /) -> None:
         """Give instances back. Repeating it for one that is gone is harmless."""
+        ...
+
+    def console(self, instance: str, /) -> str:
+        """Return the last of what an instance has printed as it booted, also of one that is gone.
+
+        "" where the cloud has none, or doesn't tell.
+        """
         ...
 
 

@@ -64,6 +64,9 @@ class MoonCalls:
             if it.id in ids:
                 self.rented[token] = replace(it, state="terminated", ended_at=1.0)
 
+    def console(self, instance: str) -> str:
+        return ""
+
 
 @dataclass
 class Moon:

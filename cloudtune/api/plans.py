@@ -14,6 +14,7 @@ from cloudtune.api.tables import frame
 from cloudtune.jobs import home, plan_file, planning, proposal
 from cloudtune.jobs.job import choice_of
 from cloudtune.jobs.stages import PlanOptions
+from cloudtune.private_files import a_guest
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ class Plan:
         yield "figures", self.basis
 
 
+@a_guest()
 def plan(
     experiment: Source,
     *,

@@ -12,6 +12,7 @@ from cloudtune.api.tables import frame
 from cloudtune.display.pages import document, reports
 from cloudtune.errors import UsageError
 from cloudtune.jobs import home, report
+from cloudtune.private_files import a_guest
 from cloudtune.trial import better, flat, nested
 from cloudtune.units import format_dollars, format_seconds
 
@@ -360,6 +361,7 @@ class Result:
         return self.report.timeline.counted()
 
 
+@a_guest()
 def load_run(name: str | None = None) -> Result:
     """Return the result of a run of this machine: one that ended, goes on, or died.
 

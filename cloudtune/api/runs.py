@@ -20,6 +20,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home, planning
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.jobs.stages import PlanOptions
+from cloudtune.private_files import a_guest
 from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _COLUMNS = 100
 
 
+@a_guest()
 def run(
     experiment: Source | Plan,
     *,
@@ -111,6 +113,7 @@ def _saved(experiment: Source | Plan) -> Job | None:
     return saved
 
 
+@a_guest()
 def resume(
     name: str | None = None,
     *,

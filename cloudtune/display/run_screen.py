@@ -154,6 +154,8 @@ class RunScreen:
                 rented = fleet[event.intent]
                 cost = "" if self._free else f", cost {self._dollars(rented.dollars(event.at))}"
                 self._say(event.at, f"{rented.instance} returned{cost}; {self._instances()}")
+                if event.console:
+                    self._say(event.at, f"it never joined; its console ends with: {event.console}")
             case RunResumed():
                 self._say(event.at, f"taken over; {self._instances()}")
             case RunContinued():

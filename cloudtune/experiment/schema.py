@@ -375,7 +375,8 @@ class Experiment(Section):
         """
         if self.runs_command:
             told = self.reports.file is not None or self.reports.printed is not None
-            check_command(self.train, self.directory, told=told, here=self.cloud.provider != "aws")
+            here = PROVIDERS[self.cloud.provider].here
+            check_command(self.train, self.directory, told=told, here=here)
             return
         check_function(self.train_file, self.train_function)
         check_names(self.train_file, self.train_function, self.search)

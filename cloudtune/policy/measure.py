@@ -83,8 +83,8 @@ class MeasurePolicy:
     out at which every configuration tried failed; and all above one GPU where the workers of a
     trial don't train one model. How long a start takes is measured on whole GPUs alone.
 
-    With `alone` a single trial is trained on one GPU before all that: `figures.alone`.
-    What is `known`, of a measurement that was killed, isn't measured again.
+    With `alone` a single trial is trained on one GPU before all that: `figures.alone`. What is
+    `known`, of a measurement that was killed, isn't measured again.
 
     Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
     the first epoch, and then three times what the rest should take. Of the time and the money left
@@ -177,8 +177,8 @@ class MeasurePolicy:
         """
         if self.ending is EndReason.DONE or (self.cut_short and self.figures.enough):
             return
-        error, traceback = self.error or (f"stopped: {self.ending and self.ending.value}", "")
-        message = f"could not measure the script: {error}\n{traceback}".strip()
+        error, trace = self.error or (f"stopped: {self.ending and self.ending.value}", "")
+        message = f"could not measure the script: {error}{self.fleet.last_words()}\n{trace}".strip()
         if self.ending is EndReason.NO_CAPACITY:
             raise NoCapacityError(message)
         raise MeasureError(message, self.ending)
@@ -262,7 +262,7 @@ class MeasurePolicy:
             self.ending, self.error = reason, (error, traceback)
 
     def _note_gone(self, event: InstanceGone) -> None:
-        self._rented.gone_at = event.gone_at
+        self._rented.gone_at, self._rented.last_words = event.gone_at, event.console
         if self._released_at is None:
             self._fail("the instance went away", event.reason)
         else:

@@ -160,7 +160,8 @@ class RunPolicy:
     @property
     def trouble(self) -> str:
         """The last thing that went wrong with an instance, in words; "" if nothing did."""
-        return self.state.trouble
+        about, _, _ = self.state.trouble.partition(" ")
+        return self.state.trouble + self.fleet.last_words(about)
 
     @property
     def resizes(self) -> int:

@@ -359,7 +359,7 @@ class RunState:
         """Take note that an instance is gone; one that never joined may be asked for again."""
         rented = self.fleet[event.intent]
         self.shocks += rented.usable  # of one that was to go there was notice
-        rented.gone_at = event.gone_at
+        rented.gone_at, rented.last_words = event.gone_at, event.console
         if rented.released:
             return
         self.disturbances += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,11 +15,16 @@ if TYPE_CHECKING:
 
 
 class Worker(Protocol):
-    """Where a worker stands among those of its trial, and the last epoch that it finished."""
+    """Where a worker stands among those of its trial, and the last epoch that it finished.
+
+    `batch_weight` is what its gradient counts in the mean over all workers: 1, but where their
+    shares of a batch differ.
+    """
 
     rank: int
     world_size: int
     epoch: int
+    batch_weight: float
 
     @property
     def derived_seed(self) -> int:
@@ -38,16 +44,71 @@ class DeviceLoader:
         # By the epoch's own number, so that a restored trial doesn't see the first order again.
         epoch, passes = self._worker.epoch + 1, self._passes[1] + 1
         self._passes = (epoch, passes if self._passes[0] == epoch else 0)
-        if hasattr(self._loader.sampler, "set_epoch"):
-            self._loader.sampler.set_epoch(epoch + 100_000 * self._passes[1])
-        for batch in self._loader:
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch + 100_000 * self._passes[1])
+        shares = self._shares
+        for number, batch in enumerate(self._loader):
+            self._worker.batch_weight = 1.0 if shares is None else shares.weight(number)
             yield batch if self._device is None else _to_device(batch, self._device)
+        self._worker.batch_weight = 1.0
 
     def __len__(self) -> int:
         return len(self._loader)
 
+    @property
+    def _shares(self) -> Shares | None:
+        found = self._loader.batch_sampler
+        return found if isinstance(found, Shares) else None
+
+    @property
+    def sampler(self) -> Any:
+        """What shuffles."""
+        return self._loader.sampler if self._shares is None else self._shares.sampler
+
+    @property
+    def batch_size(self) -> int | None:
+        """The samples of this worker in a batch, at most."""
+        return self._loader.batch_size if self._shares is None else self._shares.own_size
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class Shares:
+    """This worker's share of each batch, where workers can't have equal ones.
+
+    Of a batch of 64, three workers have 22, 21 and 21 samples. What the gradient of each counts
+    (`weight`) makes their mean that of the batch: the same step as at any other width, but for what
+    a model takes from its own samples alone (batch norm). Of a last batch with fewer samples than
+    workers some have none: they compute one that counts nothing.
+    """
+
+    def __init__(self, sampler: Any, batch_size: int, worker: Worker, *, drop_last: bool) -> None:
+        self.sampler, self._batch, self._drop_last = sampler, batch_size, drop_last
+        self._rank, self._world = worker.rank, worker.world_size
+
+    @property
+    def own_size(self) -> int:
+        """The samples of this worker in a whole batch."""
+        return max(1, self._own(self._batch))
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.sampler), self._batch)
+        return whole + bool(rest and not self._drop_last)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = iter(self.sampler)
+        for _ in range(len(self)):
+            batch = list(itertools.islice(indices, self._batch))
+            yield batch[self._rank :: self._world] or batch[:1]
+
+    def weight(self, number: int) -> float:
+        """Return what the gradient of batch `number` (from 0) counts, on average 1."""
+        samples = min(self._batch, len(self.sampler) - number * self._batch)
+        return self._own(samples) * self._world / samples
+
+    def _own(self, samples: int) -> int:
+        return len(range(self._rank, samples, self._world))
 
 
 def split(loader: DataLoader[Any], worker: Worker) -> DataLoader[Any]:
@@ -68,17 +129,22 @@ def split(loader: DataLoader[Any], worker: Worker) -> DataLoader[Any]:
                 "loader shuffle=…, or a DistributedSampler"
             )
         return loader
+    uneven = loader.batch_size % world > 0
     share: data.DistributedSampler[Any] = data.DistributedSampler(
         loader.dataset,
-        num_replicas=world,
-        rank=worker.rank,
+        num_replicas=1 if uneven else world,
+        rank=0 if uneven else worker.rank,
         shuffle=type(sampler) is data.RandomSampler,
         seed=worker.derived_seed,
         drop_last=loader.drop_last,
     )
+    if uneven:
+        shares = Shares(share, loader.batch_size, worker, drop_last=loader.drop_last)
+        kept = {name: getattr(loader, name) for name in _KEPT_OPTIONS if name != "drop_last"}
+        return data.DataLoader(loader.dataset, batch_sampler=shares, **kept)
     return data.DataLoader(
         loader.dataset,
-        batch_size=max(1, loader.batch_size // world),
+        batch_size=loader.batch_size // world,
         sampler=share,
         **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
     )

@@ -116,6 +116,7 @@ class Session:
     """The workers of the trial, whose models are compared; None where there is nobody to ask."""
     saves: SaveTimes = field(default_factory=SaveTimes)
     progress: Progress = field(default_factory=Progress)
+    batch_weight: float = 1.0  # of its samples in the mean over the workers; see `data.Worker`
     seeds: bool = True
     """Whether random numbers are seeded as it is activated."""
 

@@ -78,7 +78,15 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
     from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
     class DataParallel(DistributedDataParallel):
-        """DistributedDataParallel whose state has the names that the model's own has."""
+        """DistributedDataParallel whose state has the names that the model's own has.
+
+        What it gives back passes gradients on by the share of the batch that this worker has.
+        """
+
+        def forward(self, *given: Any, **named: Any) -> Any:
+            found = super().forward(*given, **named)  # type: ignore[no-untyped-call]
+            weight = current_session().batch_weight
+            return found if weight == 1.0 else _weighed(found, weight)
 
         def state_dict(self, *given: Any, **named: Any) -> Any:
             return self.module.state_dict(*given, **named)
@@ -89,6 +97,16 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
     return DataParallel
 
 
+def _weighed(found: Any, weight: float) -> Any:
+    """Have gradients that come back through what a model gave count that much."""
+    from torch.utils import _pytree as trees  # noqa: PLC0415
+
+    for tensor in trees.tree_leaves(found):
+        if getattr(tensor, "requires_grad", False):
+            tensor.register_hook(lambda gradient: gradient * weight)
+    return found
+
+
 def prepare_data_loader(
     data_loader: DataLoader[Any],
     add_dist_sampler: bool = True,
@@ -97,9 +115,10 @@ def prepare_data_loader(
 ) -> DataLoader[Any]:
     """Give a loader of this worker's share of each batch, on its device.
 
-    `batch_size` is that of all workers together: each takes batch_size / workers samples, and
-    at least 1, so that the same samples make up a step whatever the width. Every epoch is shuffled
-    anew, where the loader shuffles. `auto_transfer` changes nothing: what is in pinned memory is
+    `batch_size` is that of all workers together, which share its samples: the same ones make up a
+    step whatever the width. Where it doesn't divide evenly, some workers have one more, and the
+    gradients of a prepared model count by that. Every epoch is shuffled anew, where the loader
+    shuffles. `auto_transfer` changes nothing: what is in pinned memory is
     always copied while the GPU computes.
     """
     session = current_session()

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import torch
 
 CONTEXT_MIB: Final = 500.0
 """Assumed: what a process has of a GPU before it holds any tensor (CUDA's context, kernels)."""
+_CHUNK: Final = 1 << 22
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -38,14 +39,34 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def digest(parameters: Iterable[torch.Tensor]) -> str:
-    """Give the SHA-1 of the bytes of parameters."""
+    """Give a digest of the bits of parameters: of all of them, or of their sums on a GPU.
+
+    A GPU adds its own up, and hands over two numbers for each chunk: a model isn't copied from it.
+    """
     import torch  # noqa: PLC0415
 
     found = hashlib.sha1(usedforsecurity=False)
+    sums: list[torch.Tensor] = []
     for parameter in parameters:
-        flat = parameter.detach().cpu().contiguous().reshape(-1)
-        found.update(flat.view(torch.uint8).numpy().data)
+        flat = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
+        if flat.is_cuda:
+            sums += _sums(flat)
+        else:
+            found.update(flat.cpu().numpy().data)
+    if sums:
+        found.update(torch.stack(sums).cpu().numpy().data)
     return found.hexdigest()
+
+
+def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Give two sums of each chunk of bytes, modulo 2**64: plain, and by place."""
+    import torch  # noqa: PLC0415
+
+    places = torch.arange(1, _CHUNK + 1, device=data.device)
+    padded = torch.nn.functional.pad(data, (0, -len(data) % 4))
+    for chunk in torch.split(padded.view(torch.int32), _CHUNK):
+        numbers = chunk.long()
+        yield torch.stack([numbers.sum(), (numbers * places[: len(numbers)]).sum()])
 
 
 def peak_memory_mib(device: str) -> float | None:

@@ -7,6 +7,7 @@ it can be found and returned without any local state.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,15 @@ class Ec2(SortedErrors):
         """Give instances back. Repeating it for one that is gone is harmless."""
         for start in range(0, len(ids), _TERMINATE_AT_ONCE):  # no ids, no call
             self._client.terminate_instances(InstanceIds=ids[start : start + _TERMINATE_AT_ONCE])
+
+    def console(self, instance: str) -> str:
+        """Return the last of what an instance printed as it booted; "" where EC2 doesn't tell.
+
+        EC2 keeps 64 KiB of it, for an hour after the end.
+        """
+        with contextlib.suppress(*CALL_ERRORS):  # whoever may not ask does without
+            return self._client.get_console_output(InstanceId=instance).get("Output") or ""
+        return ""
 
 
 def _read(described: Any) -> Instance:

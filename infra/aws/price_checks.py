@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from cloudtune.catalog import Catalog
-from cloudtune.infra.aws.pricing import AS_OF, rentable, source
+from cloudtune.infra.aws.pricing import AS_OF, rentable, source, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,6 +65,7 @@ def live_catalog(quotes: Quotes, markets: Sequence[Market], zones: Sequence[str]
         _source(quotes, markets, taken),
         AS_OF if untouched else f"{taken:%Y-%m-%d}",
         tuple(merged.warnings),
+        unfit(),
     )
 
 

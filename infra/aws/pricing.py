@@ -39,6 +39,9 @@ _WORST_BAND = ">20%"
 # EC2's quota of G instances is "G and VT"; every other family has a quota of its own name.
 _OF_CLASS_G = ("gr", "vt")
 _HOURS_PER_MONTH = 730.5
+# Families with Graviton cores (docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, 2026-11): one
+# image boots one architecture, and the controller's Python must be the nodes'.
+_ARM = ("g5g.",)
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,25 @@ def types_named(region: str, patterns: Sequence[str]) -> list[InstanceType]:
 
 
 def rentable() -> tuple[Listing, ...]:
-    """Return the rows of types that have at least one whole GPU: only those are ever offered."""
-    return tuple(each for each in listings() if each.instance_type.gpus >= 1)
+    """Return the rows of types that trials can train on: only those are ever offered."""
+    return tuple(each for each in listings() if not _why_not(each.instance_type))
+
+
+def unfit() -> dict[str, str]:
+    """Return the types that are never offered, by name, and why."""
+    kinds = instance_types().values()
+    return {kind.name: why for kind in kinds if (why := _why_not(kind))}
+
+
+def _why_not(kind: InstanceType) -> str:
+    """Return why no trial can train on a type; "" where it can."""
+    if kind.gpu_maker != "nvidia":
+        return f"its accelerators are {kind.gpu_maker}'s, and trials train on NVIDIA's GPUs"
+    if kind.name.startswith(_ARM):
+        return "its cores are ARM's, and one image boots all instances of a run: x86-64"
+    if kind.gpus < 1:
+        return "it has only a part of a GPU"
+    return ""
 
 
 def catalog(
@@ -140,7 +160,7 @@ def catalog(
         if (price := each.price(market)) is not None
         for zone in zones or ("",)
     )
-    return Catalog(offers, source(region, markets), AS_OF)
+    return Catalog(offers, source(region, markets), AS_OF, unfit=unfit())
 
 
 def source(region: str, markets: Sequence[Market]) -> str:

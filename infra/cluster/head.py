@@ -37,7 +37,7 @@ JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
 RECORD = "head.json"
 _TEMP = "ct-"
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,

@@ -11,6 +11,7 @@ goes to a journal (JSON lines) that the controller reads: intent before the call
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -125,21 +126,31 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
         self.run: str = provider_config["run"]
-        self._ec2 = calls_to(Endpoint(**provider_config["endpoint"]))
+        endpoint = Endpoint(**provider_config["endpoint"])
+        self._ec2, self._look_seconds = calls_to(endpoint), endpoint.look_seconds
         self._journal = Journal(Path(provider_config["journal"]))
         self._config = Path(provider_config["config"])
         self._lock = threading.Lock()
         self._seen: dict[str, Instance] = {}
+        self._seen_until = -math.inf
         self._told: set[tuple[str, str]] = set()
 
     # ---- what is there -------------------------------------------------------------------
 
     def non_terminated_nodes(self, tag_filters: Mapping[str, str]) -> list[str]:
-        """Return the ids of live instances of this run, and of the head."""
-        found = {it.id: it for it in self._listed()}
+        """Return the ids of live instances of this run, and of the head.
+
+        Ray asks several times a second: EC2 is asked once in a while, and after each change of
+        ours.
+        """
         with self._lock:
-            self._seen = found
-        nodes = [head_instance(self.run), *found]
+            known = self._seen if time.monotonic() < self._seen_until else None
+        if known is None:
+            until = time.monotonic() + self._look_seconds
+            known = {it.id: it for it in self._listed()}
+            with self._lock:
+                self._seen, self._seen_until = known, until
+        nodes = [head_instance(self.run), *known]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
 
     def _listed(self) -> list[Instance]:
@@ -266,7 +277,12 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             self._note("broken", intent, code=code, message=printable(error))
             raise NodeLaunchException(code, printable(error), sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
+        self._look_anew()
         return {instance: {}}
+
+    def _look_anew(self) -> None:
+        with self._lock:
+            self._seen_until = -math.inf
 
     def _ask(
         self, intent: str, token: str, tags: Mapping[str, str], request: Mapping[str, Any]
@@ -299,6 +315,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             self._note("returning", instance.intent if instance else "", instance=node)
         if doomed:
             self._ec2.terminate(doomed)
+            self._look_anew()
 
     @staticmethod
     def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ _SETTLE_SECONDS = 3.0
 _BLIND_SECONDS = 60.0
 _FORGOTTEN_SECONDS = 60.0
 _LISTED_SECONDS = 15.0
+_CONSOLE_LINES = 3
+_CONSOLE_LETTERS = 400
 _IDLE_LOOKS = 120
 """So often it may be seen that Ray's autoscaler does nothing of what it is to do."""
 
@@ -90,6 +93,7 @@ class Watcher:
         self._notices: dict[str, tuple[float, Callable[[], None]]] = {}  # by instance
         self._blind_since = time.monotonic()
         self.failure: Exception | None = None
+        self._listed_at = -math.inf
         self._idle_looks = 0
         self._progress = (0, 0)
         self._intents: dict[str, _Intent] = {}
@@ -134,15 +138,20 @@ class Watcher:
         if not open_intents:
             return
         self._note_refusals(open_intents)
+        if time.monotonic() >= self._listed_at + self._head.rental.endpoint.look_seconds:
+            self._list(open_intents)
+        self._note_nodes(open_intents)
+
+    def _list(self, open_intents: dict[str, _Intent]) -> None:
+        self._listed_at = time.monotonic()
         try:
             instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
         except self._ec2.errors as error:
             if self._ec2.is_denied(error) or time.monotonic() > self._blind_since + _BLIND_SECONDS:
                 raise
-            return  # asked again in half a second; the policy's own timers go on
+            return  # asked again soon; the policy's own timers go on
         self._blind_since = time.monotonic()
         self._note_instances(open_intents, instances)
-        self._note_nodes(open_intents)
         self._end_the_stubborn(open_intents)
 
     def _end_the_stubborn(self, intents: dict[str, _Intent]) -> None:
@@ -181,9 +190,22 @@ class Watcher:
         ended = None
         if instance.ended_at is not None:
             ended = max(instance.ended_at, watched.released_at or 0.0) - self._began
+        console = "" if watched.joined else self._console(intent, instance.id)
         self._emit(
-            lambda at: InstanceGone(at, intent, at if ended is None else ended, instance.reason)
+            lambda at: InstanceGone(
+                at, intent, at if ended is None else ended, instance.reason, console
+            )
         )
+
+    def _console(self, intent: str, instance: str) -> str:
+        """Keep what an instance has printed that never joined, and return the end of it."""
+        said = self._ec2.console(instance).rstrip()
+        if not said:
+            return ""
+        path = self._head.folder / f"console-{intent}.log"
+        path.write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
+        last = [line.strip() for line in said.splitlines() if line.strip()][-_CONSOLE_LINES:]
+        return f"{' / '.join(last)[-_CONSOLE_LETTERS:]} (all of it: {path})"
 
     def _note_nodes(self, intents: dict[str, _Intent]) -> None:
         joining = {it.instance: name for name, it in intents.items() if it.launched}

@@ -25,6 +25,7 @@ from cloudtune.infra.aws.pricing import TABLE
 from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.faults import fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
+from cloudtune.infra.emulator.machine_process import console
 from cloudtune.infra.emulator.machines import Machines
 from cloudtune.infra.emulator.pools import (
     Held,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 ADDRESS = "127.0.0.1"  # every machine is this machine
 DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"
+_CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,11 @@ class EmulatedEC2:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ending.due))
             answers["spot/instance-action"] = f'{{"action": "terminate", "time": "{when}"}}'
         return answers
+
+    def console(self, instance_id: str) -> bytes:
+        """Return the last of what an instance has printed; nothing of one that isn't known."""
+        machine = self.machines.find(instance_id)
+        return b"" if machine is None else console(machine.folder)[-_CONSOLE_BYTES:]
 
     def _mirror(self, machine: Machine) -> None:
         instance = self._instances[machine.id]

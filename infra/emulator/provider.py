@@ -136,7 +136,7 @@ def cloud_at(
 
 def endpoint_of(access: Access, region: str = _HOME_REGION) -> Endpoint:
     """Return a region of the EC2 that lets in who has this."""
-    return Endpoint(region, access.endpoint, access.key, access.secret)
+    return Endpoint(region, access.endpoint, access.key, access.secret, look_seconds=0.0)
 
 
 EMULATED = Emulated()

@@ -9,6 +9,7 @@ Who is let in: `requests.Access`. The address that a request names as its host m
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import logging
@@ -19,6 +20,7 @@ import socket
 import struct
 import threading
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -52,6 +54,7 @@ KEPT_FOLDERS = 20
 _ABOUT_INSTANCES = frozenset(
     {"CreateTags", "DescribeInstances", "DescribeInstanceStatus", "TerminateInstances"}
 )
+_OUTPUT = re.compile(rb"<output>.*?</output>", re.DOTALL)
 _INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
 _log = logging.getLogger(__name__)
 
@@ -125,6 +128,10 @@ class Application:
         if action == "RunInstances":
             return self._run_instances(request, region, parameters)
         answer = self._ask_moto(request, parameters)
+        if action == "GetConsoleOutput" and answer.status_code == HTTPStatus.OK:
+            output = self.ec2.console(parameters["InstanceId"])
+            body = _OUTPUT.sub(b"<output>%s</output>" % base64.b64encode(output), answer.data)
+            return Response(body, mimetype="text/xml")
         if action in _ABOUT_INSTANCES:
             self.ec2.count_call()
         return answer

@@ -13,8 +13,10 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import lease_environment
@@ -28,6 +30,9 @@ METADATA_VARIABLE = "CLOUDTUNE_METADATA"
 """Where this node's metadata are, where boto3 is to go on asking AWS's for credentials."""
 _AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _METADATA = "http://169.254.169.254"
+_METADATA_SECONDS = 120.0
+_METADATA_PAUSE = 0.5
+_METADATA_MOST = 8.0
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
 
 
@@ -63,8 +68,27 @@ def user_data(join: Join, lease: str, token: str) -> str:
     )
 
 
-def metadata(path: str) -> str:
-    """Return one item of the instance metadata service (IMDSv2)."""
+def metadata(path: str, patience: float = 0.0) -> str:
+    """Return one item of the instance metadata service (IMDSv2), asked again for so many seconds.
+
+    A service that doesn't answer yet, or has too much to do, is no reason to lose an instance.
+
+    Raises:
+        OSError: it gave no answer in that time, or knows no such item (HTTP 404).
+    """
+    give_up, pause = time.monotonic() + patience, _METADATA_PAUSE
+    while True:
+        try:
+            return _metadata(path)
+        except OSError as error:
+            unknown = getattr(error, "code", None) == HTTPStatus.NOT_FOUND
+            if unknown or time.monotonic() + pause > give_up:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, _METADATA_MOST)
+
+
+def _metadata(path: str) -> str:
     root = os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE) or _METADATA
     root = root.rstrip("/")
     token = urllib.request.Request(  # noqa: S310  http to a link-local address
@@ -126,7 +150,9 @@ def main() -> int:
     parser.add_argument("--until", type=float)
     given = parser.parse_args()
     join = Join(given.address, given.intent, given.gpus, given.until)
-    instance, address = metadata("instance-id"), metadata("local-ipv4")
+    instance, address = (
+        metadata(item, patience=_METADATA_SECONDS) for item in ("instance-id", "local-ipv4")
+    )
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
     with subprocess.Popen(
         ray_command(join, instance, address),

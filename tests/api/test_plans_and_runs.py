@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from dataclasses import replace
@@ -282,7 +283,10 @@ def test_the_best_is_kept_as_the_script_wrote_it(
     (made / "state.pt").write_text("weights")
     stored = CheckpointStore(str(bench.home / "storage" / "made")).save("t00", 4, {}, made)
     monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: stored)
+    before, variables = os.umask(0o022), dict(os.environ)
     result = cloudtune.run(path, **LIMITS, progress=False)
+    assert os.umask(before) == 0o022, "what the calling program writes is its own affair"
+    assert dict(os.environ) == variables
     assert result.best is not None
     assert result.best.checkpoint == str(bench.home / "storage" / result.name / "best")
     assert Path(result.best.checkpoint, "state.pt").read_text() == "weights"

@@ -350,12 +350,15 @@ def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
     for number, at in enumerate((2.0, 20.0, 40.0)):
         intent = f"i00{number}"
         policy.handle(InstanceLaunched(at, intent, f"x-{number}", at))
-        gone = policy.handle(InstanceGone(at + 1.0, intent, at + 1.0, "Client.InternalError"))
+        said = f"python3: not found ({number})"
+        gone = policy.handle(InstanceGone(at + 1.0, intent, at + 1.0, "InternalError", said))
         if number < 2:
             assert gone == (), "not at once"
             assert policy.handle(tick(at + 16.0))[:-1] == (launch(f"i00{number + 1}"),)
     assert policy.ending is EndReason.FAILED
-    assert policy.trouble == "x-2 ended before it joined: Client.InternalError"
+    assert policy.trouble == (
+        "x-2 ended before it joined: InternalError; its console ends with: python3: not found (2)"
+    )
 
 
 # ---- other zones -------------------------------------------------------------------------------

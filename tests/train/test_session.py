@@ -24,7 +24,7 @@ from torch.utils import data
 
 import cloudtune
 from cloudtune.errors import UsageError
-from cloudtune.train import cpu
+from cloudtune.train import cpu, torch_state
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, PendingCheckpoint, read_manifest
 from cloudtune.train.save_times import SaveTimes, interval
@@ -587,6 +587,26 @@ def test_the_digest_tells_parameters_apart() -> None:
     with torch.no_grad():
         model.bias[1] += 1
     assert digest(model.parameters()) != before
+
+
+def test_the_sums_that_a_gpu_hands_over_tell_parameters_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_state, "_CHUNK", 4)
+    data = torch.arange(1, 80, dtype=torch.uint8)
+    other, swapped = data.clone(), data.clone()
+    other[-1] ^= 1
+    swapped[[0, 4]] = swapped[[4, 0]]
+
+    def sums(given: torch.Tensor) -> list[list[int]]:
+        return [each.tolist() for each in torch_state._sums(given)]
+
+    assert len(sums(data)) == 5
+    assert sums(data) == sums(data.clone())
+    assert sums(data)[:-1] == sums(other)[:-1]
+    assert sums(data)[-1] != sums(other)[-1]
+    assert sums(data)[0][0] == sums(swapped)[0][0], "the sum alone doesn't see it"
+    assert sums(data)[0] != sums(swapped)[0]
 
 
 def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

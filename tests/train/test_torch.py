@@ -67,6 +67,63 @@ def test_a_loader_is_shared_only_where_that_is_asked_for(session: Session) -> No
     assert [batch[0].tolist() for batch in whole] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+@pytest.mark.parametrize(("batch", "world"), [(64, 3), (10, 4), (2, 3)])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_step_is_the_same_at_a_width_that_doesn_t_divide_the_batch(
+    batch: int, world: int, drop_last: bool
+) -> None:
+    """The mean over the workers of what their gradients count is the gradient of the batch."""
+    data = TensorDataset(torch.randn(131, 5, generator=torch.manual_seed(0)))
+    model = torch.nn.Linear(5, 1)
+
+    def gradients(rank: int, width: int) -> list[torch.Tensor]:
+        made = Session(
+            "t", lambda _: None, "acc", "max", 3, rank=rank, local_rank=rank, world_size=width
+        )
+        with made.activate():
+            given = DataLoader(data, batch_size=batch, shuffle=True, drop_last=drop_last)
+            loader = cloudtune.prepare_data_loader(given)
+            assert loader.batch_size is not None
+            assert abs(loader.batch_size - batch / width) <= 1
+            found: list[torch.Tensor] = []
+            for _ in range(2):
+                for (inputs,) in loader:
+                    loss = model(inputs).square().mean() * made.batch_weight
+                    (gradient,) = torch.autograd.grad(loss, [model.weight])
+                    found.append(gradient)
+            assert len(found) == 2 * len(loader)
+            assert made.batch_weight == 1.0
+            return found
+
+    alone = gradients(0, 1)
+    together = zip(*(gradients(rank, world) for rank in range(world)), strict=True)
+    for one, many in zip(alone, together, strict=True):
+        torch.testing.assert_close(torch.stack(many).mean(0), one)
+
+
+def test_a_prepared_model_s_gradients_count_by_the_share_of_the_batch(
+    session: Session, tmp_path: Path
+) -> None:
+    plain = torch.nn.Linear(3, 2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        model = cloudtune.prepare_model(plain)
+        assert model is not plain
+        whole: list[torch.Tensor] = []
+        part: list[torch.Tensor] = []
+        for weight, into in ((1.0, whole), (0.5, part)):
+            session.batch_weight = weight
+            model.zero_grad()
+            model(torch.ones(4, 3)).sum().backward()
+            into += [each.grad.clone() for each in plain.parameters() if each.grad is not None]
+        for one, other in zip(whole, part, strict=True):
+            torch.testing.assert_close(0.5 * one, other)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_what_of_mixed_precision_torch_has_itself_changes_nothing() -> None:
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.5)

@@ -146,7 +146,7 @@ def test_what_has_no_quote_is_not_sold_there() -> None:
     prices = live_catalog(quotes({"g4dn.xlarge": 0.6}, region="eu-north-1"), ("on-demand",))
     assert [o.instance_type.name for o in prices.offers] == ["g4dn.xlarge"]
     (warning,) = prices.warnings
-    assert warning.startswith("AWS quotes no on-demand price in eu-north-1 for dl1.24xlarge, ")
+    assert warning.startswith("AWS quotes no on-demand price in eu-north-1 for g3.4xlarge, ")
     assert "p4d.24xlarge" in warning
     assert "p5e.48xlarge" not in warning, "nobody knows a price of it anywhere"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -78,12 +79,13 @@ def test_of_no_band_the_worst_is_assumed() -> None:
 
 def test_each_priced_type_with_a_whole_gpu_is_offered_on_demand() -> None:
     offers = catalog("us-east-1").offers
-    assert len(offers) == 94 - 3 - 5
     missing = set(instance_types()) - {offer.instance_type.name for offer in offers}
-    assert missing == {
-        "dl2q.24xlarge", "p5e.48xlarge", "trn2.48xlarge",  # no price
+    assert {name for name in missing if name.startswith(("g6f", "gr6f", "p5e"))} == {
+        "p5e.48xlarge",  # no price
         "g6f.large", "g6f.xlarge", "g6f.2xlarge", "g6f.4xlarge", "gr6f.4xlarge",  # shares
     }  # fmt: skip
+    others = {name.partition(".")[0] for name in missing} - {"g6f", "gr6f", "p5e"}
+    assert others == {"dl1", "dl2q", "inf1", "inf2", "trn1", "trn1n", "trn2", "g4ad", "g5g"}
     assert {offer.zone for offer in offers} == {""}
     assert {offer.interruptions_per_hour for offer in offers} == {0.0}
 
@@ -180,3 +182,24 @@ def test_importing_the_table_loads_no_cloud_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("g4ad.xlarge", "its accelerators are amd's, and trials train on NVIDIA's GPUs"),
+        ("dl1.24xlarge", "its accelerators are habana's"),
+        ("g5g.*", "its cores are ARM's"),
+        ("g6f.large", "it has only a part of a GPU"),
+    ],
+)
+def test_a_type_that_can_t_train_is_refused_with_the_reason(name: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"instance type '{re.escape(name)}' can't be used: {why}"):
+        catalog("us-east-1").matching((name,), ("on-demand",))
+
+
+def test_a_pattern_means_what_trains() -> None:
+    names = {
+        o.instance_type.name for o in catalog("us-east-1").matching(("g[45]*",), ("on-demand",))
+    }
+    assert {name.partition(".")[0] for name in names} == {"g4dn", "g5"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from typing import TYPE_CHECKING, Any, cast
@@ -13,11 +14,11 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
 from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.provider import launch_token
+from cloudtune.infra.provider import Endpoint, Instance, launch_token
 from cloudtune.infra.sweep import sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cloudtune.infra.emulator.service import Emulator
@@ -79,6 +80,47 @@ def bench(emulator: Emulator, tmp_path: Path) -> Iterator[Bench]:
     made = Bench(emulator, tmp_path)
     yield made
     assert sweep(made.ec2, made.run, made.journal, patience=20) == []
+
+
+def test_what_an_instance_printed_is_to_be_had_after_its_end(
+    bench: Bench, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    (instance,) = bench.launch(UserData="#!/bin/bash\necho ä; exec nosuchpython\n")
+    eventually(lambda: "nosuchpython: not found" in bench.ec2.console(instance))
+    bench.provider.terminate_node(instance)
+    assert bench.ec2.console(instance).startswith("ä\n")
+    assert bench.ec2.console("i-0123456789abcdef0") == ""
+
+
+def test_ec2_is_asked_once_in_a_while_and_after_each_change(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.endpoint = dataclasses.replace(bench.endpoint, look_seconds=Endpoint("").look_seconds)
+    bench.want("i000", 1)
+    provider = bench.provider = bench.fresh()
+    asked: list[float] = []
+    listed, now = provider._ec2.ours, 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def ours(*given: Any, **named: Any) -> list[Instance]:
+        asked.append(now)
+        return listed(*given, **named)
+
+    monkeypatch.setattr(provider._ec2, "ours", ours)
+
+    def seen() -> list[str]:
+        return provider.non_terminated_nodes({"ray-node-type": "worker"})
+
+    assert seen() == []
+    (instance,) = bench.launch()
+    assert seen() == [instance]
+    asked.clear()
+    for _ in range(60 * 4):  # Ray asks several times a second
+        assert seen() == [instance]
+        now += 0.25
+    assert len(asked) == 60 / 3 - 1
+    provider.terminate_node(instance)
+    assert seen() == []
 
 
 def test_an_intent_is_one_instance_with_its_tags(bench: Bench) -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import LaunchFailed, NodeLost, RefusalKind
+from cloudtune.events import InstanceGone, LaunchFailed, NodeLost, RefusalKind
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import watcher as watching
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.cluster.watcher import Watcher
+from cloudtune.infra.provider import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from cloudtune.events import Event
+
+
+ALWAYS = Endpoint("us-east-1", look_seconds=0.0)
 
 
 def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
@@ -32,17 +38,22 @@ def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[E
 
 
 def watcher_of(
-    journal: Journal, folder: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
+    journal: Journal,
+    folder: Path,
+    told: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    ours: Callable[[str], list[Any]] = lambda _: [],
+    endpoint: Endpoint = ALWAYS,
 ) -> Watcher:
     """Return what waits for i000."""
     head = SimpleNamespace(
         journal=journal,
         give_back=lambda _: None,
-        rental=SimpleNamespace(run="a-run"),
+        rental=SimpleNamespace(run="a-run", endpoint=endpoint),
         folder=folder,
     )
     ec2 = SimpleNamespace(
-        ours=lambda _: [],
+        ours=ours,
         terminate=lambda _: None,
         errors=SortedErrors.errors,
         refusal_kind=SortedErrors.refusal_kind,
@@ -56,6 +67,48 @@ def watcher_of(
     watcher = Watcher(cast("Any", ec2), cast("Any", head), 0.0, emit, lambda *_, **__: False)
     watcher.expect("i000")
     return watcher
+
+
+def test_ec2_is_asked_far_less_often_than_it_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def ours(_: str) -> list[Any]:
+        asked.append(now)
+        return []
+
+    journal = Journal(tmp_path / "provider.jsonl")
+    watcher = watcher_of(journal, tmp_path, [], monkeypatch, ours, Endpoint("us-east-1"))
+    for _ in range(2 * 3600):  # it looks at everything else twice a second
+        monkeypatch.setattr(watcher, "_idle_looks", 0)
+        watcher._look()
+        now += 0.5
+    # DescribeInstances with a filter: 20 a second (EC2's page on throttling). The controller and
+    # Ray's monitor both ask, so each has half of a twentieth of that.
+    assert len(asked) <= 3600 * 20 * 0.05 / 2
+    assert max(b - a for a, b in itertools.pairwise(asked)) <= 3.0
+
+
+def test_one_that_never_joined_is_told_of_with_the_end_of_its_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = SimpleNamespace(
+        id="i-1", intent="i000", launched_at=1.0, ended_at=3.0, reason="User", billing=False
+    )
+    told: list[Event] = []
+    journal = Journal(tmp_path / "provider.jsonl")
+    watcher = watcher_of(journal, tmp_path, told, monkeypatch, lambda _: [instance])
+    said = "[ 1.0] Linux\n\nexec: python3: not found\nReached target Power-Off\n"
+    monkeypatch.setattr(watcher._ec2, "console", lambda _: said, raising=False)
+    watcher._look()
+    (gone,) = (event for event in told if isinstance(event, InstanceGone))
+    path = tmp_path / "console-i000.log"
+    assert path.read_text() == said
+    last = "[ 1.0] Linux / exec: python3: not found / Reached target Power-Off"
+    assert gone.console == f"{last} (all of it: {path})"
 
 
 def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(

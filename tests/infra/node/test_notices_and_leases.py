@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import shlex
@@ -9,13 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from email.message import Message
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 
 import pytest
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.node import boot
 from cloudtune.infra.node.boot import Join, metadata, node_environment, user_data
 from cloudtune.infra.node.lease import (
     COMMAND_VARIABLE,
@@ -127,6 +131,26 @@ def test_metadata_have_an_address_of_ours_where_boto3_s_is_needed(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("CLOUDTUNE_METADATA", emulator.access.metadata(instance))
     assert metadata("instance-id") == instance
+
+
+@pytest.mark.parametrize(("status", "tries"), [(503, 3), (404, 1)])
+def test_a_booting_machine_asks_its_metadata_again(
+    status: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failed answer is no reason to lose an instance; an item that isn't there never comes."""
+    asked: list[str] = []
+
+    def answer(path: str) -> str:
+        asked.append(path)
+        if len(asked) < 3:
+            raise HTTPError("", status, "", Message(), None)
+        return "i-1"
+
+    monkeypatch.setattr(boot, "_metadata", answer)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with contextlib.suppress(HTTPError):
+        assert metadata("instance-id", patience=60.0) == "i-1"
+    assert len(asked) == tries
 
 
 # ---- leases --------------------------------------------------------------------------------
