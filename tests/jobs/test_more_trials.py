@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from cloudtune.api.going_on import Further, further_limits, try_more
+from cloudtune.commands import StartTrial
 from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
@@ -20,6 +21,9 @@ from cloudtune.experiment.search_space import Grid, Uniform
 from cloudtune.jobs.figures import legs
 from cloudtune.jobs.job import policy_of, sampler_of
 from cloudtune.jobs.report import build, to_json
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.replanning import Rest
+from cloudtune.planners.reserve import Reserve
 from cloudtune.plans import Charges, Limits
 from cloudtune.serialization import decode_kind, encode_kind
 from cloudtune.strategies.samplers.sampler import SpaceSampler
@@ -126,8 +130,35 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
     }
     assert policy.best is not None
     assert policy.best.trial == "t00"
+    began = [
+        c.trial for e in ledger.entries[begins:] for c in e.commands if isinstance(c, StartTrial)
+    ]
+    assert set(began[:5]) == {f"t{n:02d}" for n in range(6, 11)}, "the others wait for them"
     told = [entry for entry in ledger.entries[begins:] if "PlanAnew" in str(entry.commands)]
     assert "5 more trials" in str(told[0].commands)
+
+
+def test_what_is_planned_anew_meanwhile_has_those_that_wait() -> None:
+    setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
+    whole, *_ = first_leg(setting, None)
+    assert whole.itinerary is not None
+    stage_2 = whole.itinerary.stage_began[1]
+    policy, *_ = first_leg(setting, stage_2 + 1.0)
+    at = policy.now + PAUSE
+    policy.handle(RunContinued(at, at + 3000.0, None, 2))
+    assert policy.itinerary is not None
+    rest = Rest(policy.state, policy.itinerary, ExactPlanner(), Reserve(7.0))
+    # Two newcomers to the first rung; the better one with three to the second.
+    assert [(stage.trials, stage.end_epoch) for stage in rest.later()] == [(4, 4), (2, 8)]
+
+
+def test_hypersched_admits_newcomers_where_it_had_closed() -> None:
+    setting = SETTING.but(by="hypersched")
+    whole, *_ = first_leg(setting.but(limits=Limits(deadline=3000.0)), None)
+    policy, world, ledger = first_leg(setting.but(limits=Limits(whole.now * 0.6)), None)
+    world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, None, MORE))
+    run(policy, world, ledger)
+    assert {f"t{n:02d}" for n in range(6, 6 + MORE)} <= set(policy.trials)
 
 
 def test_a_run_that_was_stopped_while_newcomers_caught_up_takes_others() -> None:
