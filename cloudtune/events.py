@@ -188,12 +188,14 @@ class Interrupted:
 class RunContinued:
     """A run that had ended goes on within these limits, both from the run's first begin.
 
-    None is no limit. What the run has trained counts, and so does what it has spent.
+    None is no limit. What the run has trained counts, and so does what it has spent. `trials` are
+    tried besides those that it was to try.
     """
 
     at: float
     deadline: float | None
     budget: float | None
+    trials: int = 0
 
 
 Event: TypeAlias = (
@@ -217,13 +219,17 @@ Event: TypeAlias = (
 
 
 def first_event(
-    at: float, *, begun: bool, within: tuple[float | None, float | None] | None = None
+    at: float,
+    *,
+    begun: bool,
+    within: tuple[float | None, float | None] | None = None,
+    more: int = 0,
 ) -> Event:
     """Return what a controller hears first, at that second of the run.
 
     `begun` says whether the run has begun before; `within` is the new deadline (seconds) and budget
-    (dollars) of one that goes on after its end.
+    (dollars) of one that goes on after its end, with so many `more` trials.
     """
     if within is not None:
-        return RunContinued(at, *within)
+        return RunContinued(at, *within, more)
     return RunResumed(at) if begun else RunStarted(at)

@@ -56,6 +56,7 @@ class Itinerary:
         self.untold: list[PlanAnew] = []
         self.leaving: frozenset[str] = frozenset()
         self.probes: Counter[Offer] = Counter()  # asked for besides the plan: it may go there
+        self.waiting: dict[TrialId, int] = {}  # who joins at a later stage, and where that ends
         self._disturbances = 0
 
     @property
@@ -114,7 +115,29 @@ class Itinerary:
         self.stage += 1
         self.stage_began.append(view.now)
         self.members = chosen
+        self.waiting = {name: end for name, end in self.waiting.items() if name not in chosen}
         self._disturbances = view.disturbances
+
+    def join(
+        self,
+        view: View,
+        newcomers: Sequence[Trial],
+        rest: Plan,
+        members: tuple[TrialId, ...],
+        waiting: Mapping[TrialId, int],
+    ) -> None:
+        """End the present stage as it is, and go on by a plan that begins now, with newcomers.
+
+        `members` begin, and those that are `waiting` join at the stage that ends at their epoch.
+        """
+        self.begin(view)
+        self.trials.update((trial.id, trial) for trial in newcomers)
+        self.splice(rest, self.stage + 1, view)
+        self.first_plan = self.plan
+        self.next_stage(view, members)
+        self.waiting = dict(waiting)
+        self.leaving, self.restless = frozenset(), False
+        self.probes.clear()
 
     def splice(self, rest: Plan, kept: int, view: View) -> None:
         """Put a plan that begins now behind the first `kept` stages of the present one."""
@@ -223,6 +246,14 @@ class Reacting(Protocol):
         ...
 
 
+class Joining(Protocol):
+    """Takes newcomers into a planned run that goes on after its end."""
+
+    def join(self, view: View, itinerary: Itinerary, trials: int) -> Schedule | str:
+        """Plan the rest anew with so many more trials; returns who then goes on, or why not."""
+        ...
+
+
 class PlannedStages:
     """The strategy of a planned run: stages with a barrier at each rung.
 
@@ -238,10 +269,12 @@ class PlannedStages:
         itinerary: Itinerary,
         *,
         reacting: Reacting | None = None,
+        joining: Joining | None = None,
         planned_widths: bool = True,
         planned_fleet: bool = True,
     ) -> None:
         self.name = schedule.name
+        self._joining = joining
         self.itinerary = itinerary
         itinerary.stuck = reacting is None
         self.reason: EndReason | None = None
@@ -407,6 +440,17 @@ class PlannedStages:
     def done(self, view: View) -> bool:
         """Whether the last stage is closed."""
         return self.reason is not None
+
+    def more(self, view: View, trials: int) -> str:
+        """Plan the rest anew, with so many newcomers; returns why that can't be."""
+        if self._joining is None:
+            return f"{self.name} takes as many trials as its limits pay for, and no others"
+        found = self._joining.join(view, self.itinerary, trials)
+        if isinstance(found, str):
+            return found
+        self._schedule, self.reason = found, None
+        self.itinerary.stuck = self._reacting is None
+        return ""
 
 
 class PlannedWidths:

@@ -171,7 +171,7 @@ class Rest:
 
     def later(self) -> tuple[Stage, ...]:
         """Return the stages after this one, as they were planned first, for those that are left."""
-        it, most = self.it, len(self.members)
+        it, most = self.it, len(self.members) + len(self.it.waiting)
         same = len(it.first_plan.stages) == len(it.plan.stages)
         plan = it.first_plan if same else it.plan
         stages = (each.stage for each in plan.stages[it.stage + 1 :])
@@ -404,17 +404,21 @@ def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
 
 
 class HalvingSchedule:
-    """Successive halving by its own stages: the plan is kept, whatever the results."""
+    """Successive halving by its own stages: the plan is kept, whatever the results.
 
-    def __init__(self, strategy: StagedStrategy, name: str = "sha") -> None:
+    The first of them is the itinerary's stage `begins`.
+    """
+
+    def __init__(self, strategy: StagedStrategy, name: str = "sha", begins: int = 0) -> None:
         self.name = name
         self._strategy = strategy
+        self._begins = begins
 
     def promote(
         self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
     ) -> tuple[TrialId, ...]:
         """Return the best of the rung, as many as the next stage takes."""
-        return self._strategy.promote(itinerary.stage, results)
+        return self._strategy.promote(itinerary.stage - self._begins, results)
 
 
 class SeerSchedule:

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.api.experiments import limits_of, plan_or_forced
+from cloudtune.api.going_on import resume_job
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, measuring, planning, runner
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from cloudtune.api.going_on import Further
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.measuring import Measured
@@ -213,7 +215,7 @@ def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
         return runner.run_job(job, watching)
 
 
-def go_on(folder: Path, onlooker: Onlooker, further: runner.Further | None = None) -> Ended:
+def go_on(folder: Path, onlooker: Onlooker, further: Further | None = None) -> Ended:
     """Go on with a run whose process died, or that has ended, within these limits or its own.
 
     Raises:
@@ -229,7 +231,7 @@ def go_on(folder: Path, onlooker: Onlooker, further: runner.Further | None = Non
         def confirm(job: Job) -> None:
             onlooker.confirm(job.experiment, job)
 
-        return runner.resume_job(folder, watching, further, confirm)
+        return resume_job(folder, watching, further, confirm)
 
 
 def concluded(ended: Ended) -> Report:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cloudtune.api import flow
 from cloudtune.api.experiments import Source, known, load_experiment, refuse_while_loading
+from cloudtune.api.going_on import Further
 from cloudtune.api.plans import Plan
 from cloudtune.api.results import Result
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
@@ -19,7 +20,6 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home, planning
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
-from cloudtune.jobs.runner import Further
 from cloudtune.jobs.stages import PlanOptions
 from cloudtune.private_files import a_guest
 from cloudtune.strategies.rungs import rung_epochs
@@ -121,6 +121,7 @@ def resume(
     *,
     deadline: str | None = None,
     budget: str | float | None = None,
+    trials: str | int | None = None,
     on_event: OnEvent | None = None,
     progress: bool = True,
     yes: bool = False,
@@ -129,7 +130,9 @@ def resume(
 
     `name` is the run's, or an unambiguous beginning of it; without one, the last run. `deadline`
     and `budget` are new limits: "+1h" from now and "+$10" more than are spent, or in all since the
-    run began without the sign. `on_event`, `progress` and `yes` are those of `cloudtune.run`.
+    run began without the sign. `trials`, as "+16" or 16, are tried besides those that the run was
+    to try, by its own sampler; a run that has trained all of these goes on with them as well.
+    `on_event`, `progress` and `yes` are those of `cloudtune.run`.
 
     Raises:
         UsageError: there is no such run, it can't go on within these limits, it isn't allowed to
@@ -139,7 +142,7 @@ def resume(
     refuse_while_loading()
     home.close()
     onlooker = _Caller(on_event, progress=progress, yes=yes)
-    further = Further(deadline, budget)
+    further = Further(deadline, budget, trials)
     with control.outliving_its_terminal():
         return _result(flow.go_on(home.find_run(name), onlooker, further), onlooker)
 

@@ -101,6 +101,7 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
     "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: since the run's begin."
 )
 @click.option("--budget", metavar="+$|$", help="'+$10': ten more than are spent. '$30': in all.")
+@click.option("--trials", metavar="+N", help="+16: sixteen besides those that the run was to try.")
 @click.option(
     "-y", "--yes", is_flag=True, help="Rent anew without asking, where the provider asks (aws)."
 )
@@ -111,6 +112,7 @@ def resume(
     *,
     deadline: str | None,
     budget: str | None,
+    trials: str | None,
     yes: bool,
     quiet: bool,
     output: str,
@@ -119,12 +121,13 @@ def resume(
 
     RUN is the last one if it isn't given. A run whose process died has its instances still; one
     that had ended rents anew, and trains on from its checkpoints. Deadline and budget count from
-    the run's begin: what has passed meanwhile has passed, unless new ones are given.
+    the run's begin: what has passed meanwhile has passed, unless new ones are given. A run that has
+    trained all that it was to goes on with more trials.
     """
     from cloudtune.api import flow
-    from cloudtune.jobs.runner import Further
+    from cloudtune.api.going_on import Further
 
-    further = Further(deadline, budget)
+    further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
     return _conclude(flow.go_on(home.find_run(run), onlooker, further), output)
 

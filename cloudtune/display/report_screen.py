@@ -10,7 +10,7 @@ from rich.table import Table
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.chart import gantt
 from cloudtune.display.terminal import beside, print_sheet, print_title
-from cloudtune.jobs.figures import origins
+from cloudtune.jobs.figures import legs, origins
 from cloudtune.scaling import MEASURED
 from cloudtune.text import counted, gpus_text, group_text, percent, width_text
 from cloudtune.units import format_dollars, format_seconds
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from cloudtune.jobs.alternatives import Against
     from cloudtune.jobs.cleanup import Found
+    from cloudtune.jobs.figures import LegFigures
     from cloudtune.jobs.report import Report, StageReport, WidthChange
     from cloudtune.scaling import ScalingProfile
     from cloudtune.text import Scale
@@ -152,7 +153,22 @@ def _against(planned: float, actual: float | None, show: Callable[[float], str])
     return f"{show(planned)} / {'-' if actual is None else show(actual)}"
 
 
+def _leg_text(number: int, leg: LegFigures, *, free: bool) -> str:
+    """Return what a leg was given, and what it has spent, in a line."""
+    given = [f"within {format_seconds(leg.deadline)}"] if leg.deadline is not None else []
+    given += [f"{format_dollars(leg.budget)} in all"] if leg.budget is not None and not free else []
+    given += [f"with {counted(leg.more, 'more trial')}"] if leg.more else []
+    came_to = "goes on" if leg.ended is None else f"ended: {leg.ended.value}"
+    span = f"{format_seconds(leg.begin)} to {format_seconds(leg.end)}"
+    spent = came_to if free else f"{format_dollars(leg.dollars)} spent, {came_to}"
+    return f"Leg {number}, {span}: {', '.join(given) or 'no limits'}; {spent}"
+
+
 def _show_facts(out: Console, report: Report) -> None:
+    if report.timeline.legs:
+        found = legs(report.policy, report.timeline, report.job.limits)
+        free = report.job.plan.free
+        _print_some(out, [_leg_text(n, leg, free=free) for n, leg in enumerate(found, start=1)])
     if not report.policy.ended:
         out.print(
             "This run goes on, or its controller died: time and cost are those known at its last "

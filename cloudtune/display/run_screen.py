@@ -159,7 +159,8 @@ class RunScreen:
             case RunResumed():
                 self._say(event.at, f"taken over; {self._instances()}")
             case RunContinued():
-                self._say(event.at, "goes on with what it has trained")
+                more = f", and {counted(event.trials, 'more trial')}" if event.trials else ""
+                self._say(event.at, f"goes on with what it has trained{more}")
             case Interrupted():
                 self._say(event.at, "interrupted; giving everything back (once more: at once)")
             case TimerFired(name="tick"):

@@ -41,7 +41,8 @@ class InFlight:
     `launches` are by intent; `instances` has the instance ids that are known, `joined` the intents
     whose instances take trials, `released` those given back. `begun` says whether the ledger has
     the begin of the run. `at` is the run second of the last event: whatever a clock says, no event
-    may come before that. `within`: the new limits of a run that goes on, an ended one too.
+    may come before that. `within`: the new limits of a run that goes on, an ended one too; `more`:
+    how many trials it then tries besides those that it was to try.
     """
 
     launches: dict[str, Launch]
@@ -54,11 +55,12 @@ class InFlight:
     ended: bool
     at: float
     within: Limits | None = None
+    more: int = 0
 
     def first(self, at: float) -> Event:
         """Return what a world tells first, at that time: how the run goes on."""
         within = None if self.within is None else (self.within.deadline, self.within.budget)
-        return first_event(at, begun=self.begun, within=within)
+        return first_event(at, begun=self.begun, within=within, more=self.more)
 
     @classmethod
     def of(cls, timeline: Timeline) -> InFlight:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.engine.timeline import Timeline
+    from cloudtune.plans import Limits
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.trial import EndReason
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,43 @@ class Figures:
     epochs: float
     gpu_hours: float
     instances: float
+
+
+@dataclass(frozen=True)
+class LegFigures:
+    """A part of a run up to an end, in seconds of the run: what it was given, and has spent.
+
+    `more` are the trials that it was to try besides those before; `ended` is None where it goes on.
+    """
+
+    begin: float
+    end: float
+    ended: EndReason | None
+    dollars: float
+    deadline: float | None
+    budget: float | None
+    more: int
+
+
+def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigures]:
+    """Return the parts of a run that went on after an end; `first` are the limits that it began in.
+
+    Their dollars add up to the run's.
+    """
+    begun = [timeline.began or 0.0, *(leg.event.at for leg in timeline.legs)]
+    until = [*(leg.over_at for leg in timeline.legs), policy.over_at]
+    ended = [*(leg.ended for leg in timeline.legs), timeline.ended]
+    given = [(first.deadline, first.budget, 0)]
+    given += [(each.event.deadline, each.event.budget, each.event.trials) for each in timeline.legs]
+    charges = policy.state.charges
+    found = []
+    for begin, end, reason, limits in zip(begun, until, ended, given, strict=True):
+        rented = [r for r in policy.fleet if r.launched and begin <= r.began_at <= end]
+        dollars = math.fsum(each.dollars(end) for each in rented)
+        dollars += len(rented) * charges.usd_per_launch
+        dollars += (end - begin) * charges.usd_per_second
+        found.append(LegFigures(begin, end, reason, dollars, *limits))
+    return found
 
 
 def figures(policy: RunPolicy) -> Figures:

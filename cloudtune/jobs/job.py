@@ -299,8 +299,16 @@ class Drawn(SpaceSampler):
         space, most, seed = experiment.space, experiment.trials, experiment.seed
         super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
         self._drawn_before = sample(space, most, seed)
+        self._experiment = experiment
         self._next = 0
         self._taken: set[int] = set()
+
+    def more(self, trials: int) -> int:
+        """Let there be so many more; returns how many that brings. The first stay as they are."""
+        added = super().more(trials)
+        asked = self._experiment
+        self._drawn_before = sample(asked.space, len(self._drawn_before) + added, asked.seed)
+        return added
 
     def ask(self) -> Trial | None:
         """Return the next one; None after the last."""

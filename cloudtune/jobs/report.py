@@ -346,6 +346,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "limits": {"deadline": policy.limits.deadline, "budget": policy.limits.budget},
         "legs": [
             {"until": leg.over_at, "ended": leg.ended.value, "went_on_at": leg.event.at}
+            | {"trials": leg.event.trials}
             for leg in report.timeline.legs
         ],
         "seconds": {"planned": report.planned_seconds, "actual": report.seconds},

@@ -11,9 +11,9 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloudtune.engine.ledger import FileLedger, read_entries
+from cloudtune.engine.ledger import FileLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.resume import replayed, resume
+from cloudtune.engine.resume import resume
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.experiment.command import words_of
 from cloudtune.infra import sweep as sweeping
@@ -30,7 +30,6 @@ from cloudtune.policy.base import Policy
 from cloudtune.train.position import Progress
 from cloudtune.train.programs.program import Program
 from cloudtune.train.storage import StorageError, try_storage
-from cloudtune.units import format_dollars, format_seconds, parse_dollars, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -327,7 +326,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
         limits = bounded(job)
         job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
         policy = job.policy()
-        runner = _runner(job, folder, cloud)
+        runner = runner_of(job, folder, cloud)
         swept = runner.go(policy, folder / home.LEDGER, job.to_json(), watching(job.run, policy))
     return Ended(folder, policy, swept)
 
@@ -340,7 +339,8 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
     return provider_named(settings.provider).zones(cloud)
 
 
-def _runner(job: Job, folder: Path, cloud: Cloud) -> Runner:
+def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
+    """Return what carries a job out on a cloud, with its record in a folder."""
     lives = longest(job.plan, job.limits)
     return Runner(
         folder=folder,
@@ -353,121 +353,6 @@ def _runner(job: Job, folder: Path, cloud: Cloud) -> Runner:
         join_seconds=max(join_seconds(each.profile) for each in (*job.rentables, *job.standins)),
         last_epoch=job.experiment.span.max,
     )
-
-
-@dataclass(frozen=True)
-class Further:
-    """The limits that a person gives a run to go on with, as written; None leaves one as it was.
-
-    "+1h" is an hour from now, "+$10" ten dollars more than are spent by now; without the sign they
-    are in all: since the run first began, with what it has spent, measuring included.
-    """
-
-    deadline: str | None = None
-    budget: str | float | None = None
-
-    def limits(self, job: Job, policy: RunPolicy, now: float) -> Limits:
-        """Return the limits from the run's begin; `now` is in seconds from there.
-
-        Raises:
-            UsageError: no duration, or no amount; or nothing is left within them.
-        """
-        found = Limits(self._deadline(job, policy, now), self._budget(job, policy, now))
-        name = job.run
-        if found.deadline is not None and policy.state.brakes.ahead(now) >= found.deadline:
-            ago = f"{format_seconds(found.deadline)} after the run began, {format_seconds(now)} ago"
-            raise UsageError(
-                f"run {name}: its deadline leaves no time: {ago}. Give it more, as in "
-                f"`cloudtune resume {name} --deadline +1h`; nothing was launched"
-            )
-        spent = policy.spent(now)
-        if found.budget is not None and spent >= found.budget:
-            raise UsageError(
-                f"run {name}: its budget of {format_dollars(found.budget)} leaves no money: "
-                f"{format_dollars(spent)} are spent. Give it more, as in "
-                f"`cloudtune resume {name} --budget '+$10'`; nothing was launched"
-            )
-        return found
-
-    def _deadline(self, job: Job, policy: RunPolicy, now: float) -> float | None:
-        if self.deadline is None:
-            asked = job.experiment.limits.deadline is not None or policy.state.paused > 0
-            known = policy.limits.deadline
-            # Nobody asked for the one that ends what would run for ever: it counts from now.
-            return known if asked or known is None else now + longest(job.plan)
-        text = self.deadline.strip()
-        seconds = parse_seconds(text.removeprefix("+"))
-        return now + seconds if text.startswith("+") else seconds
-
-    def _budget(self, job: Job, policy: RunPolicy, now: float) -> float | None:
-        if self.budget is None:
-            return policy.limits.budget
-        text = str(self.budget).strip()
-        dollars = parse_dollars(text.removeprefix("+"))
-        return dollars + (policy.spent(now) if text.startswith("+") else -job.measuring)
-
-
-def further_limits(
-    job: Job, policy: RunPolicy, left: InFlight, further: Further, now: float
-) -> Limits | None:
-    """Return the new limits of a run that goes on; None where it does within those that it has.
-
-    `policy` stands where the run's ledger ends, `now` is in seconds from its begin.
-
-    Raises:
-        UsageError: it can't go on, or has nothing left to go on with.
-    """
-    name = job.run
-    if not left.ended:
-        if further == Further():
-            return None
-        if policy.winding_down:
-            raise UsageError(
-                f"run {name} is about to end: `cloudtune resume {name}` first, which gives back "
-                "what it has left; then give it new limits"
-            )
-        return further.limits(job, policy, now)
-    if why := policy.why_over():
-        raise UsageError(
-            f"run {name} has ended, and {why}; `cloudtune report {name}` shows how. If it left an "
-            "instance, `cloudtune gc` gives it back"
-        )
-    return further.limits(job, policy, now)
-
-
-def resume_job(
-    folder: Path,
-    watching: Callable[[str, RunPolicy], Watch],
-    further: Further | None = None,
-    confirm: Callable[[Job], None] = lambda _: None,
-) -> Ended:
-    """Go on with a run whose controller died, or that had ended, with what it has trained.
-
-    One that died has its instances still. One that had ended rents anew, once `confirm(job)` has
-    passed, which raises where nobody allows it.
-
-    Raises:
-        UsageError: it can't go on within these limits, or somebody drives it.
-        CloudtuneError: its ledger can't be gone on with.
-    """
-    ledger = folder / home.LEDGER
-    job = job_of_run(folder)
-    with control.driving(folder, where_of(job.experiment)):
-        policy = job.policy()
-        left = replayed(policy, read_entries(ledger))
-        now = max(left.at, time.time() - job.began)
-        within = further_limits(job, policy, left, further or Further(), now)
-        job = replace(job, limits=within or policy.limits)
-        check_script(job.experiment)
-        check_storage(job.experiment)
-        if left.ended:
-            confirm(job)
-        adopt = not left.ended
-        cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles, adopt=adopt)
-        runner = _runner(job, folder, cloud)
-        left.within = within
-        swept = runner.go(policy, ledger, None, watching(job.run, policy), left)
-    return Ended(folder, policy, swept)
 
 
 def job_of_run(folder: Path) -> Job:

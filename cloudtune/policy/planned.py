@@ -6,9 +6,11 @@ How each of them is planned, and what carries its plan out: the same in `plan`, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import bisect
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cloudtune.commands import PlanAnew
 from cloudtune.errors import UsageError
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -18,12 +20,16 @@ from cloudtune.planners.following import Itinerary, PlannedStages, PlannedWidths
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reacting import Replanner
-from cloudtune.planners.replanning import HalvingSchedule, SeerSchedule
+from cloudtune.planners.replanning import HalvingSchedule, SeerSchedule, request_for_rest
 from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.plans import Charges, Limits
+from cloudtune.progress import OVER
+from cloudtune.strategies.rungs import why_fewer
 from cloudtune.strategies.seer_barrier import SeerBarrier
-from cloudtune.strategies.successive_halving import SuccessiveHalving
+from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving
+from cloudtune.text import stage_text
+from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +40,8 @@ if TYPE_CHECKING:
     from cloudtune.plans import Plan, Stage
     from cloudtune.policy.base import Brakes
     from cloudtune.policy.context import BuildContext
-    from cloudtune.trial import Trial
+    from cloudtune.strategies.base import Sampler, View
+    from cloudtune.trial import Trial, TrialId
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,74 @@ def in_time_or_fastest(planner: Planner, request: PlanRequest) -> Plan:
 
 
 @dataclass(frozen=True)
+class Newcomers:
+    """Takes more trials into a run of successive halving by a plan, which goes on after its end.
+
+    They begin at epoch 0 and are halved among themselves at each rung up to the one that the run's
+    own trials were training to. From there on all compete. One plan is made for both.
+    """
+
+    name: str
+    context: BuildContext
+    sampler: Sampler
+    reserve: Reserve
+
+    def join(self, view: View, itinerary: Itinerary, trials: int) -> Schedule | str:
+        """Put a plan of what is left and of so many more in the place of the present one's rest.
+
+        It is the fastest there is where none keeps the limits. Returns why not, if there is none.
+        """
+        if why := why_fewer(self.sampler.more(trials), trials):
+            return why
+        new = [trial for _ in range(trials) if (trial := self.sampler.ask()) is not None]
+        own = _halving(self.context, len(new))
+        joined = JoinedHalving(own, self._joining(view, itinerary, own))
+        try:
+            plan = self._plan(view, itinerary, joined.stages())
+        except InfeasibleError as error:
+            return str(error)
+        first = (*joined.joining.get(0, ()), *(trial.id for trial in new))
+        ends = [stage.end_epoch for stage in joined.stages()]
+        later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
+        itinerary.join(view, new, plan, first, later)
+        self._tell(view, itinerary, len(new))
+        return HalvingSchedule(joined, self.name, itinerary.stage)
+
+    def _joining(
+        self, view: View, itinerary: Itinerary, newcomers: SuccessiveHalving
+    ) -> Mapping[int, tuple[TrialId, ...]]:
+        """Return who joins the newcomers at which of their stages: where its own one ends."""
+        rungs = [stage.end_epoch for stage in newcomers.stages()]
+        known, end = view.trials, itinerary.stage_plan.stage.end_epoch
+        left = [n for n in itinerary.members if n not in known or known[n].status not in OVER]
+        found: dict[int, tuple[TrialId, ...]] = {}
+        for name, rung in (*((name, end) for name in left), *itinerary.waiting.items()):
+            at = bisect.bisect_left(rungs, rung)
+            found[at] = (*found.get(at, ()), name)
+        return found
+
+    def _plan(self, view: View, itinerary: Itinerary, work: tuple[Stage, ...]) -> Plan:
+        request = request_for_rest(
+            view, itinerary, self.reserve, work=work, trials=(), barred=view.barred
+        )
+        if PLANNED[self.name].in_time:
+            request = replace(request, limits=Limits(request.limits.deadline, None))
+        planner = PLANNERS.get(itinerary.plan.planner, PLANNERS["exact"])
+        objective = itinerary.plan.objective
+        return in_time_or_fastest(planner, replace(request, objective=objective))
+
+    @staticmethod
+    def _tell(view: View, itinerary: Itinerary, trials: int) -> None:
+        found = itinerary.plan.estimate
+        ends = f"to end at {format_seconds(found.seconds)}, {format_dollars(found.dollars)}"
+        what = f"{stage_text(itinerary.stage_plan)}; {ends}"
+        more = f"{trials} more {'trial' if trials == 1 else 'trials'}"
+        said = PlanAnew(itinerary.stage, more, what, found.seconds, found.dollars)
+        itinerary.changes.append((view.now, said))
+        itinerary.untold.append(said)
+
+
+@dataclass(frozen=True)
 class Follower:
     """The parts of a run by a plan; each may be put together with others."""
 
@@ -170,10 +245,13 @@ def follow(
     trials: Sequence[Trial],
     brakes: Brakes,
     *,
+    sampler: Sampler | None = None,
     planned_widths: bool = True,
     planned_fleet: bool = True,
 ) -> Follower:
     """Return what carries a plan of a strategy out; the first of the trials are trained.
+
+    The `sampler` gives those that a run may be given more of, once it has ended.
 
     With `planned_fleet` the rest is planned anew where the world isn't what the plan says; of a
     run whose widths are another allocator's, where the cloud refuses an offer or takes an instance
@@ -193,10 +271,13 @@ def follow(
         heeds = "refusals"
     planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
     reacting = Replanner(planner, reserve, heeds) if planned_fleet else None
+    explores = PLANNED[name].explores
+    joining = None if sampler is None or explores else Newcomers(name, context, sampler, reserve)
     made = PlannedStages(
         schedule,
         itinerary,
         reacting=reacting,
+        joining=joining,
         planned_widths=planned_widths,
         planned_fleet=planned_fleet,
     )

@@ -345,6 +345,7 @@ def _planned_components(
         plan,
         trials,
         brakes,
+        sampler=sampler,
         planned_widths=choice.allocator == BY_PLAN,
         planned_fleet=choice.fleet == BY_PLAN,
     )

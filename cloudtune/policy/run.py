@@ -387,14 +387,17 @@ class RunPolicy:
 
     # ---- going on after the end ---------------------------------------------------------------
 
-    def why_over(self) -> str:
-        """Return why a run that has ended can't go on, whatever its limits; "" if it can."""
+    def why_over(self, *, more: bool = False) -> str:
+        """Return why a run that has ended can't go on, whatever its limits; "" if it can.
+
+        `more`: with trials besides those that it was to try.
+        """
         best = self.best
         if best is not None and self._reaches_target(best.metric):
             return "its target is reached"
         if self.began is None:
             return "it never began"
-        if self.strategy.done(self.state):
+        if not more and self.strategy.done(self.state):
             return "its strategy has trained all that it was to train"
         return ""
 
@@ -418,9 +421,21 @@ class RunPolicy:
             trial = state.trials[name]
             if trial.status == "parked":
                 self._sessions.settle(trial, decision or self.strategy.on_result(state, trial))
+        if event.trials:
+            self._take_in(event.trials, stopped)
         for trial in state.trials.values():
             if trial.id in stopped and trial.status == "parked":
                 self._sessions.take_up(trial)
+
+    def _take_in(self, trials: int, stopped: set[TrialId]) -> None:
+        """Let the strategy try so many more; by a plan, who was stopped goes on where that says."""
+        if self.itinerary is not None:
+            for trial in [*self.state.again.values(), *map(self.trials.__getitem__, stopped)]:
+                self._sessions.park(trial)
+            stopped.clear()
+        if why := self.strategy.more(self.state, trials):
+            self.state.trouble = why
+            self._end(EndReason.FAILED)
 
     # ---- time --------------------------------------------------------------------------------
 

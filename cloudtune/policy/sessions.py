@@ -135,6 +135,14 @@ class SessionKeeper:
             trial.status, trial.offer = "waiting", None
             self._state.again[trial.id] = trial
 
+    def park(self, trial: TrialProgress) -> None:
+        """Have a trial without a session wait at its last checkpoint until it is asked for."""
+        if trial.status in {"waiting", "parked"}:
+            self._state.again.pop(trial.id, None)
+            self._state.drop_move(trial)
+            trial.rewind()
+            trial.status = "parked"
+
     # ---- starting ----------------------------------------------------------------------------
 
     def start_again(self) -> list[Command]:

@@ -302,6 +302,14 @@ class Strategy(Protocol):
         """Whether the strategy waits for no trial, and will never ask for one again."""
         ...
 
+    def more(self, view: View, trials: int) -> str:
+        """Try so many more trials than it was to; returns why it can't, "" if it can.
+
+        Asked as a run that has ended goes on, with the new limits in `view`. A strategy that was
+        done isn't any more.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -404,4 +412,11 @@ class Sampler(Protocol):
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Learn the metric of a trial after an epoch; None where it failed."""
+        ...
+
+    def more(self, trials: int) -> int:
+        """Let there be so many more trials, after those that there were; returns how many it has.
+
+        The same trials come first as without; a grid may have fewer than are asked for.
+        """
         ...

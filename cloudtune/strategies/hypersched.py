@@ -104,6 +104,11 @@ class HyperSched(Judging):
         """Yield those that wait at a rung, the best first; those that have just begun don't."""
         return (name for name in rung.resting() if view.trials[name].status == "parked")
 
+    def more(self, view: View, trials: int) -> str:
+        """Try so many more, where the deadline admits new ones again."""
+        self._closed = False
+        return super().more(view, trials)
+
     # ---- who goes on ---------------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:

@@ -60,6 +60,10 @@ class PopulationBased(Judging):
         self._latest: dict[TrialId, float | None] = {}  # of the members, and of finished ones
         self._before: dict[TrialId, TrialId] = {}  # whom a clone without a result replaces
 
+    def more(self, view: View, trials: int) -> str:
+        """Return why not: who is new to a population is a clone of a member."""
+        return "pbt breeds its trials from those that it has, and takes no newcomers"
+
     # ---- who begins ----------------------------------------------------------------------
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:

@@ -213,6 +213,12 @@ class NewTrials:
             self._tasks.popleft()
         return self._waiting.popleft()
 
+    def more(self, trials: int) -> str:
+        """Let there be so many more; returns why there aren't."""
+        found = self._sampler.more(trials)
+        self._dry = False
+        return why_fewer(found, trials)
+
     def dry(self, view: View) -> bool:
         """Whether there will never be another one."""
         self._fetch(view, 1)
@@ -229,10 +235,23 @@ class NewTrials:
         self._sampler.tell(trial.trial, trial.epoch, None)
 
 
+def why_fewer(found: int, asked: int) -> str:
+    """Return why there are no more trials, where there were to be so many; "" if there are."""
+    if found >= asked:
+        return ""
+    left = f"only {found} more" if found else "no more"
+    return f"its search space has {left} to try: it is of listed values, and has an end"
+
+
 class Judging:
     """A strategy that decides at results alone: it takes nothing back and sets no alarm."""
 
     reason: EndReason | None = None
+    _new: NewTrials
+
+    def more(self, view: View, trials: int) -> str:
+        """Try so many more of the sampler's trials; returns why there aren't so many."""
+        return self._new.more(trials)
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return none."""

@@ -487,6 +487,9 @@ class Seer:
             return False
         return self._nobody(view) and not self._another(view)
 
+    def more(self, view: View, trials: int) -> str:  # noqa: D102  see `Strategy`
+        return self._new.more(trials)
+
     def _another(self, view: View) -> bool:
         """Whether something new could be tried, and there is time for an epoch of it."""
         if self._new.dry(view):

@@ -52,6 +52,37 @@ class SuccessiveHalving:
         return tuple(ranked[: stages[stage + 1].trials])
 
 
+@dataclass(frozen=True)
+class JoinedHalving:
+    """A successive halving whose newcomers catch up with others, which join them on the way.
+
+    Until then the newcomers are halved among themselves, from epoch 0; from then on all compete at
+    each rung. `joining` has, by the number of the stage, who has trained to its begin or further.
+    """
+
+    newcomers: SuccessiveHalving
+    joining: Mapping[int, tuple[TrialId, ...]]
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return one stage per rung."""
+        found: list[Stage] = []
+        trials = self.newcomers.trials
+        for number, stage in enumerate(self.newcomers.stages()):
+            trials += len(self.joining.get(number, ()))
+            found.append(Stage(trials, stage.start_epoch, stage.end_epoch))
+            trials = max(1, trials // self.newcomers.eta)
+        return tuple(found)
+
+    def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
+        """Return the best of the rung, and who joins there."""
+        stages, mode = self.stages(), self.newcomers.mode
+        if stage + 1 >= len(stages):
+            return ()
+        joining = self.joining.get(stage + 1, ())
+        ranked = sorted(results, key=lambda trial: (rank_key(mode, results[trial]), trial))
+        return (*ranked[: stages[stage + 1].trials - len(joining)], *joining)
+
+
 class Bracket:
     """A successive halving: `trials` trials to the first rung, the best 1/eta to each next.
 
@@ -182,6 +213,10 @@ class Brackets:
         self._of: dict[TrialId, Bracket] = {}
         self._begun = 0
 
+    def more(self, view: View, trials: int) -> str:
+        """Try so many more, in brackets of their own; returns why there aren't so many."""
+        return self._new.more(trials)
+
     def _next(self) -> Bracket | None:
         """Return the bracket that may begin now, though others are played; None if none may."""
         raise NotImplementedError
@@ -258,18 +293,23 @@ class Halving(Brackets):
         super().__init__(sampler)
         self.name = "sha"
         self.anytime = repeat
-        self._trials = trials
+        self._sizes = [trials]
         self._epochs = rung_epochs(min_epochs, max_epochs, eta)
         self._eta = eta
         self._mode = mode
 
     def _next(self) -> Bracket | None:
-        if self._playing or (self._begun and not self.anytime):
+        if self._playing or (self._begun >= len(self._sizes) and not self.anytime):
             return None
         return Bracket(
             f"bracket {self._begun}",
-            trials=self._trials,
+            trials=self._sizes[0 if self.anytime else self._begun],
             epochs=self._epochs,
             eta=self._eta,
             mode=self._mode,
         )
+
+    def more(self, view: View, trials: int) -> str:
+        """Try so many more in a bracket of their own, after the one before."""
+        self._sizes.append(trials)
+        return super().more(view, trials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 from cloudtune.trial import Trial
@@ -24,13 +25,18 @@ def trials(count: int, caps: Mapping[int, int] | None = None) -> tuple[Trial, ..
 class Given:
     """A sampler of given trials; it notes what it is told, and refuses to be told it twice."""
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
-        self._left = iter(trials)
+    def __init__(self, trials: Sequence[Trial], spare: Sequence[Trial] = ()) -> None:
+        self._left, self._spare = deque(trials), deque(spare)
         self.told: dict[tuple[TrialId, int], float | None] = {}
         self.failed: list[TrialId] = []
 
     def ask(self) -> Trial | None:
-        return next(self._left, None)
+        return self._left.popleft() if self._left else None
+
+    def more(self, trials: int) -> int:
+        added = min(trials, len(self._spare))
+        self._left.extend(self._spare.popleft() for _ in range(added))
+        return added
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         if value is None:
@@ -49,6 +55,7 @@ class Watched:
         self.name, self.anytime, self.reason = inner.name, inner.anytime, inner.reason
         self.on_result, self.on_failure = inner.on_result, inner.on_failure
         self.preempt, self.wake_at, self.done = inner.preempt, inner.wake_at, inner.done
+        self.more = inner.more
         self.groups: list[TrialGroup] = []
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:

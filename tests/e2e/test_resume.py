@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fault_runs import one_run
 from benchmarks.fault_runs_mischief import Case, Step
-from cloudtune.commands import StartTrial
+from cloudtune.commands import PlanAnew, StartTrial
 from cloudtune.engine.ledger import read_entries, read_header
 from cloudtune.events import EpochDone, RunContinued, RunResumed
 from cloudtune.jobs.job import Job, trials
@@ -75,12 +75,18 @@ def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_from_its_checkpoints(bench: Ben
     assert "Traceback" not in err
     check_refused(bench.here("resume", "--deadline", "2s"), "its deadline leaves no time", "+1h")
     told = epochs(ledger)
-    process = bench.start("resume", "--deadline", "+1h")
+    check_refused(bench.here("resume", "--trials", "3"), "as in --trials +16")
+    process = bench.start("resume", "--deadline", "+1h", "--trials", "+1")
     wait_for(lambda: epochs(ledger) > told)
     entries = list(read_entries(ledger))
     [begins] = [n for n, entry in enumerate(entries) if isinstance(entry.event, RunContinued)]
     starts = [c for e in entries[begins:] for c in e.commands if isinstance(c, StartTrial)]
     assert any(start.checkpoint for start in starts), "it trains on from what was saved"
+    begin = entries[begins].event
+    assert isinstance(begin, RunContinued)
+    assert begin.trials == 1
+    told_of = [c.why for c in entries[begins].commands if isinstance(c, PlanAnew)]
+    assert told_of == ["1 more trial"], "which begins when it is its turn"
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloudtune.api.going_on import Further, further_limits
 from cloudtune.commands import StartTrial
 from cloudtune.engine.accounting import accounted
 from cloudtune.engine.ledger import MemoryLedger
@@ -17,7 +19,7 @@ from cloudtune.engine.timeline import read
 from cloudtune.errors import HurriedError, UsageError
 from cloudtune.events import Interrupted, RunContinued
 from cloudtune.infra.cluster.world import CloudWorld
-from cloudtune.jobs.runner import Further, further_limits
+from cloudtune.jobs import control
 from cloudtune.plans import Charges, Limits
 from cloudtune.trial import EndReason
 from tests.builders.runs import Setting
@@ -127,7 +129,8 @@ def test_a_run_that_has_trained_all_that_it_was_to_is_over() -> None:
         further_limits(SETTING.job(), policy, left, Further("+1h", None), policy.now)
 
 
-def test_a_second_interrupt_waits_for_nothing() -> None:
+def unheard_world() -> Any:
+    """Return what of a world hears of interrupts, and nothing else."""
     world: Any = SimpleNamespace(
         _began=0.0, _interrupted=False, _hurried=False, _ended=False, _events=SimpleQueue()
     )
@@ -135,8 +138,31 @@ def test_a_second_interrupt_waits_for_nothing() -> None:
     world._acknowledge = world._check_alive = lambda: None
     world._leased_until = world._until_timer = lambda: 0.0
     world._last, world._told = 0.0, None
+    return world
+
+
+def test_a_second_interrupt_waits_for_nothing() -> None:
+    world = unheard_world()
     CloudWorld.interrupt(world)
     assert isinstance(CloudWorld.next_event(world), Interrupted)
     CloudWorld.interrupt(world)
     with pytest.raises(HurriedError, match="interrupted twice"):
+        CloudWorld.next_event(world)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_third_interrupt_breaks_no_giving_back(number: signal.Signals) -> None:
+    world, given_back = unheard_world(), []
+    with control.interruptible() as interruption:
+        interruption.tell(lambda: CloudWorld.interrupt(world))
+        signal.raise_signal(number)
+        assert isinstance(CloudWorld.next_event(world), Interrupted)
+        signal.raise_signal(number)
+        with pytest.raises(HurriedError):
+            CloudWorld.next_event(world)
+        for instance in ("i-1", "i-2"):  # as the sweep does, which comes after
+            signal.raise_signal(number)
+            given_back.append(instance)
+    assert given_back == ["i-1", "i-2"]
+    with pytest.raises(HurriedError):
         CloudWorld.next_event(world)

@@ -134,7 +134,7 @@ def test_workers_know_how_often_what_may_be_rented_is_lost(
     job = SETTING.job(MIXED)
     one = replace(SETTING.offer, market=market, interruptions_per_hour=losses)
     rented = replace(job, rentables=(replace(job.rentables[0], offer=one),), standins=())
-    made = running._runner(rented, tmp_path, cast("Any", SimpleNamespace()))
+    made = running.runner_of(rented, tmp_path, cast("Any", SimpleNamespace()))
     assert made._training().losses_per_hour == losses
 
 

@@ -198,6 +198,9 @@ class _Given:
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._left = iter(trials)
 
+    def more(self, trials: int) -> int:
+        return 0
+
     def ask(self) -> Trial | None:
         return next(self._left, None)
 

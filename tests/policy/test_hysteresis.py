@@ -89,6 +89,9 @@ class Breaks:
     def wake_at(self, view: View) -> float | None:
         return self._until
 
+    def more(self, view: View, trials: int) -> str:
+        return "it takes no more"
+
     def done(self, view: View) -> bool:
         known = view.trials
         return all(t.id in known and known[t.id].status in OVER for t in self._trials)

@@ -129,6 +129,9 @@ class Fickle:
     def wake_at(self, view: View) -> float | None:
         return (1 + view.now // 50) * 50 if self._seed % 2 else None
 
+    def more(self, view: View, trials: int) -> str:
+        return "it takes no more"
+
     def done(self, view: View) -> bool:
         over = {"cut", "failed", "finished"}
         left = [t for t in self._trials if t.id not in view.trials]

@@ -60,6 +60,10 @@ class Candidates(Protocol):
         """Learn the metric of a trial after an epoch; None where it failed."""
         ...
 
+    def more(self, trials: int) -> int:
+        """Let there be so many more; returns how many that brings."""
+        ...
+
     @property
     def axes(self) -> Axes:
         """The axes on which its configurations stand."""
@@ -122,6 +126,10 @@ class Experienced:
             return None
         self._given.add(_key(trial.config))
         return replace(trial, origin=NamedBy(run, round(source.trust, 3)))
+
+    def more(self, trials: int) -> int:
+        """Let there be so many more; returns how many that brings."""
+        return self._sampler.more(trials)
 
     def _recommended(self, source: _Source) -> Trial | None:
         while source.order:

@@ -69,6 +69,10 @@ class ListedTrials:
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Learn nothing."""
 
+    def more(self, trials: int) -> int:
+        """Return 0: there are those that were given."""
+        return 0
+
 
 class SpaceSampler:
     """New configurations of a search space, as trials t00, t01 and so on.
@@ -120,6 +124,14 @@ class SpaceSampler:
             if name in sampled or name not in self._axes
         }
         return self._begun(self._space.config(values | crossing))
+
+    def more(self, trials: int) -> int:
+        """Let there be so many more; returns how many that brings: grids end where they cross."""
+        most = self._most + trials
+        if self._space.is_listed:
+            most = min(most, self._space.crossings)
+        before, self._most = self._most, max(self._most, most)
+        return trials if math.isinf(before) else int(self._most - before)
 
     def _drawn(self) -> Config:
         if all(isinstance(self._space[name], Grid) for name in self._axes):
@@ -277,6 +289,11 @@ class TableSampler:
         if self._kind == "qmc":
             wanted = self._drawn()
         return self._begun(self._next_random() if wanted is None else self._nearest(wanted))
+
+    def more(self, trials: int) -> int:
+        """Let so many more rows be tried; returns how many that brings."""
+        before, self._most = self._most, min(self._most + trials, len(self._rows))
+        return self._most - before
 
     def _drawn(self) -> Config:
         if self._draws is None:
