@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import inspect
 import io
@@ -56,9 +57,11 @@ def written(function: Callable[..., object], folder: Path) -> str:
     path = folder / f"cloudtune_{_NAME}_{digest[:10]}.py"
     try:
         with for_others():
-            fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_bytes(data)
-            fresh.replace(path.with_suffix(".pkl"))
+            kept = path.with_suffix(".pkl")
+            if not kept.exists():  # what is there does the same, and a run may go on with it
+                fresh = path.with_suffix(f".{os.getpid()}")
+                fresh.write_bytes(data)
+                fresh.replace(kept)
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
@@ -79,7 +82,8 @@ class Fingerprint:
 
     def of(self, thing: object) -> str:
         """Return the SHA-256 of what is known of a thing."""
-        return hashlib.sha256(self._of(thing).encode(errors="backslashreplace")).hexdigest()
+        told = f"{sys.version_info[:2]} {self._of(thing)}"
+        return hashlib.sha256(told.encode(errors="backslashreplace")).hexdigest()
 
     def _of(self, thing: object) -> str:
         if thing is None or isinstance(thing, bool | int | float | complex | str | bytes):
@@ -132,10 +136,21 @@ def _is_found_by_name(thing: Any) -> bool:
     return found is thing
 
 
-def _uses(function: Callable[..., object]) -> Iterator[tuple[str, Any]]:
-    """Give what a function itself uses of where it was defined, by name."""
-    found = inspect.getclosurevars(function)
-    yield from sorted({**found.globals, **found.nonlocals}.items(), key=lambda item: item[0])
+def _uses(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Give what a function uses of where it was defined, by name; functions within it as well."""
+    found = inspect.getclosurevars(function).nonlocals
+    for code in _codes(function.__code__):
+        for step in dis.get_instructions(code):
+            if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and step.argval in function.__globals__:
+                found = {**found, step.argval: function.__globals__[step.argval]}
+    yield from sorted(found.items(), key=lambda item: item[0])
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for it in code.co_consts:
+        if isinstance(it, types.CodeType):
+            yield from _codes(it)
 
 
 def _told(function: Callable[..., object]) -> str:
@@ -176,7 +191,7 @@ def _used(function: Callable[..., object]) -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     waiting: list[object] = [function]
     while waiting:
-        it = inspect.unwrap(waiting.pop())  # type: ignore[arg-type]
+        it = waiting.pop()
         if id(it) in seen or not isinstance(it, types.FunctionType):
             continue
         seen.add(id(it))

