@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.api.functions import written
+from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, planning
@@ -71,27 +72,31 @@ def refuse_while_loading() -> None:
 def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of an experiment, its training function by file and name.
 
-    A worker finds a function in its file, so it is one of a file's top level.
+    One of a file's top level is found there by workers. Any other, as a notebook's, is written into
+    a file of its own: in `directory`, or beside the file that defines it, or in the current folder.
 
     Raises:
-        UsageError: the function isn't that.
+        UsageError: it can't be sent to workers, or is in another folder than `directory`.
     """
     function = fields.get("train")
     if not callable(function):
         return fields
-    name = getattr(function, "__qualname__", "")
-    try:
-        file = Path(inspect.getfile(function)).resolve()
-    except (OSError, TypeError):
-        file = Path()
-    if not name.isidentifier() or file.suffix != ".py" or not file.is_file():
-        raise UsageError(
-            f"train: {shown(function)} is no function of a file's top level, where a worker would "
-            "find it; move it into a file (a notebook can write one with %%writefile train.py)"
-        )
+    name, file = getattr(function, "__qualname__", ""), _file_of(function)
+    if file is None or not name.isidentifier():
+        folder = Path(fields.get("directory") or (file or Path.cwd() / "-").parent).resolve()
+        return {**fields, "train": written(function, folder), "directory": str(folder)}
     if Path(fields.get("directory", file.parent)).resolve() != file.parent:
         raise UsageError(f"train: {name} is in {file}, but directory is {fields['directory']}")
     return {**fields, "train": f"{file.name}:{name}", "directory": str(file.parent)}
+
+
+def _file_of(function: Callable[..., object]) -> Path | None:
+    """Return the Python file that defines a function; None where there is none."""
+    try:
+        file = Path(inspect.getfile(function)).resolve()
+    except (OSError, TypeError):
+        return None
+    return file if file.suffix == ".py" and file.is_file() else None
 
 
 def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:

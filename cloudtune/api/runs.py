@@ -15,6 +15,7 @@ from cloudtune.api.experiments import Source, known, load_experiment, refuse_whi
 from cloudtune.api.going_on import Further
 from cloudtune.api.plans import Plan
 from cloudtune.api.results import Result
+from cloudtune.display.live.notebook import NotebookOutput, in_notebook
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home, planning
@@ -62,10 +63,11 @@ def run(
 
     `experiment` is a `cloudtune.Plan`, a plan's file, or what `cloudtune.plan` takes, with the same
     options. A script that was never measured is measured first, within the same limits. With
-    `progress` lines tell of the run as it goes. `on_event(event, commands)` is called with each
-    event of `cloudtune.events` and the commands that it led to; an error of it ends no run, and is
-    a RuntimeWarning once that is over. `yes` allows renting where the provider asks first (aws).
-    `force` begins though no plan meets the limits, which hold; `pace` as for `cloudtune run`.
+    `progress` lines tell of the run as it goes (in a notebook an output that is renewed).
+    `on_event(event, commands)` is called with each event of `cloudtune.events` and the commands
+    that it led to; an error of it ends no run, and is a RuntimeWarning once that is over. `yes`
+    allows renting where the provider asks first (aws). `force` begins though no plan meets the
+    limits, which hold; `pace` as for `cloudtune run`.
 
     An interrupt (Ctrl-C, a notebook's stop button) ends the run in order: everything is given back,
     and the result's `ended` says "interrupted". Call it in the main thread for that: elsewhere no
@@ -161,6 +163,7 @@ class _Caller:
         self._progress = progress
         self._yes = yes
         self._error: Exception | None = None
+        self._output = NotebookOutput() if progress and in_notebook() else None
         # In a notebook rich would make each line an output of its own.
         plain = not sys.stdout.isatty()
         self._out = Console(
@@ -218,8 +221,9 @@ class _Caller:
         epochs = job.experiment.span
         rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
         basis = planning.basis_of(job.experiment, job.rentables)
+        output = self._output
         screen = RunScreen(
-            self._out,
+            self._out if output is None else output.out,
             policy,
             rungs,
             basis=basis,
@@ -232,9 +236,13 @@ class _Caller:
         def watch(event: Event, commands: tuple[Command, ...]) -> None:
             self._called(event, commands)
             screen.watch(event, commands)
+            if output is not None:
+                output.show(screen.drawn(event.at))
 
         with screen:
             yield watch
+        if output is not None:
+            output.show(screen.drawn(policy.now), at_once=True)
 
     def _called(self, event: Event, commands: tuple[Command, ...]) -> None:
         if self._on_event is None:

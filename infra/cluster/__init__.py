@@ -1,1 +1,10 @@
 """The controller's side of a cluster: Ray's head, the node provider, the agents, the world."""
+
+import logging
+import warnings
+
+# As Ray is imported in a notebook, it complains there of progress bars that nobody here shows.
+logging.getLogger("ray.widgets").setLevel(logging.WARNING)
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="IProgress not found")
+    import ray  # noqa: F401

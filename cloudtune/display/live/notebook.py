@@ -1,0 +1,81 @@
+"""A run as a notebook shows it: one output, renewed in place."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_COLUMNS: Final = 110
+_LINES: Final = 45
+_LAST_LINES: Final = 8
+_GLANCE_SECONDS: Final = 1.0
+_HTML: Final = (
+    '<pre style="line-height: 1.25; overflow-x: auto; font-family: monospace">{code}</pre>'
+)
+
+
+def in_notebook() -> bool:
+    """Whether this program is a notebook's kernel, whose outputs can be renewed."""
+    ipython: Any = sys.modules.get("IPython")
+    return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookOutput:
+    """An output of the cell that runs: the last lines of what has happened, and a panel below.
+
+    What is printed to `out` are its lines.
+    """
+
+    def __init__(self) -> None:
+        self._told = io.StringIO()
+        self.out = Console(
+            file=self._told,
+            width=_COLUMNS,
+            height=_LINES,
+            highlight=False,
+            force_jupyter=False,
+            force_terminal=False,  # a kernel's environment has FORCE_COLOR
+            soft_wrap=True,
+        )
+        self._handle: Any = None
+        self._shown_at = 0.0
+
+    def show(self, panel: RenderableType, *, at_once: bool = False) -> None:
+        """Renew it, once a second at most."""
+        now = time.monotonic()
+        if at_once or now >= self._shown_at + _GLANCE_SECONDS:
+            self._shown_at = now
+            self._display(self._rendered(panel))
+
+    def _rendered(self, panel: RenderableType) -> dict[str, str]:
+        page = Console(
+            file=io.StringIO(),
+            record=True,
+            width=_COLUMNS,
+            highlight=False,
+            force_jupyter=False,
+            force_terminal=False,
+        )
+        for line in self._told.getvalue().splitlines()[-_LAST_LINES:]:
+            page.print(Text(line, no_wrap=True, overflow="ellipsis"))
+        page.print(panel)
+        return {
+            "text/plain": page.export_text(clear=False),
+            "text/html": page.export_html(inline_styles=True, code_format=_HTML),
+        }
+
+    def _display(self, shown: dict[str, str]) -> None:
+        display: Any = importlib.import_module("IPython.display").display  # we are in its kernel
+        if self._handle is None:
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)

@@ -1,0 +1,122 @@
+"""Training functions that stand in no file: sent to workers with what they use, or refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cloudtune
+from cloudtune.api.experiments import with_named_function
+from cloudtune.errors import UsageError
+from cloudtune.train.user_script import load_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# A program that is in no file, as a notebook's cells.
+CELLS = """
+import json, sys
+import helper
+import cloudtune
+from cloudtune.api.experiments import with_named_function
+
+STEP = {step}
+
+class Net:
+    def __init__(self, lr):
+        self.lr = lr
+
+def rate(config):
+    return Net(config["lr"]).lr * STEP
+
+def train(config):
+    names = {{"a", "b", "c"}}
+    return sum([rate(config) for _ in "a"]) + helper.OFFSET + len([n for n in names])
+
+print(json.dumps(with_named_function({{"train": train}})))
+"""
+WORKER = """
+import sys
+from pathlib import Path
+from cloudtune.train.user_script import load_function
+print(load_function(Path(sys.argv[1]), sys.argv[2])({"lr": 2.0}))
+"""
+
+
+def python(code: str, folder: Path, *given: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("OFFSET = 100\n")
+    elsewhere = tmp_path / "node"
+    found = [eval(python(CELLS.format(step=step), tmp_path)) for step in (3, 3, 4)]
+    assert found[0] == found[1], "the same is the same file: its measured speed is known again"
+    assert found[2]["train"] != found[0]["train"]
+    assert {each["directory"] for each in found} == {str(tmp_path)}
+    elsewhere.mkdir()
+    for path in [
+        *tmp_path.glob("*.py"),
+        *tmp_path.glob("*.pkl"),
+    ]:  # as the folder is copied to an instance
+        path.rename(elsewhere / path.name)
+    assert float(python(WORKER, tmp_path, str(elsewhere), found[0]["train"])) == 109.0
+    assert float(python(WORKER, tmp_path, str(elsewhere), found[2]["train"])) == 111.0
+
+
+def sent(function: Callable[..., object], folder: Path) -> Any:
+    fields = with_named_function({"train": function, "directory": str(folder)})
+    return load_function(folder, fields["train"])
+
+
+def test_closures_lambdas_and_partials_are_sent(tmp_path: Path) -> None:
+    factor = 3
+
+    def within(config: dict[str, Any]) -> float:
+        return float(config["lr"] * factor)
+
+    assert sent(within, tmp_path)({"lr": 2.0}) == 6.0
+    assert sent(lambda config: config["lr"] + factor, tmp_path)({"lr": 2.0}) == 5.0
+    assert sent(partial(within), tmp_path)({"lr": 1.0}) == 3.0
+
+
+def test_what_can_t_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    lock, data = threading.Lock(), bytes(20 * 2**20)
+
+    def locks() -> None:
+        with lock:
+            pass
+
+    def indirectly(config: dict[str, Any]) -> None:
+        locks()
+
+    def takes_data(config: dict[str, Any]) -> int:
+        return len(data)
+
+    for function, told in (
+        (indirectly, "uses lock, a lock, which can't be sent to a worker; make it within"),
+        (takes_data, "takes 20 MiB along to each worker, most of it in data; load that within"),
+        (len, "train: len is no function that could train"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            cloudtune.plan({"train": function, "directory": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="stands in no file, and none can be written for it"):
+        sent(lambda config: None, tmp_path / "nowhere")

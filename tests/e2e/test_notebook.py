@@ -1,0 +1,102 @@
+"""The notebook of examples/ in a real kernel, and a run that its stop button ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from cloudtune.engine.ledger import read_entries
+from cloudtune.events import EpochDone
+from tests.bench import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.bench import Bench
+
+pytestmark = pytest.mark.cluster
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
+LONG = """
+stopped = cloudtune.run({**experiment, "epochs": {"min": 2000, "max": 4000}}, deadline="1h")
+"""
+
+
+class Kernel:
+    """A notebook's kernel, in a folder with a home of its own."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.manager, self.client = start_new_kernel(
+            cwd=str(bench.folder), env={**os.environ, **bench.environment}
+        )
+
+    def begin(self, code: str) -> str:
+        found: str = self.client.execute(code)
+        return found
+
+    def does(self, code: str) -> list[dict[str, Any]]:
+        """Run a cell, and return its outputs; one that is renewed stands there each time."""
+        said: list[dict[str, Any]] = []
+        reply = self.client.execute_interactive(code, timeout=240, output_hook=said.append)
+        assert reply["content"]["status"] == "ok", reply["content"]["traceback"]
+        return [each for each in said if each["msg_type"] not in {"status", "execute_input"}]
+
+    def value(self, expression: str) -> str:
+        (said,) = self.does(expression)
+        text: str = said["content"]["data"]["text/plain"]
+        return text
+
+
+@pytest.fixture
+def kernel(bench: Bench) -> Iterator[Kernel]:
+    made = Kernel(bench)
+    yield made
+    made.client.stop_channels()
+    made.manager.shutdown_kernel(now=True)
+
+
+def test_the_notebook_runs_and_its_stop_button_gives_everything_back(
+    bench: Bench, kernel: Kernel
+) -> None:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert all(not cell.get("outputs") for cell in cells), "kept without outputs"
+    said = [
+        output
+        for cell in cells
+        if cell["cell_type"] == "code"
+        for output in kernel.does("".join(cell["source"]))
+    ]
+    told = [each["content"]["text"] for each in said if each["msg_type"] == "stream"]
+    assert not [text for text in told if "arning" in text]
+    # The run's panel is one output, renewed in place.
+    shown = [each for each in said if "display_data" in each["msg_type"]]
+    assert {each["msg_type"] for each in shown} == {"display_data", "update_display_data"}
+    assert len({each["content"]["transient"]["display_id"] for each in shown}) == 1
+    last = shown[-1]["content"]["data"]
+    assert "ending (done)" in last["text/plain"]
+    assert "\x1b" not in last["text/plain"]
+    assert re.search(r"<pre.*best +accuracy 0\.", last["text/html"], re.DOTALL)
+    assert kernel.value("result.ended, len(result.trials), bool(best.checkpoint)") == (
+        "('done', 6, True)"
+    )
+
+    kernel.begin(LONG)
+    (before,) = bench.home.glob("runs/*/ledger.jsonl")
+    wait_for(lambda: any(epochs(path) for path in ledgers(bench) - {before}))
+    kernel.manager.interrupt_kernel()
+    assert kernel.value("stopped.ended, stopped.best is not None") == "('interrupted', True)"
+    assert len(list(bench.folder.glob("cloudtune_train_*.py"))) == 1
+
+
+def ledgers(bench: Bench) -> set[Path]:
+    return set(bench.home.glob("runs/*/ledger.jsonl"))
+
+
+def epochs(ledger: Path) -> int:
+    return sum(isinstance(entry.event, EpochDone) for entry in read_entries(ledger))
