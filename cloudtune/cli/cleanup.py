@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.options import OUTPUT
+from cloudtune.cli.options import OUTPUT, RUN
 from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.text import counted
 
@@ -55,7 +55,7 @@ def status(region: str | None, output: str) -> int:
 
 
 @click.command()
-@click.argument("run", required=False)
+@RUN
 @click.option(
     "--all", "everything", is_flag=True, help="Return every instance tagged by cloudtune."
 )

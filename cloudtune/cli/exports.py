@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtune.cli.options import RUN
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -57,7 +59,7 @@ def save_page(path: Path, page: Callable[[], str]) -> None:
 
 
 @click.command()
-@click.argument("run", required=False)
+@RUN
 @click.option("--to", "kind", type=click.Choice(FORMATS), required=True, help="For which program.")
 @click.option(
     "--out",

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import get_completion_class
 
 from cloudtune.cli.catalog import catalog
 from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
-from cloudtune.cli.options import OUTPUT
-from cloudtune.cli.plan import plan
+from cloudtune.cli.options import OUTPUT, RUN
+from cloudtune.cli.plan import init, plan
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
 from cloudtune.cli.runs import runs
@@ -38,7 +39,7 @@ def main() -> None:
     steady()
     try:
         home.close()
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="cloudtune", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
         code = INTERRUPTED
@@ -66,6 +67,7 @@ def cli() -> None:
     """
 
 
+cli.add_command(init)
 cli.add_command(plan)
 cli.add_command(catalog)
 cli.add_command(emulator)
@@ -81,11 +83,24 @@ cli.add_command(profile)
 cli.add_command(Simulate(simulate))
 
 
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands, options and runs.
+
+    Bash: eval "$(cloudtune completion bash)" in ~/.bashrc; zsh: the same in ~/.zshrc, with zsh;
+    fish: cloudtune completion fish > ~/.config/fish/completions/cloudtune.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "cloudtune", "_CLOUDTUNE_COMPLETE").source())
+
+
 # ---- looking back --------------------------------------------------------------------------
 
 
 @cli.command()
-@click.argument("run", required=False)
+@RUN
 @HTML_OF_RUN
 @click.option(
     "--against",

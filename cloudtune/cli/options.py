@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune.errors import CloudtuneError
+from cloudtune.jobs import home
 from cloudtune.jobs.stages import PLANNERS, PlanOptions
 from cloudtune.providers import PROVIDERS
 
@@ -15,6 +17,18 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _run_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
+    """Return the runs whose names begin like that, the latest first, for a shell's completion."""
+    try:
+        folders = home.run_folders()
+    except (CloudtuneError, OSError):
+        return []
+    return [folder.name for folder in reversed(folders) if folder.name.startswith(begun)]
+
+
+RUN = click.argument("run", required=False, shell_complete=_run_names)
 
 
 def experiment_options(command: Command) -> Command:

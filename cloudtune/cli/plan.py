@@ -1,4 +1,4 @@
-"""`cloudtune plan`: what a run would do, take and cost, and what else could be done."""
+"""`cloudtune init` and `plan`: a first experiment; what a run would do, take and cost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune.api.drafts import draft
 from cloudtune.api.experiments import limits_of, load_experiment, load_problem
 from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.cli.options import (
@@ -23,10 +24,38 @@ from cloudtune.errors import UsageError
 from cloudtune.jobs import planning
 from cloudtune.jobs.planning import make_plan
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.private_files import for_others
 
 if TYPE_CHECKING:
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Problem
+
+
+@click.command()
+@click.argument("script", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(path_type=Path),
+    help="The file to write; experiment.yaml beside the script if it isn't given.",
+)
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def init(*, script: Path, target: Path | None, force: bool) -> None:
+    """Write a commented experiment for a script: a function that trains, or an argparse program.
+
+    The script is read and never run. Its parameters, and the metric that it reports, are found in
+    it; their ranges are guesses by what they are called, and say so.
+    """
+    target = target or script.with_name("experiment.yaml")
+    if target.parent.resolve() != script.parent.resolve():
+        raise UsageError(f"{target}: an experiment lies beside its script, in {script.parent}")
+    text = draft(script, script.stem)
+    if target.exists() and not force:
+        raise UsageError(f"{target} is there already; give another -o, or --force")
+    with for_others():
+        target.write_text(text, encoding="utf-8")
+    click.echo(f"{target}: look it through, then: cloudtune plan {target}")
 
 
 @click.command()

@@ -14,6 +14,7 @@ from cloudtune.cli.onlookers import JsonLines, Quiet, Terminal, tell
 from cloudtune.cli.options import (
     PACE,
     PROFILE,
+    RUN,
     STRATEGY,
     experiment_options,
     plan_options_of,
@@ -96,7 +97,7 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@click.argument("run", required=False)
+@RUN
 @click.option(
     "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: since the run's begin."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cloudtune.cli.onlookers import screen_of, tell, told_as_lines
-from cloudtune.cli.options import OUTPUT_JSONL
+from cloudtune.cli.options import OUTPUT_JSONL, RUN
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.jobs import control, home
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False)
+@RUN
 @OUTPUT_JSONL
 def watch(run: str | None, output: str) -> int:
     """Show a run as it goes, as its own terminal does; without RUN, the last one.
@@ -64,7 +64,7 @@ def watch(run: str | None, output: str) -> int:
 
 
 @click.command()
-@click.argument("run", required=False)
+@RUN
 @click.argument("trial", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on as they grow, until the run ends.")
 @click.option(
