@@ -30,10 +30,9 @@ CPU = torch.device("cpu")
 
 
 def winner(best: Any) -> float:
-    """Return the accuracy on the test images of a run's best checkpoint."""
+    """Return the accuracy on the test images of a run's best model, from the files it has kept."""
     network = script.build_network(dict(best.config))
-    with cloudtune.Checkpoint(best.checkpoint, best.epoch).as_directory() as folder:
-        network.load_state_dict(torch.load(Path(folder, "state.pt"))["network"])
+    network.load_state_dict(torch.load(Path(best.checkpoint, "state.pt"))["network"])
     return float(script.accuracy(network, script.load("test"), CPU))
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from cloudtune.cli import main
@@ -15,6 +19,8 @@ from cloudtune.display.chart import gantt
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.jobs.report import build
 from cloudtune.plans import Limits
+from cloudtune.train.best import keep_best
+from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
 from tests.builders import NODE_BOUNDARY, Setting, play, profile
 
@@ -80,6 +86,24 @@ def test_training_sees_no_test_image(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert [len(part) for part in parts] == [1079, 359, 359]
     assert len(set.union(*parts)) == 1797
+
+
+def test_the_winner_s_files_are_what_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run leaves them: in best/, with the script's own names."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for name in ("score", "train"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    score: Any = importlib.import_module("score")
+    config = {"channels": 2, "hidden": 2, "dropout": 0.0}
+    network = score.script.build_network(config)
+    made, storage = tmp_path / "made", CheckpointStore(str(tmp_path / "s"))
+    made.mkdir()
+    torch.save({"network": network.state_dict()}, made / "state.pt")
+    best = keep_best(str(tmp_path / "s"), storage.save("t00", 4, {}, made), {})
+    told = score.winner(SimpleNamespace(config=config, checkpoint=best, epoch=4))
+    assert told == score.script.accuracy(network, score.script.load("test"), torch.device("cpu"))
 
 
 def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_path: Path) -> None:
