@@ -1,6 +1,5 @@
-"""`python -m cloudtune` is the command line."""
+"""`python -m cloudtune`: the command line, for a Python whose programs are on no PATH."""
 
 from cloudtune.cli.main import main
 
-if __name__ == "__main__":
-    main()
+main()

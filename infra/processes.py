@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -19,24 +20,38 @@ from cloudtune.errors import CloudtuneError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 GROUP_VARIABLE = "CLOUDTUNE_GROUP"
 """The mark of a group in the environment of all its processes: whose they are, if they outlive
 their leader."""
 _GRACE_SECONDS = _LAST = 5.0
-_CLOCK_SLACK = 1.0
+_START_TIME = 19
+"""Where /proc/PID/stat has a process's start, counted from behind its name; see proc(5)."""
 
 
-def same_process(pid: int, created: float) -> bool:
-    """Return whether `pid` is alive and still the process that was created then.
+def birth(pid: int) -> float:
+    """Return when a process began, in seconds that nobody's setting of the clock moves.
 
-    A second of slack: Linux derives the time from a boot time that moves when the clock is set.
+    On Linux since the machine's boot: psutil's time since 1970 is reckoned from a boot time that
+    moves whenever the clock is set, and a process must not seem another one then.
+
+    Raises:
+        psutil.NoSuchProcess: there is none.
     """
+    if not psutil.LINUX:
+        return psutil.Process(pid).create_time()
     try:
-        process = psutil.Process(pid)
-        alive = process.status() != psutil.STATUS_ZOMBIE
-        return bool(alive and abs(process.create_time() - created) < _CLOCK_SLACK)
+        told = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+    except OSError:
+        raise psutil.NoSuchProcess(pid) from None
+    return int(told.rpartition(")")[2].split()[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+
+
+def same_process(pid: int, born: float) -> bool:
+    """Return whether `pid` is alive and still the process that began then, by `birth`."""
+    try:
+        alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return alive and birth(pid) == born
     except psutil.NoSuchProcess:
         return False
 
@@ -80,7 +95,7 @@ class DamagedRecordError(CloudtuneError):
 class ProcessGroup:
     """A process in a session of its own, with all that it starts in it.
 
-    `created` is the leader's creation time: a pid that the system has given to another process
+    `created` is the leader's `birth`: a pid that the system has given to another process
     since isn't ours. `mark` stands in the environment of all its processes (`GROUP_VARIABLE`): by
     it they are known once the leader is dead. Nobody is ever signalled who can't be proved to be
     of the group: by the living leader's session, by the mark, or by descent from one of these.
@@ -106,12 +121,12 @@ class ProcessGroup:
                 start_new_session=True,
             )
         _CHILDREN[process.pid] = process
-        return cls(process.pid, psutil.Process(process.pid).create_time(), mark)
+        return cls(process.pid, birth(process.pid), mark)
 
     @classmethod
     def of(cls, pid: int) -> ProcessGroup:
         """Return the group of a running process."""
-        return cls(pid, psutil.Process(pid).create_time())
+        return cls(pid, birth(pid))
 
     @classmethod
     def recorded(cls, path: Path) -> tuple[ProcessGroup, dict[str, Any]] | None:
@@ -157,10 +172,10 @@ class ProcessGroup:
         found = [each for each in psutil.process_iter() if _session(each) == self.pid]
         found = [each for each in found if each.pid != os.getpid()]
         try:
-            leader = psutil.Process(self.pid).create_time()
+            leader = birth(self.pid)
         except psutil.NoSuchProcess:
             return _with_descendants(found, [each for each in found if self._marked(each)])
-        return found if abs(leader - self.created) < _CLOCK_SLACK else []
+        return found if leader == self.created else []
 
     def _marked(self, process: psutil.Process) -> bool:
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
     from cloudtune.commands import Launch
     from cloudtune.events import RefusalKind
-    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.scaling import ScalingProfile
 
@@ -89,6 +89,18 @@ class Cloud:
     request: Mapping[str, Any]
     tags: Mapping[str, str]
     close: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True)
+class HeadOffer:
+    """The instance that would carry a run for a machine that can't: its type, what it costs.
+
+    `request` goes into its launch besides what that needs of itself.
+    """
+
+    instance_type: str
+    usd_per_hour: float
+    request: Mapping[str, Any]
 
 
 def launch_token(run: str, intent: str, instance_type: str, market: str, zone: str) -> str:
@@ -270,6 +282,14 @@ class Provider(Protocol):
         """Return what `Calls.run_instance` is given for a launch besides `Cloud.request`.
 
         `user_data` is the script that the instance runs at boot; with it, it joins the cluster.
+        """
+        ...
+
+    def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:
+        """Return what would carry a run that this machine can't; None where it can.
+
+        Raises:
+            UsageError: nobody knows what that costs.
         """
         ...
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Market, SpotPools
     from cloudtune.commands import Launch
     from cloudtune.events import RefusalKind
-    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.scaling import ScalingProfile
 

@@ -7,11 +7,11 @@ what such things are usually called; each line says which, with the line of the 
 from __future__ import annotations
 
 import ast
-import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment.script_check import parse
 from cloudtune.text import counted
 
 if TYPE_CHECKING:
@@ -69,7 +69,11 @@ def draft(script: Path, name: str) -> str:
     Raises:
         UsageError: there is no such file, it is no Python, or nothing in it trains.
     """
-    found = _read(script, _parsed(script))
+    try:
+        source = script.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{script}: can't be read: {error.strerror}") from None
+    found = _read(script, parse(script, source))
     search = [f"  {value.name}: {_space(value)}" for value in found.tuned]
     first, last = _span(found.epochs)
     whence = f"  # line {found.epochs.line}" if found.epochs else "  # a guess"
@@ -109,20 +113,6 @@ def draft(script: Path, name: str) -> str:
             "",
         ]
     )
-
-
-def _parsed(script: Path) -> ast.Module:
-    try:
-        source = script.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{script}: can't be read: {error.strerror}") from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source, filename=str(script))
-    except (SyntaxError, ValueError, RecursionError) as error:
-        where = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise UsageError(f"{script}{where}: not valid Python: {error.args[0]}") from None
 
 
 def _read(script: Path, tree: ast.Module) -> _Script:

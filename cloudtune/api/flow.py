@@ -11,7 +11,7 @@ from cloudtune.api.experiments import limits_of, plan_or_forced
 from cloudtune.api.going_on import resume_job
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import history, measuring, planning, runner
+from cloudtune.jobs import history, home, measuring, planning, runner
 from cloudtune.jobs.job import choice_of
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.report import keep_best, load
@@ -169,7 +169,7 @@ def tune(
         InfeasibleError: no plan meets the limits.
         CloudtuneError: the run could not be begun, or broke; nothing of it is left rented.
     """
-    began = time.time()
+    began = home.began()
     options.check(choice_of(wanted))
     problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
     refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
@@ -193,7 +193,7 @@ def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool 
     Raises:
         CloudtuneError: the run could not be begun, or broke; nothing of it is left rented.
     """
-    began = time.time()
+    began = home.began()
     refuse_made_up(saved.experiment, [each.profile for each in saved.rentables], force=force)
     runner.check_script(saved.experiment)
     paced = pace and provider_named(saved.experiment.cloud.provider).paced

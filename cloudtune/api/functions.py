@@ -11,8 +11,6 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-import cloudpickle
-
 from cloudtune.errors import UsageError
 from cloudtune.private_files import for_others
 
@@ -159,6 +157,8 @@ def _told(function: Callable[..., object]) -> str:
 
 def _pickled(thing: object) -> bytes | None:
     """Return a thing by its value; None where that can't be had."""
+    import cloudpickle  # noqa: PLC0415  most experiments name a file
+
     file = io.BytesIO()
     try:
         cloudpickle.Pickler(file).dump(thing)

@@ -15,14 +15,14 @@ from cloudtune.api.experiments import Source, known, load_experiment, refuse_whi
 from cloudtune.api.going_on import Further
 from cloudtune.api.plans import Plan
 from cloudtune.api.results import Result
+from cloudtune.api.watching import screen_of
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import control, home, planning
+from cloudtune.jobs import control, home
 from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
 from cloudtune.jobs.stages import PlanOptions
 from cloudtune.private_files import a_guest
-from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -212,26 +212,12 @@ class _Caller:
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
         """Tell of the run as it goes."""
-        from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
-
         self._out.print(f"Run {job.run}", markup=False)
         if not self._progress:
             yield self._called
             return
-        epochs = job.experiment.span
-        rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
-        basis = planning.basis_of(job.experiment, job.rentables)
         output = self._output
-        screen = RunScreen(
-            self._out if output is None else output.out,
-            policy,
-            rungs,
-            basis=basis,
-            before=job.measuring,
-            free=job.plan.free,
-            scale=job.experiment.scale,
-            forecast=job.plan.forecast,
-        )
+        screen = screen_of(job, policy, self._out if output is None else output.out)
 
         def watch(event: Event, commands: tuple[Command, ...]) -> None:
             self._called(event, commands)

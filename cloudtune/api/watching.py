@@ -1,4 +1,4 @@
-"""A ledger that is read while it is written."""
+"""Looking on: a ledger that is read while it is written, and the screen that tells of a run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import time
 from typing import TYPE_CHECKING
 
 from cloudtune.engine.ledger import entry_of, read_header
+from cloudtune.jobs import planning
+from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from rich.console import Console
+
+    from cloudtune.display.run_screen import RunScreen
     from cloudtune.engine.ledger import Entry
+    from cloudtune.jobs.job import Job
+    from cloudtune.policy.run import RunPolicy
 
 _GLANCE = 0.5
 """Seconds between two looks at a ledger that has nothing new."""
@@ -42,3 +49,20 @@ def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -
             last = not driven()
             if not last:
                 time.sleep(_GLANCE)
+
+
+def screen_of(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
+    """Return the screen on which a run of a job is told."""
+    from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
+
+    epochs = job.experiment.span
+    return RunScreen(
+        out,
+        policy,
+        rung_epochs(epochs.min, epochs.max, job.experiment.eta),
+        basis=planning.basis_of(job.experiment, job.rentables),
+        before=job.measuring,
+        free=job.plan.free,
+        forecast=job.plan.forecast,
+        scale=job.experiment.scale,
+    )

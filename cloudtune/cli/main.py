@@ -16,13 +16,13 @@ from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
+from cloudtune.cli.heads import stop
 from cloudtune.cli.options import OUTPUT, RUN
 from cloudtune.cli.plan import init, plan
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run
-from cloudtune.cli.runs import runs
 from cloudtune.cli.simulate import simulate
-from cloudtune.cli.watch import logs, watch
+from cloudtune.cli.watch import logs, runs, watch
 from cloudtune.display.streams import steady
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError
@@ -75,6 +75,7 @@ cli.add_command(status)
 cli.add_command(gc)
 cli.add_command(run)
 cli.add_command(resume)
+cli.add_command(stop)
 cli.add_command(watch)
 cli.add_command(logs)
 cli.add_command(runs)

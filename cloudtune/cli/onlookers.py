@@ -16,14 +16,12 @@ from cloudtune.display.terminal import console
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import planning
 from cloudtune.serialization import encode, encode_kind
-from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from cloudtune.commands import Command
-    from cloudtune.display.run_screen import RunScreen
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
@@ -88,28 +86,11 @@ class Terminal:
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
         """Tell of the run as it goes."""
+        from cloudtune.api.watching import screen_of  # noqa: PLC0415
+
         console().print(f"Run {job.run} {self._begun}".rstrip())
-        with screen_of(job, policy) as screen:
+        with screen_of(job, policy, console()) as screen:
             yield screen.watch
-
-
-def screen_of(job: Job, policy: RunPolicy) -> RunScreen:
-    """Return the screen on which a run of a job is told."""
-    from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
-
-    epochs = job.experiment.span
-    rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
-    basis = planning.basis_of(job.experiment, job.rentables)
-    return RunScreen(
-        console(),
-        policy,
-        rungs,
-        basis=basis,
-        before=job.measuring,
-        free=job.plan.free,
-        forecast=job.plan.forecast,
-        scale=job.experiment.scale,
-    )
 
 
 class Quiet(Terminal):

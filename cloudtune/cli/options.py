@@ -96,6 +96,11 @@ PROFILE = click.option(
     metavar="FILE|NAME",
     help="Use a measured profile, or published figures, as in resnet50-cifar10@v100.",
 )
+HERE = click.option(
+    "--here",
+    is_flag=True,
+    help="Carry the run on this machine, which is in the VPC, and not on a head (aws).",
+)
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )

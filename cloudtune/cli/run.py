@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.api.experiments import load_experiment
+from cloudtune.cli import heads
 from cloudtune.cli.onlookers import JsonLines, Quiet, Terminal, tell
 from cloudtune.cli.options import (
+    HERE,
     PACE,
     PROFILE,
     RUN,
@@ -56,11 +58,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Rent without asking, where the provider asks first (aws).",
 )
+@HERE
 @watching_options
 @control.outliving_its_terminal()
 def run(
     *,
     experiment: Path,
+    here: bool,
     profile: str | None,
     pace: bool,
     force: bool,
@@ -70,7 +74,11 @@ def run(
     output: str,
     **given: Any,
 ) -> int:
-    """Tune: rent, train, cut, grow, give back, and report. Takes an experiment or a saved plan."""
+    """Tune: rent, train, cut, grow, give back, and report. Takes an experiment or a saved plan.
+
+    On AWS, a machine outside has the run carried by a small instance, the head; with --here it is
+    carried here.
+    """
     from cloudtune.api import flow
 
     onlooker = _onlooker(output, quiet=quiet, yes=yes)
@@ -80,13 +88,29 @@ def run(
         if math.isnan(price_tolerance):
             raise UsageError("--price-tolerance: nan is no share; write one such as 0.05")
         refuse_moved_prices(experiment, saved, price_tolerance)
+        if not here and heads.needed(saved.experiment):
+            onlooker.confirm(saved.experiment, saved)
+            words = _words(pace=pace, force=force, quiet=quiet, output=output)
+            return heads.carry(saved.experiment, words, plan=experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
+    if not here and heads.needed(wanted):
+        onlooker.confirm(wanted, None)
+        words = _words(pace=pace, force=force, quiet=quiet, output=output)
+        for name, value in {**vars(options), "profile": profile}.items():
+            words += [] if value is None else [f"--{name}={value}"]
+        return heads.carry(wanted, words)
     try:
         ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
     except InfeasibleError as error:  # which is shown by now
         return error.exit_code
     return _conclude(ended, output)
+
+
+def _words(*, pace: bool, force: bool, quiet: bool, output: str) -> list[str]:
+    """Return the options with which a head is to run what was asked for here."""
+    flags = {"--force": force, "--no-pace": not pace, "--quiet": quiet}
+    return [f"--output={output}", *(name for name, given in flags.items() if given)]
 
 
 def _refuse_overrides(given: Mapping[str, Any]) -> None:
@@ -106,11 +130,13 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 @click.option(
     "-y", "--yes", is_flag=True, help="Rent anew without asking, where the provider asks (aws)."
 )
+@HERE
 @watching_options
 @control.outliving_its_terminal()
 def resume(
     run: str | None,
     *,
+    here: bool,
     deadline: str | None,
     budget: str | None,
     trials: str | None,
@@ -130,7 +156,12 @@ def resume(
 
     further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
-    return _conclude(flow.go_on(home.find_run(run), onlooker, further), output)
+    folder = home.find_run(run)
+    if not here and heads.is_remote(folder):
+        words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]
+        words += _words(pace=True, force=False, quiet=quiet, output=output)
+        return heads.carry_on(folder, words, onlooker.confirm)
+    return _conclude(flow.go_on(folder, onlooker, further), output)
 
 
 def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = False) -> Terminal:

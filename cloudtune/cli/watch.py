@@ -1,14 +1,17 @@
-"""`cloudtune watch` and `logs`: a run from another terminal, and what its script prints."""
+"""`cloudtune watch`, `logs`, `runs`: a run from another terminal, what it prints, all of them."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.onlookers import screen_of, tell, told_as_lines
-from cloudtune.cli.options import OUTPUT_JSONL, RUN
+from cloudtune.api.experiments import load_experiment
+from cloudtune.cli.onlookers import tell, told_as_lines
+from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.jobs import control, home
@@ -28,7 +31,7 @@ def watch(run: str | None, output: str) -> int:
     Ends with the run, and returns the run's exit code; 1 where its controller has died. Ctrl-C ends
     the watching, not the run.
     """
-    from cloudtune.api.watching import followed
+    from cloudtune.api.watching import followed, screen_of
     from cloudtune.jobs.job import job_of_ledger
 
     folder = home.find_run(run)
@@ -43,7 +46,7 @@ def watch(run: str | None, output: str) -> int:
             seen = told_as_lines(policy)
         else:
             console().print(f"Run {folder.name}")
-            screen = shown.enter_context(screen_of(job, policy))
+            screen = shown.enter_context(screen_of(job, policy, console()))
             seen = screen.watch
         for entry in entries:
             policy.handle(entry.event)
@@ -113,3 +116,25 @@ def _printed(pieces: Iterable[Told]) -> int:
             click.echo(f"==> {title} <==")
         click.echo(piece.text, nl=not piece.text.endswith("\n"))
     return count
+
+
+@click.command()
+@click.argument("experiment", required=False, type=click.Path(path_type=Path))
+@OUTPUT
+def runs(experiment: Path | None, output: str) -> None:
+    """List the runs of this machine, the latest first: what they found, and what that cost.
+
+    The last column says whether a later run can learn from it (`history`): which configurations are
+    good, and how long things take. With EXPERIMENT, whether a run of that one would. Nothing of
+    this leaves the machine.
+    """
+    from cloudtune.display.runs_table import show_runs
+    from cloudtune.display.terminal import console
+    from cloudtune.jobs import history
+
+    wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})
+    found = list(history.listed(wanted))
+    if output == "json":
+        click.echo(json.dumps([history.to_json(each) for each in found], indent=1, allow_nan=False))
+    else:
+        show_runs(console(), found)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
+from cloudtune.display.pages.document import facts
 from cloudtune.display.terminal import beside
 from cloudtune.errors import UsageError, need
 from cloudtune.private_files import for_others
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cloudtune.display.chart import Axis
-    from cloudtune.display.terminal import Fact, Sheet
+    from cloudtune.display.terminal import Sheet
     from cloudtune.jobs.proposal import Proposal
     from cloudtune.plans import Estimate, Limits, Plan
 
@@ -213,16 +214,16 @@ def _page(proposal: Proposal) -> str:
     title, staged = f"Plan of {escape(proposal.name)}", proposal.plan.staged
     parts = [
         f"<h1>{title}</h1>",
-        _facts(plan_tables.header(proposal)),
+        facts(plan_tables.header(proposal)),
         *([_table(plan_tables.stages_of(proposal))] if staged else []),
         _table(plan_tables.forecast(proposal)),
-        _facts(plan_tables.certainty(proposal)),
+        facts(plan_tables.certainty(proposal)),
         _svg(proposal),
         *([_table(alternatives_tables.alternatives(proposal))] if proposal.alternatives else []),
         *([_table(alternatives_tables.front(proposal))] if proposal.front else []),
         *([_table(alternatives_tables.by_trials(proposal))] if proposal.by_trials else []),
         "<h2>What a run creates</h2>",
-        _facts(plan_tables.creation(proposal)),
+        facts(plan_tables.creation(proposal)),
     ]
     if proposal.comparison:
         parts.append(_table(alternatives_tables.comparison(proposal)))
@@ -231,15 +232,6 @@ def _page(proposal: Proposal) -> str:
         f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
     )
-
-
-def _facts(facts: Sequence[Fact]) -> str:
-    rows = [
-        f"<dt>{escape(fact.label)}</dt>"
-        f"<dd{' class=warning' if fact.warning else ''}>{escape(fact.text)}</dd>"
-        for fact in facts
-    ]
-    return f"<dl>{''.join(rows)}</dl>"
 
 
 def _table(sheet: Sheet) -> str:

@@ -53,6 +53,15 @@ def parse_file(path: Path) -> ast.Module:
         raise ExperimentError(f"{path}: {_missing(path)}") from None
     except OSError as error:
         raise ExperimentError(f"{path}: can't be read: {error.strerror}") from error
+    return parse(path, source)
+
+
+def parse(path: Path, source: bytes) -> ast.Module:
+    """Return the tree of what a Python file has.
+
+    Raises:
+        ExperimentError: it is no Python.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

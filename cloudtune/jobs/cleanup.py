@@ -14,6 +14,7 @@ import psutil
 
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
+from cloudtune.infra.heads.launch import Remote, run_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
 from cloudtune.infra.provider import PRICE_TAG, calls_to, errors_at, provider_named
 from cloudtune.jobs import control, home
@@ -91,16 +92,18 @@ def abandoned(*, end: bool) -> list[str]:
 def look(cloud: Cloud) -> list[Found]:
     """Return the billing instances of every run in a cloud."""
     prices = {o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers}
+    alive = calls_to(cloud.endpoint).ours(ended=False)
+    carried = {run_of(instance.run) for instance in alive}
     return [
         Found(
             instance=instance,
-            controlled=is_controlled(instance.run),
+            controlled=instance.run in carried or _is_driven_here(instance.run),
             known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
             expired=_expired(instance.lease),
             usd_per_hour=_price(instance, prices),
             emulated=cloud.endpoint.url is not None and PRICE_TAG not in instance.tags,
         )
-        for instance in calls_to(cloud.endpoint).ours(ended=False)
+        for instance in alive
     ]
 
 
@@ -116,8 +119,13 @@ def _price(instance: Instance, prices: Mapping[str, float]) -> float:
 
 
 def is_controlled(run: str) -> bool:
-    """Whether a process on this machine drives a run."""
+    """Whether a process on this machine drives a run, or a head."""
     return bool(run) and control.is_driven(home.runs() / run)
+
+
+def _is_driven_here(run: str) -> bool:
+    """Whether a process on this machine drives a run: of heads the cloud itself tells."""
+    return bool(run) and Remote.of(home.runs() / run) is None and is_controlled(run)
 
 
 @dataclass(frozen=True)

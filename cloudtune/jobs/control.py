@@ -18,6 +18,8 @@ import time
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.infra.heads.known import is_carried
+from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
 
 if TYPE_CHECKING:
@@ -52,7 +54,14 @@ def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
 
 
 def is_driven(folder: Path) -> bool:
-    """Whether a process on this machine drives a run, whatever its records look like."""
+    """Whether a process on this machine drives a run, or a head, whatever its records look like.
+
+    Raises:
+        StorageError: a head's run, whose storage can't be reached.
+    """
+    carried = is_carried(folder)
+    if carried is not None:
+        return carried
     try:
         with (folder / LOCK).open("r") as lock:
             if not _locked(lock, fcntl.LOCK_SH, 0.0):
@@ -64,6 +73,9 @@ def is_driven(folder: Path) -> bool:
 
 def place_of(folder: Path) -> tuple[str, str]:
     """Return the provider and the region of a run; "" where nothing tells."""
+    remote = Remote.of(folder)
+    if remote is not None:
+        return remote.provider, remote.region
     try:
         recorded = ProcessGroup.recorded(folder / CONTROLLER)
     except DamagedRecordError:

@@ -19,8 +19,16 @@ from pathlib import Path
 
 from cloudtune import private_files
 from cloudtune.errors import UsageError
+from cloudtune.infra.heads.known import adopt, refresh
+from cloudtune.infra.heads.launch import REMOTE
 
 LEDGER = "ledger.jsonl"
+RUN_VARIABLE = "CLOUDTUNE_RUN"
+"""On a head: the id of its run."""
+BEGAN_VARIABLE = "CLOUDTUNE_BEGAN"
+"""On a head: when its run's clock began, Unix time; before the head was asked for."""
+PROFILE_TAIL = "-profile"
+"""The end of the name of what measures a script."""
 DEFAULT_STORAGE = "~/.cloudtune/storage"
 _FOLDERS = ("runs", "profiles", "prices", "knowledge", "emulator", "local", "storage")
 
@@ -57,13 +65,22 @@ def runs() -> Path:
 
 
 def new_run(name: str) -> Path:
-    """Return the folder of a new run; its name is the run's id: name, date, a random tail."""
+    """Return the folder of a new run; its name is the run's id: name, date, a random tail.
+
+    On a head, the id is the one that its user's machine has chosen.
+    """
     stamp = time.strftime("%m%d-%H%M%S")
-    folder = runs() / f"{name}-{stamp}-{secrets.token_hex(2)}"
-    folder.mkdir(parents=True)
+    chosen = os.environ.pop(RUN_VARIABLE, "") if not name.endswith(PROFILE_TAIL) else ""
+    folder = runs() / (chosen or f"{name}-{stamp}-{secrets.token_hex(2)}")
+    folder.mkdir(parents=True, exist_ok=bool(chosen))
     # Before a training script makes it, with its user's umask.
     (home() / "storage").mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def began() -> float:
+    """Return when the clock of a run begins that begins now, Unix time."""
+    return float(os.environ.get(BEGAN_VARIABLE) or time.time())
 
 
 def run_folders() -> list[Path]:
@@ -77,9 +94,18 @@ def run_folders() -> list[Path]:
 def find_run(run: str | None) -> Path:
     """Return the folder of a run, by id or by an unambiguous beginning; None means the last one.
 
+    An address, STORAGE/RUN, is that of a run that a head carries, or has carried. What is new of
+    such a run is brought here.
+
     Raises:
         UsageError: there is no such run, or several.
+        StorageError: a head carries it, and its storage can't be reached.
     """
+    if run is not None and "://" in run:
+        return adopt(run, runs())
+    for place in sorted(runs().glob(f"*/{REMOTE}")):
+        if place.parent.name.startswith(run or ""):
+            refresh(place.parent)  # its ledger may not have been here
     folders = run_folders()
     if run is not None:
         folders = [f for f in folders if f.name == run] or [

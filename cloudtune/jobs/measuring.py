@@ -107,7 +107,7 @@ def measure(
     )
     check_storage(experiment)
     cloud = open_cloud(experiment, pace=False)
-    folder = home.new_run(f"{experiment.name}-profile")
+    folder = home.new_run(experiment.name + home.PROFILE_TAIL)
     lease = (limits.deadline or _LONGEST_SECONDS) + LEASE_GRACE_SECONDS
     runner = Runner(
         folder=folder,

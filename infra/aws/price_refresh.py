@@ -21,7 +21,7 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.aws.price_checks import live_catalog
 from cloudtune.infra.aws.price_quotes import Quotes, SpotQuote, keep, kept, time_weighted_p90
-from cloudtune.infra.aws.pricing import rentable
+from cloudtune.infra.aws.pricing import HEAD_TYPE, rentable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +149,7 @@ def _on_demand(endpoint: Endpoint) -> dict[str, float]:
 
     A type that is listed twice counts at its dearest.
     """
-    names = {each.instance_type.name for each in rentable()}
+    names = {HEAD_TYPE, *(each.instance_type.name for each in rentable())}
     prices: dict[str, float] = {}
     for product in _products(endpoint):
         try:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 TABLE = Path(__file__).with_name("ec2_prices.csv")
 AS_OF = "2026-07-20"
+HEAD_TYPE = "m7i.large"
+"""Carries a run: two vCPUs and 8 GiB, without the surcharge on load of the burstable types."""
+HEAD_USD_PER_HOUR = 0.1008
+"""Of HEAD_TYPE on demand in PRICED_REGION, by public tables of 2026-11; live prices go first."""
 PRICED_REGION = "us-east-1"
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 SOURCES: Mapping[Market, str] = {

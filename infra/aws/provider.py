@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.node.boot import metadata
-from cloudtune.infra.provider import Cloud, Endpoint
+from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
     from cloudtune.commands import Launch
-    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.aws.ec2 import Ec2
     from cloudtune.scaling import ScalingProfile
+
+
+HEAD_PROFILE = "cloudtune-head"
+_LOOK_SECONDS = 1.0  # a laptop has no metadata service, and may wait for ever for one
 
 
 class Ec2Speaking:
@@ -42,6 +46,10 @@ class Ec2Speaking:
     def abandoned(self, home: Path, *, end: bool) -> list[str]:  # noqa: ARG002
         """Return []: nothing of it runs on this machine."""
         return []
+
+    def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:  # noqa: ARG002
+        """Return None: what runs on this machine is carried by this machine."""
+        return None
 
     def calls(self, endpoint: Endpoint) -> Ec2:
         """Return EC2's calls."""
@@ -153,6 +161,30 @@ class Aws(Ec2Speaking):
         named = {asked} if asked else set()
         return [Cloud(Endpoint(region), {}, {}) for region in sorted(named | set(regions))]
 
+    def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:
+        """Return a small instance in the VPC; None where this machine is one there.
+
+        Raises:
+            UsageError: the price of an hour of it could not be had.
+        """
+        from cloudtune.infra.aws.price_refresh import latest_quotes  # noqa: PLC0415  boto3
+
+        if _is_instance():
+            return None
+        region = experiment.cloud.region
+        quoted = latest_quotes(Endpoint(region), home / "prices", time.time()).on_demand
+        price = quoted.get(pricing.HEAD_TYPE)
+        if price is None and region == pricing.PRICED_REGION:
+            price = pricing.HEAD_USD_PER_HOUR
+        if price is None:
+            raise UsageError(
+                f"the price of the head, a {pricing.HEAD_TYPE} in {region}, could not be had; try "
+                "again, or run it on a machine of yours within the VPC (--here)"
+            )
+        cloud = self.open(experiment, home, pace=False)
+        profile = {"IamInstanceProfile": {"Name": HEAD_PROFILE}}
+        return HeadOffer(pricing.HEAD_TYPE, price, {**cloud.request, **profile})
+
     def own_address(self) -> str:
         """Return this machine's address within its VPC.
 
@@ -166,6 +198,15 @@ class Aws(Ec2Speaking):
                 "the controller must run on a machine inside the VPC (docs/aws.md); "
                 f"this one has no instance metadata ({error})"
             ) from None
+
+
+def _is_instance() -> bool:
+    """Whether this machine has EC2's metadata service."""
+    try:
+        metadata("instance-id", seconds=_LOOK_SECONDS)
+    except OSError:
+        return False
+    return True
 
 
 AWS = Aws()

@@ -21,12 +21,12 @@ from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import InstanceState, StateReason
 from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
-from cloudtune.infra.aws.pricing import TABLE
+from cloudtune.infra.aws.pricing import HEAD_TYPE, TABLE
 from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.faults import fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
-from cloudtune.infra.emulator.machines import Machines
+from cloudtune.infra.emulator.machines import HERE, Machines
 from cloudtune.infra.emulator.pools import (
     Held,
     check_quotas,
@@ -42,11 +42,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.infra.emulator.faults import Market
-    from cloudtune.infra.emulator.machines import Clock
+    from cloudtune.infra.emulator.machines import Clock, Housing
     from cloudtune.infra.emulator.requests import Access
     from cloudtune.infra.emulator.scenario import Scenario
 
-ADDRESS = "127.0.0.1"  # every machine is this machine
 DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
@@ -65,21 +64,30 @@ def known_types() -> Mapping[str, KnownType]:
     """Return the instance types that can be launched: those that have a price."""
     with TABLE.open(newline="") as table:
         rows = csv.DictReader(line for line in table if not line.startswith("#"))
-        return {
+        priced = {
             row["instance_type"]: KnownType(int(row["gpus"]), row["gpu"])
             for row in rows
             if row["usd_per_hour"]
         }
+    return {**priced, HEAD_TYPE: KnownType(0, "")}
 
 
 class EmulatedEC2:
     """The instances: moto's records of them and the machines they stand for, kept in step."""
 
     def __init__(
-        self, home: Path, access: Access, boot_seconds: float, clock: Clock, scenario: Scenario
+        self,
+        home: Path,
+        access: Access,
+        boot_seconds: float,
+        clock: Clock,
+        scenario: Scenario,
+        *,
+        housing: Housing = HERE,
     ) -> None:
         self.clock = clock
-        self.machines = Machines(home / "instances", access, boot_seconds, clock, self._mirror)
+        folder = home / "instances"
+        self.machines = Machines(folder, access, boot_seconds, clock, self._mirror, housing=housing)
         self._scenario = scenario
         self._instances: dict[str, Any] = {}
         _Backend.ec2 = self
@@ -96,8 +104,9 @@ class EmulatedEC2:
     def launched(self, instance: Any, script: str | None) -> None:
         """Set up the machine behind a record that moto has just made."""
         primary = instance.nics[0]
-        primary.private_ip_address = ADDRESS
-        primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": ADDRESS}]
+        address = self.machines.housing.address()
+        primary.private_ip_address = address
+        primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
         primary.public_ip = None  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
         machine = Machine(
@@ -107,6 +116,8 @@ class EmulatedEC2:
             launched_at=self.clock.now(),
             script=script,
             settings=_settings(instance),
+            address=address,
+            gpus=_gpus(instance.instance_type),
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
             fate=fate_of(self._scenario.befall(pool_of(instance))),
         )
@@ -194,7 +205,7 @@ class EmulatedEC2:
         answers = {
             "instance-id": machine.id,
             "instance-type": machine.instance_type,
-            "local-ipv4": ADDRESS,
+            "local-ipv4": machine.address,
             "placement/availability-zone": instance.placement.zone,
             "placement/region": instance.region_name,
             "instance-life-cycle": instance.lifecycle or "on-demand",
@@ -204,6 +215,12 @@ class EmulatedEC2:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ending.due))
             answers["spot/instance-action"] = f'{{"action": "terminate", "time": "{when}"}}'
         return answers
+
+    def profile_of(self, machine: Machine) -> Any:
+        """Return moto's instance profile of an instance; None where it has none."""
+        region = self._instances[machine.id].region_name
+        found = _backend(region).iam_instance_profile_associations.get(machine.id)
+        return None if found is None else found.iam_instance_profile
 
     def console(self, instance_id: str) -> bytes:
         """Return the last of what an instance has printed; nothing of one that isn't known."""
@@ -301,6 +318,11 @@ def _settings(instance: Any) -> dict[str, str]:
         scale=pacing.scale_here(),
     )
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
+
+
+def _gpus(instance_type: str) -> int:
+    known = known_types().get(instance_type)
+    return known.gpus if known is not None else 0
 
 
 def _script(user_data: Any) -> str | None:

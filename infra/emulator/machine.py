@@ -54,6 +54,8 @@ class Machine:
     launched_at: float
     script: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    address: str = "127.0.0.1"
+    gpus: int = 0
     stops_on_shutdown: bool = False
     fate: Fate = field(default_factory=Fate)
     health: Literal["well", "frozen", "dead"] = "well"

@@ -25,11 +25,12 @@ import psutil
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.requests import KEY_HEADER
 from cloudtune.infra.node import this_machine as local
-from cloudtune.infra.processes import is_running, same_process, write_atomically
+from cloudtune.infra.processes import birth, is_running, same_process, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from cloudtune.infra.emulator.machine import Machine
     from cloudtune.infra.emulator.requests import Access
 
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
@@ -59,25 +60,25 @@ class Owner:
     session: int | None
 
 
-def start(
-    machine: str, folder: Path, script: str, settings: Mapping[str, str], access: Access
-) -> subprocess.Popen[bytes]:
+def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
     """Run a machine's user data in its folder, in a session of its own, and record who it is."""
-    (folder / "user-data").write_text(script)
-    _write_shutdown_command(folder, machine, access)
+    assert machine.script is not None
+    name, folder, settings = machine.id, machine.folder, machine.settings
+    (folder / "user-data").write_text(machine.script)
+    write_shutdown_command(folder, name, access)
     own = local.VARIABLE in settings
     environment = {
         **(
-            local.environment(folder, access.metadata(machine))
+            local.environment(folder, access.metadata(name))
             if own
-            else _environment(folder, access, machine)
+            else _environment(folder, access, name)
         ),
-        ID_VARIABLE: machine,
+        ID_VARIABLE: name,
         **settings,
         "TMPDIR": str(_make_temp_dir(folder)),
     }
     # Before it exists: an emulator killed at this very point still leaves a trace to clean up by.
-    _write_record(folder, machine, None)
+    record(folder, name, None)
     with (folder / CONSOLE_NAME).open("ab") as output:
         process = subprocess.Popen(
             ["/bin/bash", str(folder / "user-data")],
@@ -88,14 +89,15 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    _write_record(folder, machine, process.pid)
+    record(folder, name, process.pid)
     return process
 
 
-def _write_record(folder: Path, machine: str, pid: int | None) -> None:
-    created = None if pid is None else psutil.Process(pid).create_time()
-    record = {"machine": machine, "pid": pid, "pgid": pid, "create_time": created}
-    write_atomically(folder / RECORD_NAME, json.dumps(record))
+def record(folder: Path, machine: str, pid: int | None) -> None:
+    """Write down whose process the first one of a machine is; None before there is one."""
+    created = None if pid is None else birth(pid)
+    written = {"machine": machine, "pid": pid, "pgid": pid, "create_time": created}
+    write_atomically(folder / RECORD_NAME, json.dumps(written))
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -274,7 +276,8 @@ def _environment(folder: Path, access: Access, machine: str) -> dict[str, str]:
     return environment
 
 
-def _write_shutdown_command(folder: Path, machine: str, access: Access) -> None:
+def write_shutdown_command(folder: Path, machine: str, access: Access) -> None:
+    """Write the machine's own `shutdown` into its folder `bin`."""
     url = f"{access.endpoint}/_cloudtune/instances/{machine}/shutdown"
     headers = {**access.headers, KEY_HEADER: access.machine_key(machine)}
     command = folder / "bin" / "shutdown"

@@ -13,6 +13,7 @@ import logging
 import re
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, assert_never
 
 from cloudtune.errors import CloudtuneError
@@ -22,11 +23,24 @@ from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
 from cloudtune.infra.emulator.machine_process import Owner
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from cloudtune.infra.emulator.faults import Blow
     from cloudtune.infra.emulator.requests import Access
+
+
+@dataclass(frozen=True)
+class Housing:
+    """Where machines live: what boots one from its user data, and the address that the next has."""
+
+    start: Callable[[Machine, Access], subprocess.Popen[bytes]]
+    address: Callable[[], str]
+
+
+HERE = Housing(machine_process.start, lambda: "127.0.0.1")
+"""As processes of this computer, each at its loopback address."""
 
 
 class Clock:
@@ -71,6 +85,8 @@ class Machines:
         boot_seconds: float,
         clock: Clock,
         on_change: Callable[[Machine], None],
+        *,
+        housing: Housing = HERE,
     ) -> None:
         self.folder = folder
         self.clock = clock
@@ -78,6 +94,7 @@ class Machines:
         self._access = access
         self._boot_seconds = boot_seconds
         self._on_change = on_change
+        self.housing = housing
         self._machines: dict[str, Machine] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -247,12 +264,9 @@ class Machines:
             and machine.health == "well"
         ]
         for machine in waiting[:free]:
-            assert machine.script is not None
             machine.booted_at = now
             machine.turn_began = time.monotonic()
-            machine.process = machine_process.start(
-                machine.id, machine.folder, machine.script, machine.settings, self._access
-            )
+            machine.process = self.housing.start(machine, self._access)
             machine.pid = machine.process.pid
             machine.is_booting = True
 

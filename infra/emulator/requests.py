@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _AUTHORIZATION = re.compile(
     r"(?P<service>[a-z0-9-]+)/aws4_request, ?SignedHeaders=(?P<signed>[a-z0-9;-]+), ?"
     r"Signature=(?P<signature>[0-9a-f]{64})"
 )
+_SESSION_HEADER = "x-amz-security-token"
 _STAMP = re.compile(r"\d{8}T\d{6}Z")
 _SIGNATURE_SECONDS = 900.0  # as long as AWS takes a signature for fresh
 
@@ -56,6 +57,14 @@ class Ec2Error(Exception):
             f"<Response><Errors><Error>{error}</Error></Errors>"
             "<RequestID>00000000-0000-0000-0000-000000000000</RequestID></Response>"
         )
+
+
+class Signed(NamedTuple):
+    """What a signed request is for, and whose key signed it."""
+
+    service: str
+    region: str
+    key: str
 
 
 # ---- who may ask ---------------------------------------------------------------------------
@@ -114,29 +123,43 @@ class Access:
         """Whether a key is that of a machine."""
         return _same(key, self.machine_key(machine))
 
-    def signed_for(self, request: Request) -> tuple[str, str]:
-        """Return the service and the region that a request is signed for (AWS's signature 4).
+    def signed_for(
+        self, request: Request, secret_of: Callable[[str, str], str | None] | None = None
+    ) -> Signed:
+        """Return what a request is signed for and with which key (AWS's signature 4).
+
+        `secret_of` has the secret of a key that comes with a session token ("" for none); without
+        it our own key alone is known.
 
         Raises:
-            Ec2Error: it isn't signed, not with our credentials, not lately, or was changed.
+            Ec2Error: it isn't signed, with no key that is known, not lately, or was changed.
         """
         found = _AUTHORIZATION.fullmatch(request.headers.get("Authorization", ""))
-        if found is None or not _same(found["key"], self.key):
+        if found is None:
+            raise _unsigned("it is not signed with the credentials of this emulator")
+        token = request.headers.get(_SESSION_HEADER, "")
+        secret = (secret_of or self._own_secret)(found["key"], token)
+        if secret is None:
             raise _unsigned("it is not signed with the credentials of this emulator")
         _check_time(request, found["day"])
         _check_body(request, found)
-        if not _same(found["signature"], self._signature(request, found)):
+        if token and _SESSION_HEADER not in found["signed"].split(";"):
+            raise _unsigned("its signature leaves out the session token")
+        if not _same(found["signature"], self._signature(request, found, secret)):
             raise _unsigned("its signature doesn't fit it")
-        return found["service"], found["region"]
+        return Signed(found["service"], found["region"], found["key"])
 
-    def _signature(self, request: Request, found: re.Match[str]) -> str:
-        """Return the signature that our credentials give a request, as botocore computes it."""
+    def _own_secret(self, key: str, token: str) -> str | None:
+        return self.secret if _same(key, self.key) and not token else None
+
+    def _signature(self, request: Request, found: re.Match[str], secret: str) -> str:
+        """Return the signature that a secret gives a request, as botocore computes it."""
         from botocore.auth import S3SigV4Auth, SigV4Auth  # noqa: PLC0415 - 0.3 s, servers only
         from botocore.awsrequest import AWSRequest  # noqa: PLC0415
         from botocore.credentials import Credentials  # noqa: PLC0415
 
         kind = S3SigV4Auth if found["service"] == "s3" else SigV4Auth
-        auth = kind(Credentials(self.key, self.secret), found["service"], found["region"])
+        auth = kind(Credentials(found["key"], secret), found["service"], found["region"])
         signed = {name: request.headers.get(name, "") for name in found["signed"].split(";")}
         url = self.endpoint + request.environ["REQUEST_URI"]
         asked = AWSRequest(request.method, url, signed, data=request.get_data())

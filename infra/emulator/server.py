@@ -20,6 +20,7 @@ import socket
 import struct
 import threading
 import time
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
@@ -35,18 +36,23 @@ from werkzeug.wrappers import Request, Response
 from cloudtune.infra.claims import in_use
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
+from cloudtune.infra.emulator.isolated import boot
+from cloudtune.infra.emulator.isolated.network import METADATA, SERVICES, Addresses, open_network
 from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
-from cloudtune.infra.emulator.machines import Clock
+from cloudtune.infra.emulator.machines import HERE, Clock, Housing
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
-from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.emulator.strict.principals import Principals
+from cloudtune.infra.emulator.strict.role_metadata import role_metadata
+from cloudtune.infra.processes import birth, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from cloudtune.infra.emulator.faults import Fault
+    from cloudtune.infra.emulator.machine import Machine
 
 STATE_FILE = "emulator.json"
 TICK_S = 0.05
@@ -62,8 +68,10 @@ _log = logging.getLogger(__name__)
 class Application:
     """The WSGI application: ours in front, moto behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool = False) -> None:
         self.ec2: EmulatedEC2  # set by `attach`, when the port is known
+        self.principals: Principals  # likewise
+        self.strict = strict
         self.last_request = time.monotonic()
         self.closing = False
         self.clock = Clock()
@@ -74,8 +82,9 @@ class Application:
         """Take the instances in, and who is let in; before that no request is answered."""
         self.ec2 = ec2
         self._access = access
+        self.principals = Principals(access, self.clock.now)
         self._tokens = Tokens(ec2.is_live)
-        self._control = Control(ec2, self.scenario, access, self._shut_down, lambda: self.closing)
+        self._control = Control(ec2, self.scenario, access, self._shut_down, self._about)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -90,6 +99,9 @@ class Application:
             self.closing = True
             return True
 
+    def _about(self) -> dict[str, bool]:
+        return {"closing": self.closing, "strict": self.strict}
+
     def _shut_down(self, request: Request) -> Response:
         done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
         return to_json({"closing": done}, 200 if done else 409)
@@ -102,11 +114,11 @@ class Application:
         if request.path.startswith("/_imds/"):
             return self._metadata(request)
         try:
-            service, region = self._access.signed_for(request)
+            signed = self._access.signed_for(request, self.principals.secret_of)
             self.last_request = time.monotonic()
-            if service != "ec2":
+            if signed.service != "ec2":
                 return self._pass_on(request, request.get_data())
-            return self._ec2_call(request, region)
+            return self._ec2_call(request, signed.region)
         except Ec2Error as error:
             return Response(error.xml(), status=error.status, mimetype="text/xml")
 
@@ -166,14 +178,24 @@ class Application:
         machine = self.ec2.machines.find(machine_id)
         if machine is None or not self._access.may_ask(key, machine_id):
             return text("no such instance", 404)
+        token = f"token-of-{machine_id}"
         if request.method == "PUT" and path == "latest/api/token":
             seconds = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "21600")
             return Response(
-                f"token-of-{machine_id}",
+                token,
                 mimetype="text/plain",
                 headers={"X-aws-ec2-metadata-token-ttl-seconds": seconds},
             )
-        answer = self.ec2.metadata(machine).get(path.removeprefix("latest/meta-data/"))
+        if self.strict and request.headers.get("X-aws-ec2-metadata-token") != token:
+            return text("Unauthorized", 401)  # as where HttpTokens is "required"
+        return self._metadata_item(machine, path.removeprefix("latest/meta-data/"))
+
+    def _metadata_item(self, machine: Machine, item: str) -> Response:
+        if item.startswith("iam/"):
+            profile = self.ec2.profile_of(machine)
+            answer = role_metadata(item, profile, machine.id, self.principals)
+        else:
+            answer = self.ec2.metadata(machine).get(item)
         return text("not found", 404) if answer is None else text(answer)
 
 
@@ -190,18 +212,47 @@ def _break_connection(request: Request) -> None:
     raise ConnectionResetError("the answer is lost, as the scenario has it")
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What an emulator is like.
+
+    `strict`: rights are asked for, calls are throttled, and new instances are seen late, as on AWS.
+    `isolated`: machines live in namespaces of their own; the emulator's process is then in those of
+    the cloud, and nobody outside reaches it.
+    """
+
+    strict: bool = False
+    isolated: bool = False
+
+
 def serve(
-    home: Path, port: int, boot_seconds: float, idle_exit: float, faults: Sequence[Fault] = ()
+    home: Path,
+    port: int,
+    boot_seconds: float,
+    idle_exit: float,
+    faults: Sequence[Fault] = (),
+    *,
+    kind: Kind = Kind(),
 ) -> None:
     """Serve until told to stop or idle for `idle_exit` seconds; leaves no machine running."""
     for machine in end_leftovers(home / "instances"):
         _log.warning("ended %s, left running by an emulator that died", machine)
-    application = Application()
-    server = make_server("127.0.0.1", port, application, threaded=True, request_handler=_Quiet)
-    endpoint = f"http://127.0.0.1:{server.server_port}"
+    application = Application(strict=kind.strict)
+    isolated = kind.isolated
+    host = SERVICES if isolated else "127.0.0.1"
+    if isolated:
+        open_network()
+    server = make_server(host, port, application, threaded=True, request_handler=_Quiet)
+    endpoint = f"http://{host}:{server.server_port}"
     clock, scenario = application.clock, application.scenario
     access = Access.made(endpoint)
-    application.attach(EmulatedEC2(home, access, boot_seconds, clock, scenario), access)
+    housing = Housing(boot.start, Addresses().next) if isolated else HERE
+    ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, housing=housing)
+    application.attach(ec2, access)
+    if isolated:
+        asked = by_address(application, ec2, access)
+        told = make_server(METADATA, 80, asked, threaded=True, request_handler=_Quiet)
+        threading.Thread(target=told.serve_forever, args=[0.1], daemon=True).start()
     forget_old(home / "instances", keep=KEPT_FOLDERS)
     _warm_up(application, access)
     scenario.replace(faults)
@@ -213,6 +264,21 @@ def serve(
         _loop(application, idle_exit)
     finally:
         _end(application, server, home)
+
+
+def by_address(application: Application, ec2: EmulatedEC2, access: Access) -> WSGIApplication:
+    """Return a metadata service that knows who asks by the address that asks, as EC2's does."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        asks = environ.get("REMOTE_ADDR")
+        machine = next((m for m in ec2.machines.live() if m.address == asks), None)
+        if machine is None:
+            return text("no instance has this address", 404)(environ, start_response)
+        path = f"/_imds/{machine.id}/{access.machine_key(machine.id)}{environ['PATH_INFO']}"
+        host = access.endpoint.removeprefix("http://")
+        return application({**environ, "PATH_INFO": path, "HTTP_HOST": host}, start_response)
+
+    return answer
 
 
 def _loop(application: Application, idle_exit: float) -> None:
@@ -238,7 +304,7 @@ def _announce(home: Path, access: Access) -> None:
     state = {
         **access.to_json(),
         "pid": os.getpid(),
-        "create_time": psutil.Process().create_time(),
+        "create_time": birth(os.getpid()),
         "started_at": time.time(),
     }
     write_atomically(home / STATE_FILE, json.dumps(state))

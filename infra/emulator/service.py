@@ -61,10 +61,11 @@ class Emulator:
         return self.access.endpoint
 
 
-def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
+def ensure_emulator(home: Path, boot_seconds: float = 4.0, *, strict: bool = False) -> Emulator:
     """Return the emulator of `home`, started afresh when none runs; callers at once get one.
 
-    `boot_seconds` (from launch to running) counts only for one that is started here.
+    `boot_seconds` (from launch to running) and `strict` (docs/emulator.md) count only for one that
+    is started here.
 
     The faults of the file that CLOUDTUNE_EMULATOR_FAULTS names count likewise.
 
@@ -80,7 +81,7 @@ def ensure_emulator(home: Path, boot_seconds: float = 4.0) -> Emulator:
         emulator = find_emulator(home)
         if emulator is None:
             _wait_until_gone(home)  # one that is just ending; two would fight over the machines
-            emulator = _start(home, boot_seconds)
+            emulator = _start(home, boot_seconds, strict=strict)
         return emulator
 
 
@@ -124,6 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--boot-seconds", type=float, default=4.0, help="from launch to running")
     parser.add_argument("--idle-exit", type=float, default=120.0, help="seconds")
+    parser.add_argument("--isolated", action="store_true", help=argparse.SUPPRESS)  # `isolated`
+    parser.add_argument(
+        "--strict", action="store_true", help="rights, throttling and late answers as on AWS"
+    )
     options = parser.parse_args(arguments)
     home = options.home.absolute()
     state = _read_state(home)
@@ -135,9 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
 
-    from cloudtune.infra.emulator.server import serve  # noqa: PLC0415 - loads moto: a second
+    from cloudtune.infra.emulator.server import Kind, serve  # noqa: PLC0415 - loads moto: a second
 
-    serve(home, options.port, options.boot_seconds, options.idle_exit, _faults_at_start())
+    how = Kind(strict=options.strict, isolated=options.isolated)
+    limits = (options.boot_seconds, options.idle_exit)
+    serve(home, options.port, *limits, _faults_at_start(), kind=how)
 
 
 def abandoned(home: Path, *, end: bool) -> list[str]:
@@ -181,10 +188,10 @@ def _faults_at_start() -> list[Fault]:
         raise UsageError(f"{FAULTS_VARIABLE}: {error}") from None
 
 
-def _start(home: Path, boot_seconds: float) -> Emulator:
+def _start(home: Path, boot_seconds: float, *, strict: bool) -> Emulator:
     _faults_at_start()  # a mistake in them is told here, not in a log
     (home / "emulator.json").unlink(missing_ok=True)
-    pid = _launch(home, boot_seconds)
+    pid = _launch(home, boot_seconds, strict=strict)
     deadline = time.monotonic() + LONGEST_START_S
     while time.monotonic() < deadline and _runs(pid):
         emulator = find_emulator(home)
@@ -197,15 +204,16 @@ def _start(home: Path, boot_seconds: float) -> Emulator:
     )
 
 
-def _launch(home: Path, boot_seconds: float) -> int:
+def _launch(home: Path, boot_seconds: float, *, strict: bool) -> int:
     """Start the emulator as nobody's child, so that no caller has to reap it; return its pid."""
     command = [sys.executable, "-m", "cloudtune.infra.emulator.service", "--home", str(home)]
+    command += ["--boot-seconds", str(boot_seconds), *(["--strict"] if strict else [])]
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
     # This machine as an instance is to have them again.
     environment |= local.kept(name for name in _KEPT_OUT if name.startswith("AWS_"))
     environment["CLOUDTUNE_EMULATOR_LOG"] = str(home / "emulator.log")
     printed = subprocess.run(
-        ["/bin/sh", "-c", _LAUNCH, "sh", *command, "--boot-seconds", str(boot_seconds)],
+        ["/bin/sh", "-c", _LAUNCH, "sh", *command],
         check=True,
         env=environment,
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.catalog import Catalog, InstanceType, Market
-    from cloudtune.experiment.schema import Cloud as Settings
+    from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.provider import Cloud
     from cloudtune.scaling import ScalingProfile

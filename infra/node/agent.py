@@ -168,15 +168,14 @@ class Agent:
     def hello(self) -> dict[str, str | int]:
         """Return what is to be known of this agent: its pid, the zygote's and what that says.
 
-        Waits until workers start at once, a minute at most: see `Forks.wait_until_warm`.
-        `mps`: why packed workers take turns on a GPU, empty where they needn't. `lack`: which GPUs
-        the node has, where they are too few for it to be of use.
+        Waits a minute at most until workers start at once: see `Forks.wait_until_warm`.
+        `mps`: why packed workers take turns on a GPU, empty where they needn't. `lack`: what GPUs
+        the node has, where it is of no use with them.
         """
-        self._forks.wait_until_warm(WARM_SECONDS)
         forks, gpus = self._forks, self._gpus
-        told: dict[str, str | int] = {"lack": gpus.lack if self._training.has_gpus else ""}
-        told |= {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note, "mps": gpus.notice}
-        return told
+        forks.wait_until_warm(WARM_SECONDS)
+        told: dict[str, str | int] = {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note}
+        return {**told, "mps": gpus.notice, "lack": gpus.lacking(self._training)}
 
     def renew(self, until: float) -> None:
         """Put off the end of this node to that time (Unix), by a lease at most."""

@@ -32,6 +32,7 @@ _AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _METADATA = "http://169.254.169.254"
 _METADATA_SECONDS = 120.0
 _METADATA_PAUSE = 0.5
+_ANSWER_SECONDS = 10.0
 _METADATA_MOST = 8.0
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
 
@@ -68,10 +69,11 @@ def user_data(join: Join, lease: str, token: str) -> str:
     )
 
 
-def metadata(path: str, patience: float = 0.0) -> str:
+def metadata(path: str, patience: float = 0.0, *, seconds: float = _ANSWER_SECONDS) -> str:
     """Return one item of the instance metadata service (IMDSv2), asked again for so many seconds.
 
-    A service that doesn't answer yet, or has too much to do, is no reason to lose an instance.
+    Each answer is waited for `seconds`. A service that doesn't answer yet, or has too much to do,
+    is no reason to lose an instance.
 
     Raises:
         OSError: it gave no answer in that time, or knows no such item (HTTP 404).
@@ -79,7 +81,7 @@ def metadata(path: str, patience: float = 0.0) -> str:
     give_up, pause = time.monotonic() + patience, _METADATA_PAUSE
     while True:
         try:
-            return _metadata(path)
+            return _metadata(path, seconds)
         except OSError as error:
             unknown = getattr(error, "code", None) == HTTPStatus.NOT_FOUND
             if unknown or time.monotonic() + pause > give_up:
@@ -88,7 +90,7 @@ def metadata(path: str, patience: float = 0.0) -> str:
         pause = min(2 * pause, _METADATA_MOST)
 
 
-def _metadata(path: str) -> str:
+def _metadata(path: str, seconds: float) -> str:
     root = os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE) or _METADATA
     root = root.rstrip("/")
     token = urllib.request.Request(  # noqa: S310  http to a link-local address
@@ -98,12 +100,12 @@ def _metadata(path: str) -> str:
     )
     # A proxy of the environment knows nothing of a link-local address.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(token, timeout=10) as answer:
+    with opener.open(token, timeout=seconds) as answer:
         secret = answer.read().decode()
     item = urllib.request.Request(  # noqa: S310
         f"{root}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": secret}
     )
-    with opener.open(item, timeout=10) as answer:
+    with opener.open(item, timeout=seconds) as answer:
         return str(answer.read().decode())
 
 

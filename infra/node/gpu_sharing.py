@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, gpus
+from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, VISIBLE, gpus
 from cloudtune.infra.node.mps import MpsDaemons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudtune.infra.node.messages import Training
 
 _CHECK_SECONDS = 2.0
+_ASK_TORCH = """\
+import torch
+print(torch.__version__, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+"""
 _ECHO_SECONDS = 5.0
 """Within it a client of a server that is gone has met its end."""
 
@@ -33,7 +40,8 @@ class NodeGpus:
         found = gpus(os.environ.get(GPUS_VARIABLE))
         self.lack = "" if len(found) >= count else f"{len(found)} of its {count} GPUs"
         """What is there where there isn't what was asked for; empty where there is."""
-        self._gpus = found[:count] if len(found) >= count else ()
+        real = [gpu for gpu in found if gpu.name != STAND_IN]
+        self._gpus = tuple(real[:count]) if len(real) >= count else ()
         self._mps: MpsDaemons | None = None
         self._checked_at = 0.0
         self._restarted: dict[int, float] = {}
@@ -43,6 +51,26 @@ class NodeGpus:
     def are_real(self) -> bool:
         """Whether there are as many as were asked for."""
         return bool(self._gpus)
+
+    def lacking(self, training: Training) -> str:
+        """Return what makes this node's GPUs of no use for a training; "" if nothing does.
+
+        Where a function trains, a process of its own asks whether torch can use them: seconds.
+        """
+        if not training.has_gpus:
+            return ""
+        if self.lack or training.program is not None or not self._gpus:
+            return self.lack
+        told = subprocess.run(
+            [sys.executable, "-c", _ASK_TORCH],
+            env={**os.environ, VISIBLE: ",".join(gpu.uuid for gpu in self._gpus)},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.split()
+        version, seen = (told or ["of an unknown version"])[0], (told or ["", "0"])[-1]
+        few = seen != str(len(self._gpus))
+        return f"GPUs of which its torch {version} can use {seen}" if few else ""
 
     @property
     def notice(self) -> str:

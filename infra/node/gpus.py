@@ -11,6 +11,8 @@ from dataclasses import dataclass
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPUS_VARIABLE = "CLOUDTUNE_GPUS"
 """The UUIDs of the GPUs that a node's trials may use, as found at its boot."""
+STAND_IN = "cloudtune stand-in"
+"""The name of a GPU that nobody has: what an emulated machine names instead."""
 _QUERY = "index,uuid,name,memory.total"
 _ANSWER_SECONDS = 30.0  # without a persistence daemon the driver wakes up each GPU first
 

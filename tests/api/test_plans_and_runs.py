@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from tests.bench import Bench
 
 LIMITS: dict[str, Any] = {"deadline": "10m", "budget": "$3"}
+FIELDS: dict[str, Any] = {
+    "name": "small",
+    "metric": {"name": "loss", "mode": "min"},
+    "search": {"lr": {"uniform": [0.01, 0.1]}, "n": {"randint": [0, 1000]}},
+    "trials": 4,
+    "epochs": {"min": 2, "max": 4},
+    "eta": 2,
+    "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2, "avoid": "2s"},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -66,16 +75,7 @@ def test_a_plan_has_the_figures_of_the_command(bench: Bench) -> None:
 def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
     path = bench.experiment()
     bench.profile()
-    fields: dict[str, Any] = {
-        "name": "small",
-        "train": "train.py:train",
-        "metric": {"name": "loss", "mode": "min"},
-        "search": {"lr": {"uniform": [0.01, 0.1]}, "n": {"randint": [0, 1000]}},
-        "trials": 4,
-        "epochs": {"min": 2, "max": 4},
-        "eta": 2,
-        "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2, "avoid": "2s"},
-    }
+    fields = {**FIELDS, "train": "train.py:train"}
     by_file = cloudtune.plan(path, **LIMITS)
     by_fields = cloudtune.plan(fields, deadline=600, budget=3)
     by_object = cloudtune.plan(cloudtune.Experiment(**fields), **LIMITS)
@@ -117,22 +117,13 @@ def test_a_mistake_is_told_as_in_a_file(
 def test_train_is_a_function_of_a_file(bench: Bench) -> None:
     path = bench.experiment()
     bench.profile()
-    fields: dict[str, Any] = {
-        "name": "small",
-        "metric": {"name": "loss", "mode": "min"},
-        "search": {"lr": {"uniform": [0.01, 0.1]}, "n": {"randint": [0, 1000]}},
-        "trials": 4,
-        "epochs": {"min": 2, "max": 4},
-        "eta": 2,
-        "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2, "avoid": "2s"},
-    }
     train = load_function(bench.folder, "train.py:train")
-    plan = cloudtune.plan({**fields, "train": train}, **LIMITS)
+    plan = cloudtune.plan({**FIELDS, "train": train}, **LIMITS)
     assert plan.planned.plan == cloudtune.plan(path, **LIMITS).planned.plan
     assert plan.experiment.train_file == bench.folder / "train.py"
 
     with pytest.raises(UsageError, match="but directory is /"):
-        cloudtune.plan({**fields, "train": train, "directory": "/"}, **LIMITS)
+        cloudtune.plan({**FIELDS, "train": train, "directory": "/"}, **LIMITS)
 
 
 @pytest.mark.parametrize("call", ["run", "plan", "resume"])

@@ -16,7 +16,8 @@ from ruamel.yaml import YAML
 
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.schema import Cloud, Epochs, Limits, Metric, Strategy
+from cloudtune.experiment.cloud import Cloud
+from cloudtune.experiment.schema import Epochs, Limits, Metric, Strategy
 from cloudtune.experiment.search_space import Grid, LogUniform
 from cloudtune.experiment.spaces import sample
 

@@ -12,7 +12,7 @@ from cloudtune.display.plan_screen import show_plan
 from cloudtune.display.report_screen import show_report
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.schema import Cloud
+from cloudtune.experiment.cloud import Cloud
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.jobs import planning, stages
 from cloudtune.jobs.plan_file import job_of

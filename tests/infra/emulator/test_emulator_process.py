@@ -16,7 +16,7 @@ import pytest
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
-from cloudtune.infra.processes import same_process
+from cloudtune.infra.processes import birth, same_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +135,17 @@ def test_one_that_can_not_start_says_why(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_process_is_known_by_its_birth_and_not_by_its_number_alone() -> None:
-    born = psutil.Process().create_time()
+    born = birth(os.getpid())
     assert same_process(os.getpid(), born)
     assert not same_process(os.getpid(), born - 60)
+
+
+def test_a_clock_that_is_set_makes_no_process_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator = ensure_emulator(tmp_path)
+    time_of = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda each: time_of(each) + 1.0)
+    assert find_emulator(tmp_path) == emulator
+    assert stop_emulator(tmp_path, only_if_idle=True)
+    assert not runs(emulator.pid)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+import torch
 
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.lease import COMMAND_VARIABLE, END_VARIABLE
@@ -150,3 +151,13 @@ def test_a_node_ends_itself_when_its_lease_is_over(
     while "-P now" not in told.read_text():
         assert time.monotonic() < give_up, "it is still there"
         time.sleep(0.05)
+
+
+def test_a_node_whose_torch_can_not_use_its_gpus_is_of_no_use(
+    training: Training, tmp_path: Path
+) -> None:
+    training = dataclasses.replace(training, has_gpus=True)
+    made = Agent("127.0.0.1", 1, training, tmp_path / "logs", spares=False)
+    lack = made.hello()["lack"]
+    assert lack == f"GPUs of which its torch {torch.__version__} can use 0"
+    made.close()

@@ -1,0 +1,151 @@
+"""The `cloud:` of an experiment: where instances are rented, and what is known of its pools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from cloudtune.errors import allowed_names, shown
+from cloudtune.experiment.field_types import Dollars, Seconds, Text, Whole
+from cloudtune.experiment.sections import Section
+from cloudtune.experiment.validation import refuse
+from cloudtune.providers import PROVIDERS, Registered, owners
+
+_PER_HOUR = re.compile(r"\s*(/|per|an)\s*(h|hour)\s*$")
+_QUOTA = re.compile(r"(on-demand|spot) [a-z]+")
+
+
+def _quota_names(quotas: dict[str, int]) -> dict[str, int]:
+    for name in quotas:
+        if not _QUOTA.fullmatch(name):
+            raise refuse(
+                f"{shown(name)} is no quota; write the market and the class of the instance type, "
+                'such as "on-demand g" or "spot p"',
+                name,
+            )
+    return quotas
+
+
+def _different(values: tuple[str, ...]) -> tuple[str, ...]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise refuse(f"{shown(value)} is listed twice; keep one", index)
+    return values
+
+
+def _per_hour(value: object) -> object:
+    return _PER_HOUR.sub("", value) if isinstance(value, str) else value
+
+
+def _known_provider(value: object) -> object:
+    if not isinstance(value, str) or value not in PROVIDERS:
+        raise refuse(f"{shown(value)} is not known; {allowed_names(value, tuple(PROVIDERS))}")
+    return value
+
+
+def provider_of(cloud: Mapping[str, object]) -> str:
+    """Return the provider that is written, or the default where none that exists is."""
+    name = cloud.get("provider")
+    return name if isinstance(name, str) and name in PROVIDERS else next(iter(PROVIDERS))
+
+
+def line_of(cloud: Mapping[str, object]) -> Registered:
+    """Return the line of the provider that is written."""
+    return PROVIDERS[provider_of(cloud)]
+
+
+Vcpus = Annotated[Whole, Field(ge=0)]
+
+
+class Spot(Section):
+    """How spot pools behave, where that is known; unset, as those of public traces did.
+
+    `losses_per_hour` is how often an instance is taken back, for an hour that it is held;
+    `availability` the share of the time in which there are any to be had.
+    """
+
+    losses_per_hour: float | None = Field(
+        default=None, ge=0.0, le=60.0, allow_inf_nan=False, examples=["0.3"]
+    )
+    availability: float | None = Field(
+        default=None, ge=0.001, le=1.0, allow_inf_nan=False, examples=["0.8"]
+    )
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Spot:
+        said = {"losses_per_hour": self.losses_per_hour, "availability": self.availability}
+        missing = [name for name, value in said.items() if value is None]
+        if len(missing) == 1:
+            raise refuse("is missing: say both losses_per_hour and availability", missing[0])
+        if self.losses_per_hour == 0 and self.availability not in {None, 1.0}:
+            raise refuse(
+                "a pool that is away at times loses what is held; write more", "losses_per_hour"
+            )
+        return self
+
+
+class Cloud(Section):
+    """Where instances are rented; `image` and the three after it are for AWS alone.
+
+    `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
+    by the account's quotas: market and class, as in "on-demand g" or "spot p". Provider local is
+    this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
+    it costs `price` dollars; unset, all slots are used, and they cost nothing. A pool that is out
+    of instances isn't asked again for `avoid` seconds.
+    """
+
+    provider: Annotated[str, BeforeValidator(_known_provider)] = next(iter(PROVIDERS))
+    region: Text = Field(default="us-east-1", examples=["us-east-1"])
+    instances: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
+        default=("g4dn.12xlarge",), min_length=1, examples=["[g4dn.12xlarge]"]
+    )
+    market: Literal["on-demand", "spot", "any"] = "on-demand"
+    zones: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
+        default=(), examples=["[us-east-1a, us-east-1b]"]
+    )
+    max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
+    avoid: Seconds = Field(default=180.0, examples=["3m"])
+    spot: Spot = Field(default=Spot(), examples=["{losses_per_hour: 0.3, availability: 0.8}"])
+    vcpu_quotas: Annotated[dict[Text, Vcpus], AfterValidator(_quota_names)] = Field(
+        default={}, examples=['{"on-demand g": 96}']
+    )
+    image: Text | None = Field(default=None, examples=["ami-0123456789abcdef0"])
+    subnet: Text | None = Field(default=None, examples=["subnet-0123456789abcdef0"])
+    security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
+    instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
+    slots: Whole | None = Field(default=None, ge=1, le=1024, examples=["2"])
+    price: Annotated[Dollars, BeforeValidator(_per_hour)] = Field(
+        default=None, examples=["$0.50/h"]
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_its_provider(cls, given: object) -> object:
+        return {**line_of(given).defaults, **given} if isinstance(given, Mapping) else given
+
+    @model_validator(mode="after")
+    def _for_its_provider(self) -> Cloud:
+        line = PROVIDERS[self.provider]
+        for name, field in type(self).model_fields.items():
+            its = owners(name)
+            if its and name not in line.own and getattr(self, name) != field.default:
+                raise refuse(f"is for provider {' or '.join(its)} alone; leave it out", name)
+        for name in line.fixed:
+            default = line.defaults.get(name, type(self).model_fields[name].default)
+            if getattr(self, name) != default:
+                raise refuse(line.why, name)
+        return self
+
+    @property
+    def free(self) -> bool:
+        """Whether instances of this cloud cost nothing."""
+        return PROVIDERS[self.provider].priced_by_its_user and self.price is None
+
+    @model_validator(mode="after")
+    def _one_zone_a_subnet(self) -> Cloud:
+        if self.subnet is not None and len(self.zones) > 1:
+            raise refuse("a subnet lies in one zone; name that one, or leave subnet out", "zones")
+        return self

@@ -1,0 +1,74 @@
+"""Runs that heads carry, as far as they are known on this machine: brought here, adopted, alive."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.heads.launch import REMOTE, Remote
+from cloudtune.infra.heads.store import HeadStore, fetch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = "run/"
+"""Of a record, what is in the folder of the run itself."""
+OVER = "remote.over"
+"""There once the head has ended that `remote.json` speaks of, and all that it left is here."""
+_LOOK_SECONDS = 2.0
+_looked: dict[Path, tuple[float, bool]] = {}
+
+
+def refresh(folder: Path) -> None:
+    """Bring what is new of a run that a head carries; nothing for one that this machine carries.
+
+    Raises:
+        StorageError: its storage can't be reached.
+    """
+    is_carried(folder)
+
+
+def is_carried(folder: Path) -> bool | None:
+    """Whether a head carries a run now; None for one that this machine carries, or nobody.
+
+    What is new of it is brought by the way. Asked more often, it looks every two seconds; once all
+    of a head that has ended is here, no more.
+
+    Raises:
+        StorageError: its storage can't be reached.
+    """
+    remote = Remote.of(folder)
+    if remote is None:
+        return None
+    if (folder / OVER).exists():
+        return False
+    at, alive = _looked.get(folder, (0.0, False))
+    if not at or time.monotonic() > at + _LOOK_SECONDS:
+        store = HeadStore(remote.storage)
+        state = store.state()
+        fetch(store, folder, RUN)
+        alive = state is not None and state.is_alive(time.time())
+        if state is not None and state.attempt == remote.attempt and state.code is not None:
+            (folder / OVER).touch()
+        _looked[folder] = (time.monotonic(), alive)
+    return alive
+
+
+def adopt(uri: str, runs: Path) -> Path:
+    """Make the run that is kept at STORAGE/RUN known in the folder of all runs; return its folder.
+
+    Raises:
+        UsageError: no run is there that a head carries.
+        StorageError: the storage can't be reached.
+    """
+    store = HeadStore(uri)
+    told = store.read(REMOTE)
+    if told is None:
+        raise UsageError(f"{uri}: no run that a head carries is kept there; write STORAGE/RUN")
+    folder = runs / store.uri.rpartition("/")[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    Remote(**json.loads(told)).keep(folder)
+    fetch(store, folder, RUN)
+    return folder

@@ -1,0 +1,135 @@
+"""The head of a run as an instance: launched once, found by its tags, gone when its run is."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.node.lease import first_lease
+from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from cloudtune.infra.provider import Calls, HeadOffer, Instance
+
+REMOTE = "remote.json"
+"""In the folder of a run that a head carries: where that is. Written before the head is asked for.
+"""
+INTENT = "head"
+_TAIL = ".head"
+_TRIES = 4
+_PAUSE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Where a run is carried: its storage (STORAGE/RUN), its cloud, and when it must be over.
+
+    `until` is the hard end of its head (Unix time), `attempt` how many heads it has had, this one
+    included, `asked_at` when this one was asked for.
+    """
+
+    storage: str
+    provider: str
+    region: str
+    until: float
+    asked_at: float
+    usd_per_hour: float
+    attempt: int = 1
+
+    @classmethod
+    def of(cls, folder: Path) -> Remote | None:
+        """Return where the run in a folder is carried; None for one that this machine carries.
+
+        Raises:
+            CloudtuneError: its record is damaged.
+        """
+        path = folder / REMOTE
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (TypeError, ValueError) as error:
+            raise CloudtuneError(f"{path} is damaged: {error}") from None
+
+    def keep(self, folder: Path) -> None:
+        """Write it into a run's folder."""
+        write_atomically(folder / REMOTE, json.dumps(asdict(self)))
+
+
+def head_of(run: str) -> str:
+    """Return what the head of a run has in the tag of instances that says whose they are.
+
+    The run's own name isn't it: what a run has left is given back by that, and its head is what
+    gives it back.
+    """
+    return run + _TAIL
+
+
+def run_of(tag: str) -> str | None:
+    """Return the run whose head has this tag; None if it is no head's."""
+    return tag.removesuffix(_TAIL) if tag.endswith(_TAIL) else None
+
+
+def user_data(remote: Remote) -> str:
+    """Return the script that a head runs at boot: its lease first, as of every instance."""
+    lease = first_lease(remote.asked_at, remote.until)
+    return (
+        "#!/bin/bash\n"
+        f"{lease}"
+        "export HOME=/root\n"
+        f"exec python3 -m cloudtune.infra.heads.carrier --at '{remote.storage}' "
+        f"--until {remote.until:.0f}\n"
+    )
+
+
+def launch(
+    calls: Calls,
+    run: str,
+    remote: Remote,
+    offer: HeadOffer,
+    request: Callable[[str], Mapping[str, object]],
+) -> str:
+    """Launch a run's head, and return its id; asked again for the same attempt, the same one.
+
+    `request(user data)` is what a launch needs besides `offer.request`. `remote` must be kept by
+    now: whoever asks again asks for the same.
+
+    Raises:
+        CloudtuneError: the cloud refused, and nothing was launched; or gave no answer, and the head
+            may be there: the message says so.
+    """
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(remote.until))
+    tags = {RUN_TAG: head_of(run), INTENT_TAG: INTENT, LEASE_TAG: end, "Name": f"cloudtune {run}"}
+    tags[PRICE_TAG] = f"{offer.usd_per_hour:g}"
+    token = launch_token(head_of(run), f"{INTENT}-{remote.attempt}", offer.instance_type, "", "")
+    wanted = {**offer.request, **request(user_data(remote))}
+    for left in reversed(range(_TRIES)):
+        try:
+            return calls.run_instance(token, tags, wanted)
+        except calls.errors as error:
+            sure = calls.is_definite(error)
+            if not left or (sure and calls.is_permanent(calls.code(error))):
+                raise CloudtuneError(_refused(error, sure=sure)) from None
+        time.sleep(_PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
+
+
+def _refused(error: Exception, *, sure: bool) -> str:
+    if sure:
+        return f"the head was refused: {error}; nothing was launched"
+    return (
+        f"the head can't be had: {error}; it may have been launched: `cloudtune status` tells, and "
+        "its lease ends it"
+    )
+
+
+def living(calls: Calls, run: str) -> list[Instance]:
+    """Return the heads of a run that still bill; more than one only if somebody forced it."""
+    return [each for each in calls.ours(head_of(run), ended=False) if each.billing]
