@@ -9,7 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.api.experiments import Source, known, limits_of, load_experiment, load_problem
+from cloudtune.api.experiments import (
+    Source,
+    head_for,
+    known,
+    limits_of,
+    load_experiment,
+    load_problem,
+    with_head,
+)
 from cloudtune.api.tables import frame
 from cloudtune.jobs import home, plan_file, planning, proposal
 from cloudtune.jobs.job import choice_of
@@ -244,6 +252,7 @@ def plan(
     """
     home.close()
     wanted = load_experiment(experiment, known(given))
+    wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
     options.check(choice_of(wanted))
     problem = load_problem(wanted, profile)

@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from cloudtune.api.experiments import head_for
 from cloudtune.cli.options import RUN
 from cloudtune.errors import UsageError
+from cloudtune.infra.heads.known import is_remote
 from cloudtune.jobs import control, home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from cloudtune.api.remote import Sent
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
+
+__all__ = ["carry", "carry_on", "is_remote", "needed", "stop"]
 
 INTERRUPTED = 130
 
 
 def needed(wanted: Experiment) -> bool:
     """Whether this machine can't carry a run of this experiment, and a head does it."""
-    from cloudtune.api import remote
-
-    return remote.head_for(wanted) is not None
-
-
-def is_remote(folder: Path) -> bool:
-    """Whether a head has carried a run."""
-    from cloudtune.infra.heads.launch import Remote
-
-    return Remote.of(folder) is not None
+    return head_for(wanted) is not None
 
 
 def carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -> int:
@@ -44,23 +39,9 @@ def carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) ->
     """
     from cloudtune.api import remote
 
-    offer = remote.head_for(wanted)
+    offer = head_for(wanted)
     assert offer is not None
-    files, options = {}, []
-    for word in words:
-        name, _, value = word.partition("=")
-        path = Path(value).absolute()
-        is_file = name == "--profile" and path.is_file()  # or it is the name of published figures
-        if is_file:
-            files[path] = path.read_bytes()
-        options.append(f"{name}={path}" if is_file else word)
-    if plan is None:
-        path, data = remote.experiment_file(remote.with_head(wanted, offer))
-    else:
-        path, data = plan.absolute(), plan.read_bytes()
-    files[path] = data
-    command = ["run", str(path), "--here", "--yes", *options]
-    sent = remote.send(wanted, offer, command, files)
+    sent = remote.send(wanted, offer, words, None if plan is None else plan.read_bytes())
     return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
 
 
@@ -75,15 +56,14 @@ def carry_on(
     from cloudtune.jobs.job import job_of_ledger
 
     job = job_of_ledger(folder / home.LEDGER)
-    offer = remote.head_for(job.experiment)
+    offer = head_for(job.experiment)
     if offer is None:
         raise UsageError(
             f"run {folder.name} was carried by a head, and this machine can carry it itself: "
             "write --here"
         )
     confirm(job.experiment, job)
-    command = ["resume", folder.name, "--here", "--yes", *words]
-    sent = remote.resend(folder, job.experiment, offer, command)
+    sent = remote.resend(folder, job.experiment, offer, words)
     return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
 
 
