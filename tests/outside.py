@@ -19,38 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-IMAGE = "ami-12c6146b"
-BUCKET = "things"
-
-ACCOUNT = f"""
-import boto3, json
-boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="{BUCKET}")
-iam = boto3.client("iam", region_name="us-east-1")
-ec2 = {{"Service": "ec2.amazonaws.com"}}
-who = {{"Effect": "Allow", "Principal": ec2, "Action": "sts:AssumeRole"}}
-trust = json.dumps({{"Version": "2012-10-17", "Statement": [who]}})
-for name in ("cloudtune-node", "cloudtune-head"):
-    iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
-    iam.create_instance_profile(InstanceProfileName=name)
-    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
-"""
-
-EXPERIMENT = f"""
+EXPERIMENT = """
 name: small
 train: train.py:train
-metric: {{name: loss, mode: min}}
-search: {{lr: {{uniform: [0.01, 0.1]}}, n: {{randint: [0, 1000]}}}}
+metric: {name: loss, mode: min}
+search: {lr: {uniform: [0.01, 0.1]}, n: {randint: [0, 1000]}}
 trials: 4
-epochs: {{min: 2, max: 8}}
+epochs: {min: 2, max: 8}
 eta: 2
-limits: {{deadline: 20m, budget: $5}}
+limits: {deadline: 20m, budget: $5}
 cloud:
   provider: aws
   instances: [g4dn.xlarge]
   max_instances: 1
-  image: {IMAGE}
-  instance_profile: cloudtune-node
-storage: s3://{BUCKET}/ct
 """
 
 INSTANCES = """
@@ -134,11 +115,12 @@ class Outside:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Outside]:
-    """An account with a bucket and two roles; at the end none of its instances may be left."""
+    """An account that `cloudtune aws setup` has seen; at the end none of its instances is alive."""
     if why := network.unavailable():
         pytest.skip(f"an isolated cloud is not to be had: {why}")
     with World(tmp_path / "world", "--boot-seconds", "0.5") as world:
         made = Outside(world)
-        made.python("owner", ACCOUNT)
+        done = made("owner", "cloudtune", "aws", "setup", "--yes")
+        assert done.code == 0, done.out + done.err
         yield made
         assert not made.alive()

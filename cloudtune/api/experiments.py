@@ -134,6 +134,12 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
+def for_renting(source: Source, given: Mapping[str, Any]) -> Experiment:
+    """Return an experiment (`load_experiment`) with what the account of its cloud has for it."""
+    wanted = load_experiment(source, given)
+    return provider_named(wanted.cloud.provider).completed(wanted)
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 

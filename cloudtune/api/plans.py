@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.api.experiments import (
     Source,
+    for_renting,
     head_for,
     known,
     limits_of,
-    load_experiment,
     load_problem,
     with_head,
 )
@@ -251,7 +251,7 @@ def plan(
         InfeasibleError: no plan meets the limits; it carries the nearest.
     """
     home.close()
-    wanted = load_experiment(experiment, known(given))
+    wanted = for_renting(experiment, known(given))
     wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
     options.check(choice_of(wanted))

@@ -13,9 +13,9 @@ from rich.console import Console
 from cloudtune.api import flow
 from cloudtune.api.experiments import (
     Source,
+    for_renting,
     head_for,
     known,
-    load_experiment,
     refuse_while_loading,
 )
 from cloudtune.api.going_on import Further
@@ -109,7 +109,7 @@ def run(
         saved = _saved(experiment)
         if saved is None:
             assert not isinstance(experiment, Plan)
-            wanted = load_experiment(experiment, known(given))
+            wanted = for_renting(experiment, known(given))
             offer = head_for(wanted)
             if offer is not None:
                 words = {**vars(options), "profile": profile}

@@ -21,8 +21,8 @@ def offer_image(region: str) -> str:
     from moto.ssm.models import Parameter, ssm_backends  # noqa: PLC0415  rarely asked for
 
     backend: EC2Backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
-    known = next((image.id for image in backend.amis.values() if image.name == NAME), None)
-    image = known or backend.register_image(NAME).id
+    known = next((each for each in backend.amis.values() if each.name == NAME), None)
+    image = str((known or backend.register_image(NAME)).id)
     parameters = ssm_backends[DEFAULT_ACCOUNT_ID][region]._parameters  # noqa: SLF001  AWS's own
     if not parameters[IMAGE_PARAMETER]:
         parameters[IMAGE_PARAMETER].append(

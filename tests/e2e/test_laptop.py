@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.bench import Done
     from tests.outside import Outside
 
+BUCKET = "cloudtune-123456789012-us-east-1"
 pytestmark = pytest.mark.cluster
 
 FROM_PYTHON = """
@@ -100,7 +101,7 @@ def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside)
     outside.world.cut("ann")
     process.communicate()
     run = node["run"]
-    where = f"s3://things/ct/{run}"
+    where = f"s3://{BUCKET}/cloudtune/{run}"
 
     script = outside.world.home / "instances" / node["id"] / "user-data"
     wait_for_console(script.with_name("console.log"), "cloudtune-node ready")

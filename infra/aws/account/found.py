@@ -148,6 +148,37 @@ def look(clients: Clients, region: str, types: tuple[str, ...], vpc: str | None 
     )
 
 
+@dataclass(frozen=True)
+class Made:
+    """What setup has made for experiments: fields of `cloud`, None for what isn't there; a storage.
+
+    `storage` is "" where there is no bucket.
+    """
+
+    cloud: Mapping[str, str | None]
+    storage: str
+
+
+def made_for(endpoint: Endpoint) -> Made:
+    """Return what setup has made in a region; nothing where nobody can be asked."""
+    clients, region = Clients(endpoint), endpoint.region
+    try:
+        place = Place(clients["sts"].get_caller_identity()["Account"], region)
+    except (BotoCoreError, ClientError):
+        return Made({}, "")
+    ask = _Looking(clients, place)
+    vpc = ask("", ask.default_vpc)
+    group = ask("", partial(ask.group, vpc)) or {} if vpc else {}
+    profile = ask("", lambda: ask.role(place.node))
+    cloud = {
+        "image": ask("", ask.image),
+        "security_group": group.get("GroupId"),
+        "instance_profile": place.node if profile is not None and profile.holds else None,
+    }
+    storage = f"s3://{place.bucket}/{names.PREFIX}" if ask("", ask.has_bucket) else ""
+    return Made(cloud, storage)
+
+
 class _Looking:
     """Asks for one thing after the other; what isn't there is None, what can't be asked noted."""
 

@@ -86,6 +86,15 @@ def head(place: Place) -> Document:
     )
 
 
+def types_of(document: Document) -> tuple[str, ...]:
+    """Return the patterns of types that a policy lets be launched; none where it names none."""
+    for statement in document.get("Statement", ()):
+        wanted = statement.get("Condition", {}).get("StringLike", {}).get("ec2:InstanceType", ())
+        if wanted:
+            return (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    return ()
+
+
 def person(place: Place) -> Document:
     """Return what a person needs to plan, to run by a head, to look on and to clean up."""
     setup = {
