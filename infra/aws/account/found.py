@@ -31,6 +31,7 @@ _ABSENT = {
     "NoSuchEntity",
     "NoSuchLifecycleConfiguration",
     "NoSuchResourceException",
+    "NoSuchTagSet",
     "ParameterNotFound",
 }
 
@@ -228,8 +229,9 @@ class _Looking:
         return Role(exists, policy, profile is not None, name in {r["RoleName"] for r in held})
 
     def has_bucket(self) -> bool:
-        self._clients["s3"].head_bucket(Bucket=self._place.bucket)
-        return True
+        """Whether it is there and whole: its tag is the last thing that setup gives it."""
+        tags = self._clients["s3"].get_bucket_tagging(Bucket=self._place.bucket)["TagSet"]
+        return names.TAG in {each["Key"] for each in tags}
 
     def cleans_up(self) -> bool:
         s3 = self._clients["s3"]

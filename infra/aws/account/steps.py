@@ -169,7 +169,11 @@ class _Making:
         s3, place = self._clients["s3"], self._found.place
         where = {} if place.region == "us-east-1" else {"LocationConstraint": place.region}
         more = {"CreateBucketConfiguration": where} if where else {}
-        s3.create_bucket(Bucket=place.bucket, **more)
+        try:
+            s3.create_bucket(Bucket=place.bucket, **more)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":
+                raise
         s3.put_public_access_block(
             Bucket=place.bucket,
             PublicAccessBlockConfiguration={
