@@ -142,6 +142,23 @@ def check(region: str, instances: str | None, vpc: str | None, output: str) -> i
     return _LACKING if any(each.state == "missing" for each in told) else _OK
 
 
+@aws.command()
+@click.argument("who", type=click.Choice(["person", "maker", "head", "node"]))
+@REGION
+@click.option("--instances", metavar="TYPES", help="The types that runs may rent.")
+def policy(who: str, region: str, instances: str | None) -> None:
+    """Print the IAM policy of a person, of who sets up, of heads or of the other instances.
+
+    A person with that of `person` plans, runs, looks on and cleans up, by heads. Who runs `setup`
+    and `teardown` needs that of `maker` as well. The other two are what setup gives its roles.
+    """
+    from cloudtune.infra.aws.account import policies
+
+    _, found = _look(region, instances, None)
+    document = getattr(policies, who)(found.place)
+    click.echo(json.dumps(document, indent=2))
+
+
 def _look(region: str, instances: str | None, vpc: str | None) -> tuple[Any, Found]:
     from cloudtune.infra.aws.account.found import Clients, look
     from cloudtune.infra.aws.account.report import types_in_use

@@ -8,7 +8,9 @@ we write into its record on every change of a machine is what each describe show
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,6 +88,8 @@ class EmulatedEC2:
         housing: Housing = HERE,
     ) -> None:
         self.clock = clock
+        self.unseen_seconds = 0.0
+        self._sees = threading.local()
         folder = home / "instances"
         self.machines = Machines(folder, access, boot_seconds, clock, self._mirror, housing=housing)
         self._scenario = scenario
@@ -109,6 +113,8 @@ class EmulatedEC2:
         primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
         primary.public_ip = None  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
+        fate = fate_of(self._scenario.befall(pool_of(instance)))
+        fate.hidden_seconds = max(fate.hidden_seconds, self.unseen_seconds)
         machine = Machine(
             id=instance.id,
             instance_type=instance.instance_type,
@@ -119,7 +125,7 @@ class EmulatedEC2:
             address=address,
             gpus=_gpus(instance.instance_type),
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
-            fate=fate_of(self._scenario.befall(pool_of(instance))),
+            fate=fate,
         )
         self._instances[instance.id] = instance
         self.machines.add(machine)
@@ -163,7 +169,17 @@ class EmulatedEC2:
     def is_hidden(self, instance_id: str) -> bool:
         """Return whether calls about instances don't know of this one yet."""
         machine = self.machines.find(instance_id)
-        return machine is not None and machine.is_hidden(self.clock.now())
+        hides = machine is not None and machine.is_hidden(self.clock.now())
+        return hides and not getattr(self._sees, "all", False)
+
+    @contextlib.contextmanager
+    def all_seen(self) -> Iterator[None]:
+        """Hide nothing from this thread."""
+        self._sees.all = True
+        try:
+            yield
+        finally:
+            self._sees.all = False
 
     def count_call(self) -> None:
         """Count a call about instances: one less from which hidden ones are hidden."""

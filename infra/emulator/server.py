@@ -43,8 +43,11 @@ from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
 from cloudtune.infra.emulator.machines import HERE, Clock, Housing
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
+from cloudtune.infra.emulator.strict.gate import answer_of, check_rights
 from cloudtune.infra.emulator.strict.principals import Principals
+from cloudtune.infra.emulator.strict.refusals import CHECKS
 from cloudtune.infra.emulator.strict.role_metadata import role_metadata
+from cloudtune.infra.emulator.strict.throttle import Throttle
 from cloudtune.infra.processes import birth, write_atomically
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
     from cloudtune.infra.emulator.requests import Signed
 
 STATE_FILE = "emulator.json"
+UNSEEN_SECONDS = 0.8
+"""For so long a strict emulator's calls don't know of a new instance; on AWS it is mostly less."""
 _SERVICES = {"ec2", "iam", "s3", "servicequotas", "ssm", "sts"}
 TICK_S = 0.05
 KEPT_FOLDERS = 20
@@ -78,6 +83,7 @@ class Application:
         self.last_request = time.monotonic()
         self.closing = False
         self.clock = Clock()
+        self._throttle = Throttle(time.monotonic)
         self.scenario = Scenario(self.clock.now)
         self._moto = DomainDispatcherApplication(create_backend_app)
 
@@ -119,11 +125,13 @@ class Application:
         try:
             signed = self._access.signed_for(request, self.principals.secret_of)
             self.last_request = time.monotonic()
+            if self.strict:
+                check_rights(request, signed, self.principals)
             if signed.service == "ec2":
                 return self._ec2_call(request, signed.region)
             return self._other_call(request, signed)
         except Ec2Error as error:
-            return Response(error.xml(), status=error.status, mimetype="text/xml")
+            return answer_of(error)
 
     def _other_call(self, request: Request, signed: Signed) -> Response:
         if signed.service not in _SERVICES:
@@ -137,6 +145,10 @@ class Application:
     def _ec2_call(self, request: Request, region: str) -> Response:
         parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
         action = parameters.get("Action", "")
+        if self.strict:
+            self._throttle.check(region, action, parameters)
+            if action in CHECKS:
+                CHECKS[action](region, parameters)
         self.scenario.refuse(action, parameters)
         answer = self._act(request, region, action, parameters)
         lost = self.scenario.loses(action, parameters)
@@ -167,7 +179,8 @@ class Application:
             again = self._tokens.replay(region, parameters)
             if again is not None:
                 return Response(again, mimetype="text/xml")
-            response = self._ask_moto(request, self.ec2.place(region, parameters))
+            with self.ec2.all_seen():  # a launch looks at what it launches
+                response = self._ask_moto(request, self.ec2.place(region, parameters))
             if response.status_code == 200:
                 body = response.get_data()
                 instances = [found.decode() for found in _INSTANCE_ID.findall(body)]
@@ -260,6 +273,8 @@ def serve(
     access = Access.made(endpoint)
     housing = Housing(boot.start, Addresses().next) if isolated else HERE
     ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, housing=housing)
+    if kind.strict:
+        ec2.unseen_seconds = UNSEEN_SECONDS
     application.attach(ec2, access)
     if isolated:
         asked = by_address(application, ec2, access)

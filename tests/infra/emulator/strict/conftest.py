@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.requests import Access
 
+PATIENT = Config(
+    retries={"mode": "standard", "total_max_attempts": 12},
+    proxies={},
+    s3={"addressing_style": "path"},
+)
 ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
 
 
@@ -31,6 +36,15 @@ class Account:
         """What lets one in."""
         return self.emulator.access
 
+    def gone(self, *instances: str) -> None:
+        """End instances, waiting until EC2 knows of them."""
+        ec2 = self.client("ec2")
+        if instances:
+            ec2.get_waiter("instance_exists").wait(
+                InstanceIds=list(instances), WaiterConfig={"Delay": 0.2, "MaxAttempts": 100}
+            )
+            ec2.terminate_instances(InstanceIds=list(instances))
+
     def client(self, service: str, key: str = "", secret: str = "", token: str = "") -> Any:
         """Return a client of a service, the emulator's own user's without a key."""
         made: Any = boto3.client(
@@ -40,7 +54,7 @@ class Account:
             aws_access_key_id=key or self.access.key,
             aws_secret_access_key=secret or self.access.secret,
             aws_session_token=token or None,
-            config=ONCE,
+            config=PATIENT if service == "ec2" else ONCE,
         )
         self._clients.append(made)
         return made

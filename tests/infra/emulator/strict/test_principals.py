@@ -27,7 +27,7 @@ EVERYTHING = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
 }
-IMAGE = "ami-0c1000000000e8664"
+IMAGE = "ami-12c6146b"
 
 
 @pytest.fixture(scope="module")
