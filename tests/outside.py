@@ -34,6 +34,15 @@ cloud:
   max_instances: 1
 """
 
+USER = """
+import boto3, json
+iam = boto3.client("iam", region_name="us-east-1")
+iam.create_user(UserName="{who}")
+iam.put_user_policy(UserName="{who}", PolicyName="tunes", PolicyDocument='''{document}''')
+made = iam.create_access_key(UserName="{who}")["AccessKey"]
+print(json.dumps([made["AccessKeyId"], made["SecretAccessKey"]]))
+"""
+
 INSTANCES = """
 import boto3, json, sys
 ec2 = boto3.client("ec2", region_name="us-east-1")
@@ -79,6 +88,16 @@ class Outside:
         assert done.code == 0, done.err
         return done.out
 
+    def give_rights(self, who: str) -> None:
+        """Have the owner make a user for somebody, with the rights of `cloudtune aws policy`."""
+        document = self("owner", "cloudtune", "aws", "policy", "person").out
+        key, secret = json.loads(self.python("owner", USER.format(who=who, document=document)))
+        folder = self.world.home / "computers" / who / ".aws"
+        folder.mkdir(parents=True)
+        (folder / "credentials").write_text(
+            f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+        )
+
     def files_of(self, who: str) -> Path:
         """Return a computer's folder `work`."""
         folder = self.world.home / "computers" / who / "work"
@@ -115,12 +134,14 @@ class Outside:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Outside]:
-    """An account that `cloudtune aws setup` has seen; at the end none of its instances is alive."""
+    """An account that setup has seen, and two who may use it; at the end no instance is alive."""
     if why := network.unavailable():
         pytest.skip(f"an isolated cloud is not to be had: {why}")
-    with World(tmp_path / "world", "--boot-seconds", "0.5") as world:
+    with World(tmp_path / "world", "--boot-seconds", "0.5", "--strict") as world:
         made = Outside(world)
         done = made("owner", "cloudtune", "aws", "setup", "--yes")
         assert done.code == 0, done.out + done.err
+        for who in ("ann", "bob"):
+            made.give_rights(who)
         yield made
         assert not made.alive()

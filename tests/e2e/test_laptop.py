@@ -50,7 +50,8 @@ LAUNCH = """
 import boto3, sys
 ec2 = boto3.client("ec2", region_name="us-east-1")
 made = ec2.run_instances(
-    ImageId="ami-12c6146b", InstanceType="m7i.large", MinCount=1, MaxCount=1, UserData={script!r}
+    ImageId=ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"],
+    InstanceType="m7i.large", MinCount=1, MaxCount=1, UserData={script!r}
 )
 print(made["Instances"][0]["InstanceId"])
 """
@@ -105,7 +106,7 @@ def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside)
 
     script = outside.world.home / "instances" / node["id"] / "user-data"
     wait_for_console(script.with_name("console.log"), "cloudtune-node ready")
-    intruder = outside.python("eve", launching(script.read_text(), token="0" * 64)).strip()
+    intruder = outside.python("owner", launching(script.read_text(), token="0" * 64)).strip()
     console = outside.world.home / "instances" / intruder / "console.log"
 
     status = outside("bob", "cloudtune", "status", "--region", "us-east-1")
@@ -118,7 +119,7 @@ def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside)
     else:
         raise AssertionError(watching.stderr.read() if watching.stderr else "")
     (head,) = (each for each in outside.alive() if each.get("run") == f"{run}.head")
-    outside.python("bob", END.format(instance=head["id"]))
+    outside.python("owner", END.format(instance=head["id"]))
     outside.world.cut("bob")
     watching.communicate()
 
@@ -129,7 +130,7 @@ def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside)
     assert "EpochDone" in kinds
     wait_for_console(console, "InvalidAuthToken", "it is in")
     assert "it is in" not in console.read_text()
-    outside.python("eve", END.format(instance=intruder))
+    outside.python("owner", END.format(instance=intruder))
 
     report: Done = outside("bob", "cloudtune", "report", run, "-o", "json")
     assert len({trial["trial"] for trial in report.json["trials"]}) == 4
