@@ -44,7 +44,7 @@ PROVIDERS: dict[str, Registered] = {
         defaults={"instances": ("local-*",), "max_instances": 1},
         fixed=(
             *("region", "market", "zones", "vcpu_quotas"),
-            *("image", "subnet", "security_group", "instance_profile"),
+            *("image", "subnet", "subnets", "security_group", "instance_profile", "request"),
             *("instances", "max_instances"),
         ),
         why="is for rented instances, and provider local has this machine alone; leave it out",

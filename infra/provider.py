@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,7 +16,7 @@ from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.providers import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
@@ -82,6 +83,7 @@ class Cloud:
     """A cloud that is open: where instances are rented, and how they are asked for.
 
     `request` goes into each request as it is (image, subnet, …), `tags` onto each instance.
+    `subnets` are those of zones, where each zone has its own to be asked for.
     `close` ends what was started on this machine for it, if nobody has an instance there any more.
     """
 
@@ -89,6 +91,7 @@ class Cloud:
     request: Mapping[str, Any]
     tags: Mapping[str, str]
     close: Callable[[], object] = lambda: None
+    subnets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,15 @@ class HeadOffer:
     instance_type: str
     usd_per_hour: float
     request: Mapping[str, Any]
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one request of two, sections of both taken together; the second goes first."""
+    found = {**first, **second}
+    for name in first.keys() & second.keys():
+        if isinstance(first[name], Mapping) and isinstance(second[name], Mapping):
+            found[name] = merged(first[name], second[name])
+    return found
 
 
 def launch_token(run: str, intent: str, instance_type: str, market: str, zone: str) -> str:
@@ -287,6 +299,13 @@ class Provider(Protocol):
 
     def completed(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what the account has for it, where it names nothing else."""
+        ...
+
+    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
+        """Return what would refuse the launches of a run, a line for each; nothing is launched.
+
+        With `head` it is this machine that launches that, and that which launches the others.
+        """
         ...
 
     def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:

@@ -189,7 +189,7 @@ def resume_job(
             try_more(job, tried, RunContinued(now, within.deadline, within.budget, more))
         job = replace(job, limits=within or policy.limits)
         runner.check_script(job.experiment)
-        runner.check_storage(job.experiment)
+        runner.preflight(job.experiment)
         if left.ended:
             confirm(job)
         adopt = not left.ended

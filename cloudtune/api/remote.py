@@ -69,7 +69,7 @@ def send(
     began = time.time()
     provider_named(wanted.cloud.provider).check(wanted)
     runner.check_script(wanted)
-    runner.check_storage(wanted)
+    runner.preflight(wanted, offer)
     words, files = _with_profile(words)
     path = wanted.directory / f".cloudtune-{wanted.name}.{'plan' if plan else 'yaml'}"
     files[path] = _written(with_head(wanted, offer)) if plan is None else plan

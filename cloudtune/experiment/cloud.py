@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -88,8 +88,10 @@ class Spot(Section):
 
 
 class Cloud(Section):
-    """Where instances are rented; `image` and the three after it are for AWS alone.
+    """Where instances are rented; `image` and the five after it are for AWS alone.
 
+    What isn't said of them is what `cloudtune aws setup` made. `subnets` are by zone, where each
+    has its own; `request` has further fields of EC2's RunInstances, as EC2 calls them.
     `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
     by the account's quotas: market and class, as in "on-demand g" or "spot p". Provider local is
     this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
@@ -114,8 +116,12 @@ class Cloud(Section):
     )
     image: Text | None = Field(default=None, examples=["ami-0123456789abcdef0"])
     subnet: Text | None = Field(default=None, examples=["subnet-0123456789abcdef0"])
+    subnets: dict[Text, Text] = Field(
+        default={}, examples=["{us-east-1a: subnet-0123456789abcdef0}"]
+    )
     security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
     instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
+    request: dict[Text, Any] = Field(default={}, examples=["{KeyName: mine}"])
     slots: Whole | None = Field(default=None, ge=1, le=1024, examples=["2"])
     price: Annotated[Dollars, BeforeValidator(_per_hour)] = Field(
         default=None, examples=["$0.50/h"]
@@ -148,4 +154,9 @@ class Cloud(Section):
     def _one_zone_a_subnet(self) -> Cloud:
         if self.subnet is not None and len(self.zones) > 1:
             raise refuse("a subnet lies in one zone; name that one, or leave subnet out", "zones")
+        if self.subnet is not None and self.subnets:
+            raise refuse("is there, and subnet too; keep one of the two", "subnets")
+        strange = [zone for zone in self.zones if self.subnets and zone not in self.subnets]
+        if strange:
+            raise refuse(f"{shown(strange[0])} has no subnet in subnets", "zones")
         return self

@@ -14,7 +14,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
 from cloudtune.jobs.job import charges_of, rules_of, trials
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, catalog_of, markets_of
-from cloudtune.jobs.runner import Runner, check_storage, open_cloud, where_of
+from cloudtune.jobs.runner import Runner, open_cloud, preflight, where_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
 from cloudtune.profiles.measurements import TRIES, Figures, MeasureError, widths_of
@@ -105,7 +105,7 @@ def measure(
         share=share,
         known=kept.figures,
     )
-    check_storage(experiment)
+    preflight(experiment)
     cloud = open_cloud(experiment, pace=False)
     folder = home.new_run(experiment.name + home.PROFILE_TAIL)
     lease = (limits.deadline or _LONGEST_SECONDS) + LEASE_GRACE_SECONDS

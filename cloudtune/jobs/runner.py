@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cloudtune.engine.resume import InFlight
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
-    from cloudtune.infra.provider import Calls, Cloud, Provider
+    from cloudtune.infra.provider import Calls, Cloud, HeadOffer, Provider
     from cloudtune.jobs.job import Job
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
@@ -108,6 +108,18 @@ def check_storage(experiment: Experiment) -> None:
             sys.stderr.write(f"note: storage {where}: {told} ({error})\n")
             return
         raise UsageError(f"storage {where}: {error}; nothing was launched") from None
+
+
+def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
+    """Find what would refuse a run's launches, before anything is rented: `head`'s, or its own.
+
+    Raises:
+        UsageError: something would; each such thing is a line.
+    """
+    check_storage(experiment)
+    found = provider_named(experiment.cloud.provider).preflight(experiment, head)
+    if found:
+        raise UsageError("\n".join([*found, "nothing was launched"]))
 
 
 def open_cloud(
@@ -236,6 +248,7 @@ class Runner:
             lease_end=self.lease_end,
             request=self.cloud.request,
             tags=self.cloud.tags,
+            subnets=self.cloud.subnets,
             join_seconds=self.join_seconds,
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
         )
@@ -319,7 +332,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
 
     `watching(run, policy)` gives what is told of each event and its commands.
     """
-    check_storage(job.experiment)
+    preflight(job.experiment)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
     folder = home.new_run(job.experiment.name)
     with control.driving(folder, where_of(job.experiment)):
@@ -336,6 +349,8 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
     settings = experiment.cloud
     if settings.zones or settings.subnet is not None:
         return ()
+    if settings.subnets:
+        return tuple(settings.subnets)
     return provider_named(settings.provider).zones(cloud)
 
 

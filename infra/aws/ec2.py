@@ -79,20 +79,23 @@ class Ec2(SortedErrors):
         Raises:
             botocore.exceptions.ClientError: EC2 refused; `errors.error_code` names why.
         """
-        answer = self._launcher.run_instances(
-            MinCount=1,
-            MaxCount=1,
-            ClientToken=token,
-            InstanceInitiatedShutdownBehavior="terminate",
-            TagSpecifications=[
-                {
-                    "ResourceType": "instance",
-                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
-                }
-            ],
-            **request,
-        )
+        answer = self._launcher.run_instances(ClientToken=token, **_whole(tags, request))
         return answer["Instances"][0]["InstanceId"]
+
+    def try_launch(self, tags: Mapping[str, str], request: Mapping[str, Any]) -> Exception | None:
+        """Return what a launch would be answered with, launching nothing; None where it's taken.
+
+        EC2 says "DryRunOperation" where it would launch.
+        """
+        try:
+            self._client.run_instances(DryRun=True, **_whole(tags, request))
+        except CALL_ERRORS as error:
+            return error
+        return None
+
+    def look(self, call: str, **given: Any) -> Any:
+        """Return EC2's answer to a call of boto3's client that only reads."""
+        return getattr(self._client, call)(**given)
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
         """Return the instances of a run, or of every run; `ended` includes terminated ones."""
@@ -129,6 +132,18 @@ class Ec2(SortedErrors):
         with contextlib.suppress(*CALL_ERRORS):  # whoever may not ask does without
             return self._client.get_console_output(InstanceId=instance).get("Output") or ""
         return ""
+
+
+def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a launch, but for its token."""
+    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return {
+        "MinCount": 1,
+        "MaxCount": 1,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "TagSpecifications": [{"ResourceType": "instance", "Tags": pairs}],
+        **request,
+    }
 
 
 def _read(described: Any) -> Instance:

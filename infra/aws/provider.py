@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account import names
 from cloudtune.infra.node.boot import metadata
-from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer
+from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
 
     from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
     from cloudtune.commands import Launch
@@ -50,6 +50,10 @@ class Ec2Speaking:
     def completed(self, experiment: Experiment) -> Experiment:
         """Return it as it is: nothing is set up on this machine."""
         return experiment
+
+    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:  # noqa: ARG002
+        """Return []: an emulated launch costs nothing, and is refused soon enough."""
+        return []
 
     def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:  # noqa: ARG002
         """Return None: what runs on this machine is carried by this machine."""
@@ -123,8 +127,10 @@ class Aws(Ec2Speaking):
     def completed(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
         from cloudtune.infra.aws.account.found import made_for  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.requests import check_request  # noqa: PLC0415
 
         settings = experiment.cloud
+        check_request(settings.request)
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
             return experiment
@@ -166,14 +172,38 @@ class Aws(Ec2Speaking):
     ) -> Cloud:
         """Return EC2 in the experiment's region, without a call yet."""
         settings = experiment.cloud
-        request: dict[str, Any] = {"ImageId": settings.image}
+        request: dict[str, Any] = {**settings.request, "ImageId": settings.image}
         if settings.subnet is not None:
             request["SubnetId"] = settings.subnet
+        elif settings.subnets:
+            request["SubnetId"] = next(iter(settings.subnets.values()))
         if settings.security_group is not None:
             request["SecurityGroupIds"] = [settings.security_group]
         if settings.instance_profile is not None:
             request["IamInstanceProfile"] = {"Name": settings.instance_profile}
-        return Cloud(Endpoint(settings.region), request, {})
+        return Cloud(Endpoint(settings.region), request, {}, subnets=settings.subnets)
+
+    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
+        """Return what EC2 would refuse: each launch is tried, and looked at as far as one may."""
+        from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.preflight import Attempt, mistakes  # noqa: PLC0415
+
+        settings = experiment.cloud
+        cloud = self.open(experiment, Path(), pace=False)
+        if head is not None:
+            request = {**head.request, "InstanceType": head.instance_type}
+            attempts = [Attempt(f"the head, a {head.instance_type},", request)]
+        else:
+            markets = ("on-demand", "spot") if settings.market == "any" else (settings.market,)
+            attempts = [
+                Attempt(
+                    f"{each.name} {market}",
+                    {**cloud.request, **market_request(market, ""), "InstanceType": each.name},
+                )
+                for each in self.instance_types(settings)
+                for market in markets
+            ]
+        return list(mistakes(self.calls(cloud.endpoint), attempts, {RUN_TAG: "preflight"}))
 
     def found(
         self,

@@ -14,7 +14,7 @@ import shutil
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import merged, provider_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +57,8 @@ class Rental:
     `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
     `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
     it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
-    run. `request` goes into each request as it is (image,
-    subnet, …); `tags` are added to our own.
+    run. `request` goes into each request as it is (image, subnet, …), the subnet of the launch's
+    zone in place of its own where `subnets` has one; `tags` are added to our own.
     """
 
     run: str
@@ -70,6 +70,7 @@ class Rental:
     tags: Mapping[str, str]
     join_seconds: float = 900.0
     deadline: float = math.inf
+    subnets: Mapping[str, str] = field(default_factory=dict)
 
     def unseen(self, now: float, until: float) -> float:
         """Return how long one that never joins may last, in seconds, where limits pay till then."""
@@ -333,11 +334,15 @@ class RayHead:
             "labels": {INTENT_LABEL: launch.intent},
             "min_workers": count,
             "max_workers": count,
-            "node_config": {
-                **self.rental.request,
-                **provider_named(self.rental.endpoint.provider).launch_request(launch, script),
-            },
+            "node_config": self._request(launch, script),
         }
+
+    def _request(self, launch: Launch, script: str) -> dict[str, Any]:
+        """Return what a launch is asked for with: what all have, its own, and its zone's subnet."""
+        rental = self.rental
+        own = provider_named(rental.endpoint.provider).launch_request(launch, script)
+        subnet = rental.subnets.get(launch.zone)
+        return merged(merged(rental.request, own), {} if subnet is None else {"SubnetId": subnet})
 
 
 _COMMAND_LISTS = (

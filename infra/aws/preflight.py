@@ -1,0 +1,101 @@
+"""What would refuse a launch, found before anything is billed: by trying, and by looking.
+
+EC2 answers a launch with `DryRun` as it would answer the launch, as far as rights and parameters
+go; what it has no room for it doesn't tell. The rest is looked at where the caller may look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cloudtune.infra.aws.errors import error_code, refusal_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudtune.infra.aws.ec2 import Ec2
+
+DISK_GIB = 60
+"""So much a root disk should have: an environment with torch's CUDA takes 6 GB, packed and unpacked
+15, the driver's image itself 30 (Deep Learning Base AMI, release notes, 2026-11)."""
+_WOULD_HAVE = "DryRunOperation"
+_HINTS: Mapping[str, str] = {
+    "InvalidAMIID.Malformed": "cloud.image names no image",
+    "InvalidAMIID.NotFound": "cloud.image isn't in this region",
+    "InvalidGroup.NotFound": "cloud.security_group isn't in the VPC of the subnet",
+    "InvalidSubnetID.NotFound": "cloud.subnet isn't in this region",
+    "UnauthorizedOperation": "`cloudtune aws setup` writes the policies anew; `cloudtune aws "
+    "policy person` prints what a person needs",
+    "VcpuLimitExceeded": "ask for more in the console: Service Quotas, EC2",
+}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A launch that is tried: what of, in words, and its request."""
+
+    what: str
+    request: Mapping[str, Any]
+
+
+def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each thing that would refuse a launch, and what to do about it."""
+    told: set[str] = set()
+    for attempt in attempts:
+        error = ec2.try_launch(tags, attempt.request)
+        if error is None or error_code(error) == _WOULD_HAVE:
+            continue
+        if refusal_kind(error_code(error)) in {"busy", "capacity"}:
+            continue  # of this moment alone
+        hint = _HINTS.get(error_code(error), "")
+        line = f"{attempt.what} would be refused: {error}{f' ({hint})' if hint else ''}"
+        if error_code(error) not in told:  # the same for each type
+            yield line
+        told.add(error_code(error))
+    if not told and attempts:
+        yield from _looked_at(ec2, attempts[0].request)
+
+
+def _looked_at(ec2: Ec2, request: Mapping[str, Any]) -> Iterator[str]:
+    yield from _image(ec2, request.get("ImageId"))
+    for group in request.get("SecurityGroupIds", ()):
+        yield from _group(ec2, group)
+
+
+def _image(ec2: Ec2, image: str | None) -> Iterator[str]:
+    found = _asked(ec2, "describe_images", ImageIds=[image])
+    if not found or not found["Images"]:
+        return
+    (its,) = found["Images"]
+    if its.get("Architecture", "x86_64") != "x86_64":
+        yield f"cloud.image {image} is for {its['Architecture']}; the types here are x86_64"
+    if its.get("State", "available") != "available":
+        yield f"cloud.image {image} is {its['State']}"
+
+
+def _group(ec2: Ec2, group: str) -> Iterator[str]:
+    found = _asked(ec2, "describe_security_groups", GroupIds=[group])
+    if not found or not found["SecurityGroups"]:
+        return
+    rules = found["SecurityGroups"][0].get("IpPermissions", ())
+    within = any(
+        rule.get("IpProtocol") == "-1"
+        and group in {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", ())}
+        for rule in rules
+    )
+    if not within:
+        yield (
+            f"cloud.security_group {group} doesn't let its own members in, so no instance would "
+            "join: add an inbound rule for all traffic from this same group"
+        )
+
+
+def _asked(ec2: Ec2, call: str, **given: Any) -> Any:
+    """Return an answer; None where the caller may not ask."""
+    try:
+        return ec2.look(call, **given)
+    except (BotoCoreError, ClientError):
+        return None

@@ -1,0 +1,55 @@
+"""What experiments add to RunInstances (`cloud.request`), checked against botocore's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtune.errors import UsageError
+
+_MOST = 300
+OURS: Mapping[str, str] = {
+    "ClientToken": "it is what makes sure that nothing is bought twice",
+    "DryRun": "`run` tries its launches by itself",
+    "IamInstanceProfile": "write cloud.instance_profile",
+    "ImageId": "write cloud.image",
+    "InstanceInitiatedShutdownBehavior": "the lease rests on it",
+    "InstanceType": "write cloud.instances",
+    "MaxCount": "instances are asked for one by one",
+    "MinCount": "instances are asked for one by one",
+    "SecurityGroupIds": "write cloud.security_group",
+    "SecurityGroups": "write cloud.security_group",
+    "SubnetId": "write cloud.subnet or cloud.subnets",
+    "TagSpecifications": "instances are found and given back by their tags",
+    "UserData": "it makes instances join, and end with their lease",
+}
+"""Fields of RunInstances that are none of an experiment's, and why."""
+
+
+def check_request(given: Mapping[str, Any]) -> None:
+    """Pass if EC2's model has all of these fields, as they are written, and none is ours.
+
+    Raises:
+        UsageError: it hasn't, or one is.
+    """
+    if not given:
+        return
+    for name in given:
+        if name in OURS:
+            raise UsageError(f"cloud.request.{name} is cloudtune's own: {OURS[name]}")
+    market = given.get("InstanceMarketOptions", {})
+    if isinstance(market, Mapping) and market.get("MarketType") == "spot":
+        raise UsageError("cloud.request.InstanceMarketOptions: write cloud.market: spot")
+    place = given.get("Placement", {})
+    if isinstance(place, Mapping) and "AvailabilityZone" in place:
+        raise UsageError("cloud.request.Placement.AvailabilityZone: write cloud.zones")
+    from botocore.session import Session  # noqa: PLC0415  it takes long, and few need it
+    from botocore.validate import ParamValidator  # noqa: PLC0415
+
+    shape = Session().get_service_model("ec2").operation_model("RunInstances").input_shape
+    assert shape is not None
+    report = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **given}, shape)
+    if report.has_errors():
+        first = report.generate_report().splitlines()[0]
+        told = first if len(first) <= _MOST else f"{first[:_MOST]}…"
+        raise UsageError(f"cloud.request: {told} (EC2's API reference, RunInstances)")

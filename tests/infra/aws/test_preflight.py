@@ -1,0 +1,180 @@
+"""What would refuse a launch is found before anything is billed; what is added to launches."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+
+from cloudtune.api.experiments import for_renting
+from cloudtune.commands import Launch
+from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.infra.aws.account.policies import Place, head
+from cloudtune.infra.aws.provider import AWS
+from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from cloudtune.infra.provider import Endpoint
+from cloudtune.jobs import runner
+from tests.bench import called
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.experiment import Experiment
+
+FIELDS: dict[str, Any] = {
+    "name": "x",
+    "train": "train.py:train",
+    "metric": {"name": "loss", "mode": "min"},
+    "search": {"lr": {"uniform": [0, 1]}},
+    "trials": 1,
+    "epochs": {"min": 1, "max": 1},
+    "limits": {"budget": "$1"},
+}
+
+
+@pytest.fixture(autouse=True)
+def account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[None]:
+    """A strict account that setup has seen."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    access = ensure_emulator(tmp_path / "emulator", strict=True).access
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", access.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access.secret)
+    (tmp_path / "train.py").write_text("def train(config): ...\n")
+    assert called(capsys, "aws", "setup", "--yes").code == 0
+    yield
+    stop_emulator(tmp_path / "emulator", only_if_idle=False)
+
+
+def experiment(tmp_path: Path, **cloud: Any) -> Experiment:
+    place = {"provider": "aws", "instances": ["g4dn.xlarge", "g4dn.2xlarge"], **cloud}
+    return for_renting({**FIELDS, "cloud": place, "directory": str(tmp_path)}, {})
+
+
+def refused(wanted: Experiment) -> str:
+    with pytest.raises(UsageError) as error:
+        runner.preflight(wanted)
+    found = boto3.client("ec2", "us-east-1").describe_instances()["Reservations"]
+    assert found == []
+    assert str(error.value).endswith("\nnothing was launched")
+    return str(error.value)
+
+
+def test_what_setup_made_passes(tmp_path: Path) -> None:
+    runner.preflight(experiment(tmp_path, market="any"))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "words"),
+    [
+        (
+            {"image": "ami-0123456789abcdef0"},
+            r"g4dn.xlarge on-demand would be refused: .*InvalidAMIID.*\(cloud\.image isn't in this",
+        ),
+        ({"security_group": "sg-0123456789abcdef0"}, r"InvalidGroup\.NotFound"),
+        ({"subnet": "subnet-0123456789abcdef0"}, r"InvalidSubnetID\.NotFound"),
+        ({"instance_profile": "nobody"}, "Invalid IAM Instance Profile name"),
+    ],
+)
+def test_each_mistake_is_a_line_and_nothing_is_launched(
+    tmp_path: Path, cloud: dict[str, str], words: str
+) -> None:
+    told = refused(experiment(tmp_path, **cloud))
+    assert re.search(words, told), told
+    assert told.count("\n") == 1, "once, not for each type"
+
+
+def test_a_group_that_keeps_its_own_members_out_is_told_of(tmp_path: Path) -> None:
+    ec2 = boto3.client("ec2", "us-east-1")
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2.create_security_group(GroupName="closed", Description="x", VpcId=vpc)["GroupId"]
+    told = refused(experiment(tmp_path, security_group=group))
+    assert f"{group} doesn't let its own members in, so no instance would join" in told
+
+
+def test_a_type_that_the_role_may_not_rent_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iam = boto3.client("iam", "us-east-1")
+    iam.create_user(UserName="head")
+    document = head(Place("123456789012", "us-east-1", ("p3.*",)))
+    iam.put_user_policy(UserName="head", PolicyName="p", PolicyDocument=json.dumps(document))
+    key = iam.create_access_key(UserName="head")["AccessKey"]
+    wanted = experiment(tmp_path)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(UsageError, match=r"UnauthorizedOperation.*cloudtune aws setup"):
+        runner.preflight(wanted)
+
+
+# ---- what experiments add to launches ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"KeyNam": "mine"}, 'Unknown parameter in input: "KeyNam"'),
+        ({"KeyName": 3}, "Invalid type for parameter KeyName"),
+        ({"BlockDeviceMappings": [{"Ebs": {"Size": 3}}]}, "BlockDeviceMappings"),
+        ({"UserData": "x"}, "cloud.request.UserData is cloudtune's own: it makes instances join"),
+        ({"ImageId": "x"}, "write cloud.image"),
+        ({"Placement": {"AvailabilityZone": "us-east-1a"}}, "write cloud.zones"),
+        ({"InstanceMarketOptions": {"MarketType": "spot"}}, "write cloud.market: spot"),
+    ],
+)
+def test_a_field_that_ec2_lacks_or_that_is_ours_is_refused(
+    tmp_path: Path, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        experiment(tmp_path, request=given)
+    assert words in str(error.value)
+
+
+def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
+    """Return what a launch of a run is asked for with."""
+    cloud = AWS.open(wanted, Path(), pace=False)
+    rental = Rental("r", Endpoint("us-east-1"), {}, 60.0, 0.0, cloud.request, {})
+    rental = Rental(**{**vars(rental), "subnets": cloud.subnets})
+    made = RayHead.__new__(RayHead)
+    made.rental = rental
+    found: dict[str, Any] = made._request(
+        Launch("i", "g4dn.xlarge", "on-demand", zone), "#!/bin/sh\n"
+    )
+    return found
+
+
+def test_what_is_added_goes_into_each_launch_and_loses_nothing_of_ours(tmp_path: Path) -> None:
+    disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 200, "VolumeType": "gp3"}}
+    added = {"BlockDeviceMappings": [disk], "Placement": {"GroupName": "near"}, "KeyName": "mine"}
+    wanted = experiment(tmp_path, request=added)
+    sent = request_of(wanted, "us-east-1b")
+    assert sent["BlockDeviceMappings"] == [disk]
+    assert sent["KeyName"] == "mine"
+    assert sent["Placement"] == {"GroupName": "near", "AvailabilityZone": "us-east-1b"}
+    assert sent["IamInstanceProfile"] == {"Name": "cloudtune-node-us-east-1"}
+    assert sent["InstanceType"] == "g4dn.xlarge"
+    assert base64.b64encode(sent["UserData"].encode())
+
+
+def test_each_zone_has_its_subnet(tmp_path: Path) -> None:
+    subnets = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
+    wanted = experiment(tmp_path, subnets=subnets)
+    assert request_of(wanted, "us-east-1b")["SubnetId"] == "subnet-b"
+    assert request_of(wanted, "us-east-1a")["SubnetId"] == "subnet-a"
+    assert request_of(wanted, "")["SubnetId"] == "subnet-a", "any: the first"
+    assert runner._zones(wanted, AWS.open(wanted, Path(), pace=False)) == tuple(subnets)
+    with pytest.raises(ExperimentError, match=r"us-east-1c.* has no subnet in subnets"):
+        experiment(tmp_path, subnets=subnets, zones=["us-east-1c"])
+    with pytest.raises(ExperimentError, match="keep one of the two"):
+        experiment(tmp_path, subnets=subnets, subnet="subnet-a")
+    assert not experiment(tmp_path).cloud.subnets
