@@ -14,18 +14,21 @@ import pytest
 from cloudtune.api.experiments import for_renting
 from cloudtune.commands import Launch
 from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.infra.aws.account.found import Clients, look
 from cloudtune.infra.aws.account.policies import Place, head
+from cloudtune.infra.aws.account.steps import done, to_make
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.jobs import runner
-from tests.bench import called
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloudtune.experiment import Experiment
+    from cloudtune.infra.emulator.requests import Access
 
 FIELDS: dict[str, Any] = {
     "name": "x",
@@ -38,21 +41,26 @@ FIELDS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def account(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """A strict account that setup has seen."""
+    home = tmp_path_factory.mktemp("emulator")
+    emulator = ensure_emulator(home, strict=True)
+    clients = Clients(endpoint_of(emulator.access))
+    for step in to_make(clients, look(clients, "us-east-1", ("g4dn.*",))):
+        done(step)
+    yield emulator.access
+    stop_emulator(home, only_if_idle=False)
+
+
+@pytest.fixture(autouse=True)
+def account(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    access = ensure_emulator(tmp_path / "emulator", strict=True).access
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     monkeypatch.setenv("AWS_ENDPOINT_URL", access.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access.secret)
     (tmp_path / "train.py").write_text("def train(config): ...\n")
-    assert called(capsys, "aws", "setup", "--yes").code == 0
-    yield
-    stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
 
 def experiment(tmp_path: Path, **cloud: Any) -> Experiment:
