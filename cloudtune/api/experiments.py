@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cloudtune.api.functions import written
 from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
+from cloudtune.infra.environments import spec as requirements
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, planning
 from cloudtune.jobs.job import choices, sampler_name
@@ -130,6 +131,7 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     experiment = Experiment.load(fields, overrides, _types_of, choices(), history.mistakes_in)
     sampler_name(experiment)  # refuses what doesn't go together
     experiment.check_train()
+    requirements.check(experiment)
     return experiment
 
 

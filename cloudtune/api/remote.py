@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.carrier import ERRORS, OUTPUT
 from cloudtune.infra.heads.known import OVER, RUN
@@ -80,9 +81,11 @@ def send(
     """
     began = time.time()
     provider_named(wanted.cloud.provider).check(wanted)
-    runner.check_script(wanted)
+    if not wanted.setup.builds:  # or the head does it, by the environment that it builds
+        runner.check_script(wanted)
     runner.check_storage(wanted)
-    parcel = packed(wanted.train_folder, files, home.home())
+    needed = {path: path.read_bytes() for path in requirement_files(wanted)}
+    parcel = packed(wanted.train_folder, {**needed, **files}, home.home())
     folder = home.new_run(wanted.name)
     remote = Remote(
         storage=f"{home.storage(wanted.storage).rstrip('/')}/{folder.name}",

@@ -80,6 +80,7 @@ def run(
     carried here.
     """
     from cloudtune.api import flow
+    from cloudtune.jobs import runner
 
     onlooker = _onlooker(output, quiet=quiet, yes=yes)
     saved = load_plan(experiment)
@@ -92,6 +93,7 @@ def run(
             onlooker.confirm(saved.experiment, saved)
             words = _words(pace=pace, force=force, quiet=quiet, output=output)
             return heads.carry(saved.experiment, words, plan=experiment)
+        runner.enter_environment(saved.experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
     wanted, options = load_experiment(experiment, given), plan_options_of(given)
     if not here and heads.needed(wanted):
@@ -100,6 +102,7 @@ def run(
         for name, value in {**vars(options), "profile": profile}.items():
             words += [] if value is None else [f"--{name}={value}"]
         return heads.carry(wanted, words)
+    runner.enter_environment(wanted)
     try:
         ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
     except InfeasibleError as error:  # which is shown by now
@@ -153,6 +156,7 @@ def resume(
     """
     from cloudtune.api import flow
     from cloudtune.api.going_on import Further
+    from cloudtune.jobs import runner
 
     further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
@@ -161,6 +165,7 @@ def resume(
         words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]
         words += _words(pace=True, force=False, quiet=quiet, output=output)
         return heads.carry_on(folder, words, onlooker.confirm)
+    runner.enter_environment(runner.job_of_run(folder).experiment)
     return _conclude(flow.go_on(folder, onlooker, further), output)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.infra.environments.delivery import python_of
 from cloudtune.infra.environments.fetch import COMPLETE
 from cloudtune.infra.environments.wheel import write_wheel
 from cloudtune.infra.processes import write_atomically
@@ -52,11 +53,6 @@ class Built:
     def python(self) -> Path:
         """Its interpreter."""
         return python_of(self.place)
-
-
-def python_of(place: Path) -> Path:
-    """Return the interpreter of an environment that stands in this folder."""
-    return place / "venv" / "bin" / "python"
 
 
 def found(place: Path) -> Built | None:
@@ -172,7 +168,9 @@ def _base_here(wanted: str, uv: str) -> Path | None:
         base = sys.base_prefix
     else:
         command = [uv, "python", "find", "--quiet", "--no-python-downloads", "--system", wanted]
-        looked = subprocess.run(command, env=_environment(), capture_output=True, text=True)
+        looked = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, check=False
+        )
         if looked.returncode != 0:
             return None
         base = str(Path(looked.stdout.strip()).resolve().parents[1])

@@ -27,7 +27,7 @@ from cloudtune.errors import UsageError, shown
 from cloudtune.infra.environments.wheel import code_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from cloudtune.experiment.schema import Experiment
 
@@ -39,10 +39,10 @@ _FORMAT = 1
 _DIGITS = 20
 _FILES = {"-r": True, "--requirement": True, "-c": False, "--constraint": False}
 """Options that name another file, and whether its lines are to be installed."""
-_OPTIONS = frozenset(
-    "-i --index-url --extra-index-url --no-index -f --find-links --no-binary --only-binary --pre "
-    "--prefer-binary --trusted-host --require-hashes --use-feature".split()
-)
+_OPTIONS = {
+    *("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--pre"),
+    *("--no-binary", "--only-binary", "--prefer-binary", "--trusted-host", "--require-hashes"),
+}
 _CONTINUED = re.compile(r"\\\n")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _AFTER = re.compile(r"\s--(hash|config-settings?|global-option)[= ].*")
@@ -82,20 +82,34 @@ class Spec:
         return self.root / self.digest
 
 
-def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
-    """Return what the environment of an experiment is made from.
+def check(experiment: Experiment) -> None:
+    """Pass if the requirements of an experiment can be read.
 
     Raises:
         UsageError: a file is missing, or a line of it is no requirement; the message has its place.
     """
+    _read(experiment)
+
+
+def requirement_files(experiment: Experiment) -> tuple[Path, ...]:
+    """Return the files that the requirements stand in, and those that they name.
+
+    Raises:
+        UsageError: as `check`.
+    """
+    return tuple(path for path in _read(experiment).files if path.is_file())
+
+
+def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
+    """Return what the environment of an experiment is made from.
+
+    Raises:
+        UsageError: as `check`.
+    """
     setup, folder = experiment.setup, experiment.directory
-    file, lines, seen = None, tuple[str, ...](), _Read()
-    if isinstance(setup.pip, str):
-        file = folder / setup.pip
-        seen.read(file, f"setup.pip: {file}")
-    elif setup.pip is not None:
-        lines = setup.pip
-        seen.found += [Requirement(line) for line in lines]
+    seen = _read(experiment)
+    file = folder / setup.pip if isinstance(setup.pip, str) else None
+    lines = setup.pip if isinstance(setup.pip, tuple) else ()
     python, named = _python(setup.python), {canonicalize_name(each.name) for each in seen.found}
     pins = tuple(_pins(named))
     told = {
@@ -108,9 +122,18 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
         "root": str(root),
         **{name: os.environ[name] for name in _WHERE_FROM if name in os.environ},
     }
-    return Spec(
-        python, str(file or "setup.pip"), folder, file, lines, pins, root, told
-    )
+    source = "setup.pip" if file is None else str(file)
+    return Spec(python, source, folder, file, lines, pins, root, told)
+
+
+def _read(experiment: Experiment) -> _Read:
+    asked, seen = experiment.setup.pip, _Read()
+    if isinstance(asked, str):
+        path = experiment.directory / asked
+        seen.read(path, f"setup.pip: {path}")
+    else:
+        seen.found += [Requirement(line) for line in asked or ()]
+    return seen
 
 
 def _python(asked: str | None) -> str:
@@ -119,7 +142,7 @@ def _python(asked: str | None) -> str:
     return own if asked is None or own.startswith(f"{asked}.") else asked
 
 
-def _pins(named: set[str]) -> Iterator[str]:
+def _pins(named: Collection[str]) -> Iterator[str]:
     for name in PINNED:
         if name == "ray" or name not in named:
             try:

@@ -7,11 +7,9 @@ import hashlib
 import os
 import zipfile
 from functools import cache
-from importlib.metadata import distribution
+from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import cloudtune
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +20,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 def _sources() -> Iterator[tuple[str, Path]]:
     """Yield the files of the package, in order: their names in a wheel, and where they are."""
-    top = Path(cloudtune.__file__).parent
+    top = Path(__file__).parents[2]
     for folder, below, names in os.walk(top, followlinks=True):
         below[:] = sorted(set(below) - _LEFT_OUT)
         for name in sorted(names):
@@ -42,7 +40,7 @@ def code_hash() -> str:
 
 def write_wheel(folder: Path) -> Path:
     """Write the wheel into a folder, and return its path; equal code gives equal bytes."""
-    number = cloudtune.__version__
+    number = version("cloudtune")
     info = f"cloudtune-{number}.dist-info"
     files = {name: path.read_bytes() for name, path in _sources()}
     files[f"{info}/METADATA"] = _metadata().encode()
