@@ -132,7 +132,7 @@ def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
         cwd=own,
     )
     check = "import cloudtune.infra.node.boot, ray"
-    _run([str(python_of(spec.place)), "-c", check], "the environment doesn't work")
+    _run([str(python_of(spec.place)), "-I", "-c", check], "the environment doesn't work")
 
 
 def _python(spec: Spec, uv: str, say: Callable[[str], None]) -> Path:
