@@ -109,11 +109,11 @@ def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
     ours.write_text(f"cloudtune @ {write_wheel(work).as_uri()}\n" + "\n".join(spec.lines) + "\n")
     pins.write_text("\n".join(spec.pins) + "\n")
     own = spec.folder if spec.file is None else spec.file.parent
+    asked = [str(ours)] if spec.file is None else [str(spec.file), str(ours)]
     _uv(
         [
-            *(uv, "pip", "compile", *([] if spec.file is None else [str(spec.file)]), str(ours)),
-            *("-c", str(pins), "--python-version", spec.python, "-o", str(lock), "--quiet"),
-            *("--emit-index-url", "--emit-find-links", "--emit-build-options", "--no-annotate"),
+            *(uv, "pip", "compile", *asked, "-c", str(pins), "--python-version", spec.python),
+            *("-o", str(lock), "--quiet", "--no-annotate", "--no-emit-package", "cloudtune"),
         ],
         f"{spec.source}: the requirements can't be had together",
         cwd=own,
@@ -123,10 +123,11 @@ def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
     python = _python(spec, uv, say)
     venv = spec.place / "venv"
     _uv([uv, "venv", "--quiet", "--python", str(python), str(venv)], "no environment can be made")
+    wanted = [word for each in asked for word in ("-r", each)]  # their options count here too
     _uv(
         [
             *(uv, "pip", "install", "--quiet", "--python", str(python_of(spec.place))),
-            *("--compile-bytecode", "-r", str(lock)),
+            *("--compile-bytecode", *wanted, "-c", str(lock)),
         ],
         f"{spec.source}: can't be installed",
         cwd=own,

@@ -87,12 +87,12 @@ class Delivery:
             missing = f"no Python of this image has cloudtune: none of {', '.join(places)}"
         return (
             f"for each in {shlex.join(places)}; do\n"
-            f"  python=$(command -v $each) && $python -c {shlex.quote(_HAS_US)} 2> /dev/null"
+            f'  python=$(command -v "$each") && "$python" -c {shlex.quote(_HAS_US)} 2> /dev/null'
             " && break\n"
             "  python=\n"
             "done\n"
             f'[ -n "$python" ] || end {shlex.quote(missing)}\n'
-            'echo "cloudtune-node: $($python -V 2>&1) at $python"\n'
+            'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _fetched(pack: Pack) -> str:
     python = str(python_of(Path(pack.into)))
     return (
         "python=$(command -v python3) || end 'the image has no python3, of any version'\n"
-        f"$python -I - {shlex.quote(given)} << '{_END}' || end 'no environment, so it ends'\n"
+        f'"$python" -I - {shlex.quote(given)} << "{_END}" || end "no environment, so it ends"\n'
         f"{source}{_END}\n"
         "export CLOUDTUNE_FETCH_SECONDS=$SECONDS\n"
         f"python={shlex.quote(python)}\n"

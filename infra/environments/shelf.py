@@ -104,7 +104,7 @@ class Shelf:
 
     def _pieces(self, pack: Pack) -> Iterator[bytes]:
         path = f"{self._root}/{pack.uri.rpartition('/')[2]}"
-        with self._fs.open_input_stream(path) as file:
+        with self._fs.open_input_stream(path, compression=None) as file:
             while data := file.read(_PIECE):
                 yield data
 
@@ -115,7 +115,7 @@ class Shelf:
         with (
             subprocess.Popen(command, stdout=pipe) as tar,
             subprocess.Popen(compress, stdin=tar.stdout, stdout=pipe) as packed,
-            self._fs.open_output_stream(path) as out,
+            self._fs.open_output_stream(path, compression=None) as out,
         ):
             assert tar.stdout is not None
             assert packed.stdout is not None

@@ -130,7 +130,7 @@ def _read(experiment: Experiment) -> _Read:
     asked, seen = experiment.setup.pip, _Read()
     if isinstance(asked, str):
         path = experiment.directory / asked
-        seen.read(path, f"setup.pip: {path}")
+        seen.read(path, str(path))
     else:
         seen.found += [Requirement(line) for line in asked or ()]
     return seen

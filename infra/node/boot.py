@@ -69,7 +69,7 @@ def user_data(join: Join, lease: str, token: str, delivery: Delivery | None = No
         f"{lease}"
         f"{(delivery or Delivery()).lines()}"
         f"export {TOKEN_VARIABLE}={token}\n"  # who lists processes sees arguments
-        f"exec $python -m cloudtune.infra.node.boot {arguments}\n"
+        f'exec "$python" -m cloudtune.infra.node.boot {arguments}\n'
     )
 
 

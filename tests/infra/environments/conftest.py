@@ -54,7 +54,9 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def spec(offline: Path, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     """What an environment with `tiny` in it is made from."""
     folder = tmp_path_factory.mktemp("script")
-    (folder / "requirements.txt").write_text("tiny>=1  # of its own\n")
+    (folder / "mine").mkdir()
+    wheel(folder / "mine", "mine", "0.1", {"mine.py": "answer = 43\n"})
+    (folder / "requirements.txt").write_text("--find-links mine\ntiny>=1  # from afar\nmine\n")
     return spec_of(experiment(folder, pip="requirements.txt"), folder / "environments")
 
 

@@ -79,7 +79,12 @@ def test_mistakes_in_the_section_itself(
 
 
 def test_an_experiment_with_it_survives_json(tmp_path: Path) -> None:
-    for setup in ({"pip": ["tqdm>=4"], "python": "3.12"}, {"pip": "pyproject.toml"}, {"pip": []}):
+    cases: tuple[dict[str, Any], ...] = (
+        {"pip": ["tqdm>=4"], "python": "3.12"},
+        {"pip": "pyproject.toml"},
+        {"pip": []},
+    )
+    for setup in cases:
         wanted = experiment(tmp_path, **setup)
         assert type(wanted).from_json(wanted.to_json()) == wanted
 
