@@ -131,6 +131,22 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "all GPUs; a slot for each core",
     ),
     "cloud.price": ("local: what an hour of this machine costs", "nothing"),
+    "setup.python": (
+        "the version of Python that instances get ([how](aws.md#what-the-script-needs))",
+        "this one's own",
+    ),
+    "setup.pip": (
+        "what it needs: `requirements.txt`, `pyproject.toml`, a list; `[]`: cloudtune alone",
+        "nothing is built: instances have a Python with all",
+    ),
+    "setup.commands": (
+        "run as root on each instance before it joins; rented machines only",
+        "none",
+    ),
+    "setup.python_path": (
+        "the Python of the image that has cloudtune and all",
+        "looked for",
+    ),
     "charges.per_launch": (
         "for each instance launched, for the data that it loads",
         "none",

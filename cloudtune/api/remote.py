@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.infra.environments.foundation import lay
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.carrier import ERRORS, OUTPUT
@@ -86,14 +87,17 @@ def send(
     runner.check_storage(wanted)
     needed = {path: path.read_bytes() for path in requirement_files(wanted)}
     parcel = packed(wanted.train_folder, {**needed, **files}, home.home())
+    storage = home.storage(wanted.storage).rstrip("/")
+    laid = lay(storage)
     folder = home.new_run(wanted.name)
     remote = Remote(
-        storage=f"{home.storage(wanted.storage).rstrip('/')}/{folder.name}",
+        storage=f"{storage}/{folder.name}",
         provider=wanted.cloud.provider,
         region=wanted.cloud.region,
         until=_end(wanted, began),
         asked_at=began,
         usd_per_hour=offer.usd_per_hour,
+        foundation=laid.to_json(),
     )
     HeadStore(remote.storage).write(PARCEL, parcel)
     return _launched(folder, wanted, remote, offer, arguments)

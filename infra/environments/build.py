@@ -85,7 +85,7 @@ def build(spec: Spec, say: Callable[[str], None]) -> Built:
             shutil.rmtree(spec.place, ignore_errors=True)
             raise
         shutil.rmtree(work)
-        return _completed(spec, uv, time.monotonic() - began)
+        return complete(spec.place, uv, time.monotonic() - began)
 
 
 def uv_program() -> str:
@@ -99,7 +99,7 @@ def uv_program() -> str:
         need("aws", "setup", "uv")
         from uv import find_uv_bin  # noqa: PLC0415
 
-        program = find_uv_bin()
+        program = str(find_uv_bin())
     return program
 
 
@@ -184,14 +184,15 @@ def _ignored(folder: str, names: list[str]) -> set[str]:
     return left_out | (set(names) if Path(folder).name == "site-packages" else set())
 
 
-def _completed(spec: Spec, uv: str, seconds: float) -> Built:
-    python = python_of(spec.place)
+def complete(place: Path, uv: str, seconds: float) -> Built:
+    """Have an environment that is whole count, and return it."""
+    python = python_of(place)
     version = _run([str(python), "-c", "import platform; print(platform.python_version())"], "")
     listed = _uv([uv, "pip", "freeze", "--quiet", "--python", str(python)], "can't be listed")
     packages = tuple(line for line in listed.splitlines() if "==" in line)
-    built = Built(spec.place, version.strip(), round(seconds, 1), packages)
-    text = json.dumps({**asdict(built), "place": str(spec.place)}, indent=1)
-    write_atomically(spec.place / COMPLETE, text)
+    built = Built(place, version.strip(), round(seconds, 1), packages)
+    text = json.dumps({**asdict(built), "place": str(place)}, indent=1)
+    write_atomically(place / COMPLETE, text)
     return built
 
 
@@ -243,3 +244,7 @@ def _run(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-_LINES:])
         raise CloudtuneError(f"{what}; {_NOTHING}.\n{last}")
     return done.stdout
+
+
+if __name__ == "__main__":  # by the lines of `foundation`, which have built it
+    complete(Path(sys.argv[1]), uv_program(), float(sys.argv[2]))

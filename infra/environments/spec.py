@@ -111,19 +111,19 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
     file = folder / setup.pip if isinstance(setup.pip, str) else None
     lines = setup.pip if isinstance(setup.pip, tuple) else ()
     python, named = _python(setup.python), {canonicalize_name(each.name) for each in seen.found}
-    pins = tuple(_pins(named))
+    pinned = tuple(pins(named))
     told = {
         "python": python,
         "lines": "\n".join(lines),
         **{f"file {os.path.relpath(path, folder)}": text for path, text in seen.files.items()},
-        "pins": "\n".join(pins),
+        "pins": "\n".join(pinned),
         "cloudtune": code_hash(),
         "platform": f"{sys.platform} {platform.machine()}",
         "root": str(root),
         **{name: os.environ[name] for name in _WHERE_FROM if name in os.environ},
     }
     source = "setup.pip" if file is None else str(file)
-    return Spec(python, source, folder, file, lines, pins, root, told)
+    return Spec(python, source, folder, file, lines, pinned, root, told)
 
 
 def _read(experiment: Experiment) -> _Read:
@@ -142,7 +142,8 @@ def _python(asked: str | None) -> str:
     return own if asked is None or own.startswith(f"{asked}.") else asked
 
 
-def _pins(named: Collection[str]) -> Iterator[str]:
+def pins(named: Collection[str]) -> Iterator[str]:
+    """Yield what must be as it is here, where those packages are named by a person."""
     for name in PINNED:
         if name == "ray" or name not in named:
             try:

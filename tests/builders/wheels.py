@@ -39,4 +39,5 @@ def stand_ins(folder: Path) -> None:
             number = version(needed.name).partition("+")[0]
             files = {"zz_really.pth": f"{here}\n"} if needed.name == "numpy" else {}
             wheel(folder, needed.name, number, files)
-    wheel(folder, "packaging", version("packaging"))
+    for name in ("packaging", "uv"):
+        wheel(folder, name, version(name))

@@ -15,10 +15,13 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.environments import fetch
-from cloudtune.infra.environments.build import Built, found
+from cloudtune.infra.environments.build import Built, found, uv_program
 from cloudtune.infra.environments.delivery import MOST_BYTES, Delivery, Pack
 from cloudtune.infra.environments.fetch import COMPLETE
+from cloudtune.infra.environments.foundation import Foundation, lay
 from cloudtune.infra.environments.shelf import Shelf
+from cloudtune.infra.heads.launch import Remote
+from cloudtune.infra.heads.launch import user_data as head_user_data
 from cloudtune.infra.node.boot import Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from tests.infra.emulator.strict.conftest import Account
@@ -37,18 +40,21 @@ IMAGE = "ami-0c1000000000e8664"
 
 @dataclass(frozen=True)
 class Node:
-    """A machine whose user data runs here: its folder of programs, and its cloud."""
+    """A machine whose user data runs here, by the folder of its programs."""
 
     bin: Path
-    environment: dict[str, str]
 
     def boots(self, delivery: Delivery, **environment: str) -> tuple[int, list[str]]:
         """Run the lines before it joins; return the exit code, and what its console has."""
-        script = f"set -u\n{delivery.lines()}echo python=$python\n"
+        return self.runs(delivery.lines(), **environment)
+
+    def runs(self, lines: str, **environment: str) -> tuple[int, list[str]]:
+        """Run lines of bash that find a Python; return the exit code, and the console."""
+        script = f"set -u\n{lines}echo python=$python\n"
         done = subprocess.run(
             ["/bin/bash"],
             input=script,
-            env={"PATH": f"{self.bin}:/usr/bin:/bin", **self.environment, **environment},
+            env={"PATH": f"{self.bin}:/usr/bin:/bin", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -67,7 +73,7 @@ def node(tmp_path: Path) -> Node:
     script(programs / "python3", f'exec {base} "$@"')
     script(programs / f"python3.{sys.version_info.minor}", "exit 127")
     script(programs / "shutdown", 'echo "shutdown $@"')
-    return Node(programs, {})
+    return Node(programs)
 
 
 def script(path: Path, text: str) -> None:
@@ -301,3 +307,45 @@ def test_a_controller_unpacks_what_it_has_not_built(built: Built, tmp_path: Path
     there = shelf.bring(replace(pack, into=str(elsewhere)))
     assert (there.place, there.packages) == (elsewhere, built.packages)
     shutil.rmtree(elsewhere)
+
+
+# ---- a head's own ----------------------------------------------------------------------------
+
+
+def test_a_head_whose_image_has_no_cloudtune_makes_its_own_environment(
+    offline: Path, node: Node, tmp_path: Path
+) -> None:
+    storage, root = str(tmp_path / "storage"), tmp_path / "opt"
+    laid = lay(storage, root)
+    assert laid == lay(storage, root) == Foundation.of(laid.to_json())
+    (node.bin / "uv").symlink_to(uv_program())
+    uv = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
+    base = str(Path(sys.base_prefix) / "bin")  # where uv finds a Python of this version
+    code, console = node.runs(laid.lines(), **uv, PATH=f"{node.bin}:/usr/bin:/bin:{base}")
+    assert code == 0, console
+    python = f"{laid.place}/venv/bin/python"
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert console[-2:] == [f"cloudtune-head: Python {version} at {python}", f"python={python}"]
+    there = found(Path(laid.place))
+    assert there is not None
+    told = [python, "-I", "-c", "import cloudtune; print(cloudtune.__file__)"]
+    where = subprocess.run(told, capture_output=True, text=True, check=True).stdout
+    assert where.startswith(laid.place)
+    assert not list(root.glob("*.source"))
+    asked = Remote("s3://bucket/runs/x", "aws", "us-east-1", 2e9, 1.9e9, 0.1, 1, laid.to_json())
+    assert laid.lines() in head_user_data(asked)
+    assert len(head_user_data(asked).encode()) < MOST_BYTES - 500, "longer paths than here"
+    pack = Shelf(storage, Path(laid.place)).put(there, lambda _line: None)
+    shutil.rmtree(laid.place)
+    again = lay(storage, root)
+    assert again.packed == pack, "another head fetches what the first one has made"
+    code, console = node.runs(again.lines())
+    assert code == 0, console
+    assert found(Path(laid.place)) == there
+
+
+def test_a_head_whose_image_has_cloudtune_goes_on_by_that(node: Node, tmp_path: Path) -> None:
+    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    code, console = node.runs(lay(str(tmp_path / "storage"), tmp_path / "opt").lines())
+    assert (code, console[-1]) == (0, f"python={node.bin}/python3"), console
+    assert not (tmp_path / "opt").exists()
