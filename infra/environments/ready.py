@@ -49,7 +49,7 @@ def ready(
         return delivery, None
     _refuse_other_platform()
     try:
-        pack, there = _packed(own or spec_of(experiment), storage, say)
+        pack, there = _packed(own or spec_of(experiment, ROOT), storage, say)
     except StorageError as error:
         raise UsageError(f"{error}; nothing was launched") from None
     delivery = Delivery(str(there.python), setup.commands, pack)
