@@ -285,6 +285,10 @@ class Provider(Protocol):
         """
         ...
 
+    def completed(self, experiment: Experiment) -> Experiment:
+        """Return an experiment with what the account has for it, where it names nothing else."""
+        ...
+
     def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:
         """Return what would carry a run that this machine can't; None where it can.
 

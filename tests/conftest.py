@@ -23,7 +23,7 @@ WAITING = ("tests/e2e/", "tests/architecture/test_checks.py", "tests/infra/")
 LONG = {"tests/e2e/test_trouble.py"}  # as long as all the other whole runs
 
 # A test leaves no thread and no process, and pytest ends.
-pytest_plugins = ["tests.guard", "tests.bench"]
+pytest_plugins = ["tests.guard", "tests.bench", "tests.outside"]
 
 # The same examples each time: a run of the tests says something of the code alone. What fails is
 # told as it is, without a search for something smaller, which can take longer than a test may. New

@@ -14,7 +14,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import history, planning
+from cloudtune.jobs import history, home, planning
 from cloudtune.jobs.job import choices, sampler_name
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import Limits
@@ -23,6 +23,7 @@ from cloudtune.train.user_script import loading
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from cloudtune.infra.provider import HeadOffer
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import PlanOptions, Problem
 
@@ -144,12 +145,35 @@ def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
         yield Mistake(("setup", "pip"), str(error))
 
 
+def for_renting(source: Source, given: Mapping[str, Any]) -> Experiment:
+    """Return an experiment (`load_experiment`) with what the account of its cloud has for it."""
+    wanted = load_experiment(source, given)
+    return provider_named(wanted.cloud.provider).completed(wanted)
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
 def _types_of(provider: str) -> Collection[str]:
     return provider_named(provider).known_types()
+
+
+def head_for(wanted: Experiment) -> HeadOffer | None:
+    """Return the instance that would carry a run of this experiment; None where this machine can.
+
+    Raises:
+        UsageError: nobody knows what that costs.
+    """
+    return provider_named(wanted.cloud.provider).head(wanted, home.home())
+
+
+def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:
+    """Return an experiment with an hour of its head among its charges: the budget pays for it."""
+    if offer is None:
+        return wanted
+    charges = wanted.charges.model_copy(update={"head": offer.usd_per_hour})
+    return wanted.model_copy(update={"charges": charges})
 
 
 def limits_of(experiment: Experiment) -> Limits:

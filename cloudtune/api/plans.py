@@ -9,7 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.api.experiments import Source, known, limits_of, load_experiment, load_problem
+from cloudtune.api.experiments import (
+    Source,
+    for_renting,
+    head_for,
+    known,
+    limits_of,
+    load_problem,
+    with_head,
+)
 from cloudtune.api.tables import frame
 from cloudtune.jobs import home, plan_file, planning, proposal
 from cloudtune.jobs.job import choice_of
@@ -243,7 +251,8 @@ def plan(
         InfeasibleError: no plan meets the limits; it carries the nearest.
     """
     home.close()
-    wanted = load_experiment(experiment, known(given))
+    wanted = for_renting(experiment, known(given))
+    wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
     options.check(choice_of(wanted))
     problem = load_problem(wanted, profile)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtune.api.experiments import with_head
+from cloudtune.api.watching import followed
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra.environments.foundation import lay
 from cloudtune.infra.environments.spec import requirement_files
@@ -17,19 +21,27 @@ from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.parcel import Order, packed
 from cloudtune.infra.heads.store import ORDER, PARCEL, STATE, STOP, HeadStore, fetch
 from cloudtune.infra.provider import calls_to, provider_named
-from cloudtune.jobs import home, runner
+from cloudtune.jobs import control, home, runner
+from cloudtune.jobs.job import job_of_ledger
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from contextlib import AbstractContextManager
+    from typing import TypeAlias
 
     from cloudtune.experiment import Experiment
     from cloudtune.infra.heads.store import State
     from cloudtune.infra.provider import Calls, HeadOffer
+    from cloudtune.jobs.job import Job
+    from cloudtune.jobs.runner import Watch
+    from cloudtune.policy.run import RunPolicy
+
+    Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
 
 LONGEST_SECONDS = 14 * 24 * 3600.0
 """Without a deadline a head has so long: its run ends by itself, by its budget or its trials."""
+_CARRIED = ("--here", "--yes")
 _LOOK_SECONDS = 2.0
 _DEAD_SECONDS = 15.0
 _GONE_SECONDS = 120.0
@@ -45,36 +57,12 @@ class Sent:
     head: str
 
 
-def head_for(wanted: Experiment) -> HeadOffer | None:
-    """Return what would carry a run of this experiment; None where this machine can.
-
-    Raises:
-        UsageError: nobody knows what that costs.
-    """
-    return provider_named(wanted.cloud.provider).head(wanted, home.home())
-
-
-def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:
-    """Return an experiment with an hour of its head among its charges: the budget pays for it."""
-    if offer is None:
-        return wanted
-    per_hour = (wanted.charges.per_hour or 0.0) + offer.usd_per_hour
-    charges = wanted.charges.model_copy(update={"per_hour": per_hour})
-    return wanted.model_copy(update={"charges": charges})
-
-
-def experiment_file(wanted: Experiment) -> tuple[Path, bytes]:
-    """Return the file of an experiment as its head has it, beside its script: where, and what."""
-    fields = wanted.to_json()
-    fields.pop("directory")
-    return wanted.directory / f".cloudtune-{wanted.name}.yaml", json.dumps(fields).encode()
-
-
 def send(
-    wanted: Experiment, offer: HeadOffer, arguments: Sequence[str], files: Mapping[Path, bytes]
+    wanted: Experiment, offer: HeadOffer, words: Sequence[str], plan: bytes | None = None
 ) -> Sent:
-    """Launch a head that runs `cloudtune` with these arguments, and has these files; return it.
+    """Launch a head that runs an experiment, or the saved `plan` of it; return it.
 
+    `words` are further options of `cloudtune run`; a profile that they name as a file goes with it.
     Nothing is launched before all that the head needs is in the storage.
 
     Raises:
@@ -85,6 +73,9 @@ def send(
     if not wanted.setup.builds:  # or the head does it, by the environment that it builds
         runner.check_script(wanted)
     runner.check_storage(wanted)
+    words, files = _with_profile(words)
+    path = wanted.directory / f".cloudtune-{wanted.name}.{'plan' if plan else 'yaml'}"
+    files[path] = _written(with_head(wanted, offer)) if plan is None else plan
     needed = {path: path.read_bytes() for path in requirement_files(wanted)}
     parcel = packed(wanted.train_folder, {**needed, **files}, home.home())
     storage = home.storage(wanted.storage).rstrip("/")
@@ -100,11 +91,13 @@ def send(
         foundation=laid.to_json(),
     )
     HeadStore(remote.storage).write(PARCEL, parcel)
-    return _launched(folder, wanted, remote, offer, arguments)
+    return _launched(folder, wanted, remote, offer, ["run", str(path), *_CARRIED, *words])
 
 
-def resend(folder: Path, wanted: Experiment, offer: HeadOffer, arguments: Sequence[str]) -> Sent:
+def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[str]) -> Sent:
     """Launch another head for a run whose head is gone; it goes on from what is in the storage.
+
+    `words` are further options of `cloudtune resume`.
 
     Raises:
         UsageError: a head carries it.
@@ -123,7 +116,31 @@ def resend(folder: Path, wanted: Experiment, offer: HeadOffer, arguments: Sequen
     store.remove(STATE)
     (folder / OVER).unlink(missing_ok=True)
     remote = replace(before, until=_end(wanted, now), asked_at=now, attempt=before.attempt + 1)
-    return _launched(folder, wanted, remote, offer, arguments)
+    return _launched(folder, wanted, remote, offer, ["resume", folder.name, *_CARRIED, *words])
+
+
+def _written(wanted: Experiment) -> bytes:
+    """Return an experiment as its head has it, in a file beside its script."""
+    fields = wanted.to_json()
+    fields.pop("directory")
+    return json.dumps(fields).encode()
+
+
+def _with_profile(words: Sequence[str]) -> tuple[list[str], dict[Path, bytes]]:
+    """Return the words with a profile's file by its whole path, and that file with what is in it.
+
+    What is no file is the name of published figures.
+    """
+    kept, files = [], {}
+    for word in words:
+        name, _, value = word.partition("=")
+        path = Path(value).absolute()
+        if name == "--profile" and path.is_file():
+            files[path] = path.read_bytes()
+            kept.append(f"{name}={path}")
+        else:
+            kept.append(word)
+    return kept, files
 
 
 def _end(wanted: Experiment, began: float) -> float:
@@ -154,6 +171,50 @@ def _launched(
     return Sent(folder, remote, head)
 
 
+class Following:
+    """What a head's run does, brought here as it does it."""
+
+    def __init__(self, sent: Sent) -> None:
+        self.sent = sent
+        self._store, self._calls = HeadStore(sent.remote.storage), _calls(sent.remote)
+        self._asked_at = time.monotonic()
+        self._looked_at = -math.inf
+        self._code: int | None = None
+
+    def look(self) -> int | None:
+        """Bring what is new; return the exit code of the head's command once it has ended.
+
+        Asked more often, it looks every two seconds.
+
+        Raises:
+            CloudtuneError: the head died, or never came up; the message says how to go on.
+        """
+        if self._code is None and time.monotonic() >= self._looked_at + _LOOK_SECONDS:
+            self._code = self._look()
+            self._looked_at = time.monotonic()
+        return self._code
+
+    def _look(self) -> int | None:
+        state = self._store.state()
+        fetch(self._store, self.sent.folder, RUN)
+        if state is not None and state.attempt == self.sent.remote.attempt and state.over:
+            return state.code
+        if time.monotonic() >= self._asked_at + _DEAD_SECONDS:
+            self._asked_at = time.monotonic()
+            _refuse_dead(self.sent, self._calls, state)
+        return None
+
+    def end(self) -> None:
+        """Bring what later runs learn from, and wait until the head is gone.
+
+        Raises:
+            CleanupError: its cloud didn't confirm its end.
+        """
+        for name in ("profiles", "knowledge"):
+            fetch(self._store, home.home() / name, f"{name}/")
+        _await_gone(self.sent, self._calls)
+
+
 def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Tell what a head's command prints as it does; return its exit code once the head is gone.
 
@@ -161,24 +222,49 @@ def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -
         CloudtuneError: the head died, or never came up; the message says how to go on.
         CleanupError: its cloud didn't confirm its end.
     """
-    store, calls = HeadStore(sent.remote.storage), _calls(sent.remote)
+    following = Following(sent)
     printed = [_Printed(sent.folder / OUTPUT, out), _Printed(sent.folder / ERRORS, err)]
-    asked_at = time.monotonic()
     while True:
-        state = store.state()
-        fetch(store, sent.folder, RUN)
+        code = following.look()
         for each in printed:
             each.go_on()
-        if state is not None and state.attempt == sent.remote.attempt and state.code is not None:
-            break
-        if time.monotonic() >= asked_at + _DEAD_SECONDS:
-            asked_at = time.monotonic()
-            _refuse_dead(sent, calls, state)
+        if code is not None:
+            following.end()
+            return code
         time.sleep(_LOOK_SECONDS)
-    for name in ("profiles", "knowledge"):
-        fetch(store, home.home() / name, f"{name}/")
-    _await_gone(sent, calls)
-    return state.code
+
+
+def look_on(sent: Sent, watching: Watching, *, seen: int = 0) -> int:
+    """Tell of a head's run by its events; return its exit code once the head is gone.
+
+    The first `seen` of its entries are known. An interrupt asks the run to end in order, and what
+    becomes of that is told.
+
+    Raises:
+        CloudtuneError: the head died, or never came up; the message says how to go on.
+        CleanupError: its cloud didn't confirm its end.
+    """
+    following, ledger = Following(sent), sent.folder / home.LEDGER
+
+    def goes_on() -> bool:
+        return following.look() is None
+
+    with control.interruptible() as interruption:
+        interruption.tell(lambda: ask_to_stop(sent.remote))
+        while goes_on() and not ledger.exists():
+            time.sleep(_LOOK_SECONDS)
+        if ledger.exists():
+            job = job_of_ledger(ledger)
+            policy = job.policy()
+            with watching(job, policy) as watch:
+                for number, entry in enumerate(followed(ledger, lambda: False, goes_on)):
+                    policy.handle(entry.event)
+                    if number >= seen:
+                        watch(entry.event, tuple(entry.commands))
+        code = following.look()
+        assert code is not None, "that it has ended doesn't change"
+        following.end()
+    return code
 
 
 def ask_to_stop(remote: Remote) -> None:

@@ -11,26 +11,44 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from cloudtune.api import flow
-from cloudtune.api.experiments import Source, known, load_experiment, refuse_while_loading
+from cloudtune.api.experiments import (
+    Source,
+    for_renting,
+    head_for,
+    known,
+    refuse_while_loading,
+)
 from cloudtune.api.going_on import Further
 from cloudtune.api.plans import Plan
-from cloudtune.api.results import Result
+from cloudtune.api.results import Result, load_run
 from cloudtune.api.watching import screen_of
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
-from cloudtune.errors import UsageError
+from cloudtune.engine.ledger import read_entries
+from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.heads.carrier import ERRORS
+from cloudtune.infra.heads.known import is_remote
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
-from cloudtune.jobs.plan_file import TOLERANCE, job_of, load_plan, refuse_moved_prices
+from cloudtune.jobs.job import job_of_ledger
+from cloudtune.jobs.plan_file import (
+    TOLERANCE,
+    job_of,
+    load_plan,
+    plan_bytes,
+    refuse_moved_prices,
+)
 from cloudtune.jobs.stages import PlanOptions
 from cloudtune.private_files import a_guest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import TypeAlias
 
+    from cloudtune.api.remote import Sent
     from cloudtune.commands import Command
     from cloudtune.events import Event
-    from cloudtune.experiment import Experiment
+    from cloudtune.infra.provider import HeadOffer
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.measuring import Measured
     from cloudtune.jobs.planning import Planned
@@ -91,7 +109,11 @@ def run(
         saved = _saved(experiment)
         if saved is None:
             assert not isinstance(experiment, Plan)
-            wanted = load_experiment(experiment, known(given))
+            wanted = for_renting(experiment, known(given))
+            offer = head_for(wanted)
+            if offer is not None:
+                words = {**vars(options), "profile": profile}
+                return _carried(wanted, offer, onlooker, words, pace=pace, force=force)
             ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
         else:
             changed = [name for name, value in given.items() if value is not None]
@@ -99,6 +121,9 @@ def run(
                 raise UsageError(
                     "a plan is carried out as it is; give it no options, or plan again"
                 )
+            offer = head_for(saved.experiment)
+            if offer is not None:
+                return _carried(saved, offer, onlooker, {}, pace=pace, force=force)
             ended = flow.carry_out(saved, onlooker, pace=pace, force=force)
     return _result(ended, onlooker)
 
@@ -144,7 +169,70 @@ def resume(
     onlooker = _Caller(on_event, progress=progress, yes=yes)
     further = Further(deadline, budget, trials)
     with control.outliving_its_terminal():
-        return _result(flow.go_on(home.find_run(name), onlooker, further), onlooker)
+        folder = home.find_run(name)
+        if is_remote(folder):
+            return _carried_on(folder, onlooker, further)
+        return _result(flow.go_on(folder, onlooker, further), onlooker)
+
+
+def _carried(
+    given: Experiment | Job,
+    offer: HeadOffer,
+    onlooker: _Caller,
+    options: Mapping[str, Any],
+    *,
+    pace: bool,
+    force: bool,
+) -> Result:
+    """Have a head run an experiment, or a saved plan; return the result once it is gone."""
+    from cloudtune.api import remote  # noqa: PLC0415  loads ray
+
+    saved = None if isinstance(given, Experiment) else given
+    wanted = given if isinstance(given, Experiment) else given.experiment
+    onlooker.confirm(wanted, saved)
+    flags = {"--force": force, "--no-pace": not pace}
+    words = [name for name, said in flags.items() if said]
+    words += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    plan = None if saved is None else plan_bytes(saved)
+    sent = remote.send(wanted, offer, words, plan)
+    onlooker.is_carried(sent)
+    return _of_head(sent, remote.look_on(sent, onlooker.watching), onlooker)
+
+
+def _carried_on(folder: Path, onlooker: _Caller, further: Further) -> Result:
+    from cloudtune.api import remote  # noqa: PLC0415  loads ray
+
+    ledger = folder / home.LEDGER
+    job = job_of_ledger(ledger)
+    offer = head_for(job.experiment)
+    if offer is None:
+        raise UsageError(
+            f"run {folder.name} was carried by a head: go on with it from a machine outside the "
+            f"cloud, or with `cloudtune resume {folder.name} --here`"
+        )
+    onlooker.confirm(job.experiment, job)
+    seen = sum(1 for _ in read_entries(ledger))
+    words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]
+    sent = remote.resend(folder, job.experiment, offer, words)
+    onlooker.is_carried(sent)
+    return _of_head(sent, remote.look_on(sent, onlooker.watching, seen=seen), onlooker)
+
+
+def _of_head(sent: Sent, code: int, onlooker: _Caller) -> Result:
+    """Return the result of a run whose head has ended with this exit code.
+
+    Raises:
+        CleanupError: instances may be left.
+        CloudtuneError: there was no run; the message is the head's own.
+    """
+    onlooker.tell_of_errors()
+    told = (sent.folder / ERRORS).read_text(errors="replace").strip()
+    message = told.rpartition("error: ")[2] or f"the head's command ended with exit code {code}"
+    if code == CleanupError.exit_code:
+        raise CleanupError(message, [])
+    if not (sent.folder / home.LEDGER).exists():
+        raise (UsageError if code == UsageError.exit_code else CloudtuneError)(message)
+    return load_run(sent.folder.name)
 
 
 def _result(ended: Ended, onlooker: _Caller) -> Result:
@@ -179,6 +267,10 @@ class _Caller:
         whose = provider_named(experiment.cloud.provider).asks_first
         if whose and not self._yes:
             raise UsageError(f"this would rent from {whose}: pass yes=True to allow it")
+
+    def is_carried(self, sent: Sent) -> None:
+        """Say by whom."""
+        self._out.print(f"carried by {sent.head}, a head; it goes on without this machine")
 
     def measures(self) -> Watch:
         """Say so; measuring is told of by its events alone."""

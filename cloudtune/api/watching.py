@@ -34,21 +34,23 @@ def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -
         CloudtuneError: not a ledger of a version that this program reads, or a damaged one.
     """
     read_header(path)
-    number, rest, last = 0, "", False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        while True:
-            lines = (rest + file.read()).splitlines(keepends=True)
-            rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
-            for line in lines:
-                number += 1
-                if number > 1:  # the header
-                    yield entry_of(line, path, number)
-            if over() or (last and not lines):
-                return
-            # What is written before its writer ends is looked for once more.
-            last = not driven()
-            if not last:
-                time.sleep(_GLANCE)
+    number, at, last = 0, 0, False
+    while True:
+        with path.open("rb") as file:  # anew: a head's is another file each time it is brought
+            file.seek(at)
+            whole = file.read().rpartition(b"\n")
+        at += len(whole[0]) + len(whole[1])
+        lines = whole[0].decode(errors="replace").split("\n") if whole[1] else []
+        for line in lines:
+            number += 1
+            if number > 1:  # the header
+                yield entry_of(line, path, number)
+        if over() or (last and not lines):
+            return
+        # What is written before its writer ends is looked for once more.
+        last = not driven()
+        if not last:
+            time.sleep(_GLANCE)
 
 
 def screen_of(job: Job, policy: RunPolicy, out: Console) -> RunScreen:

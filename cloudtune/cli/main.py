@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import get_completion_class
 
+from cloudtune.cli.aws import aws
 from cloudtune.cli.catalog import catalog
 from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
-from cloudtune.cli.heads import stop
 from cloudtune.cli.options import OUTPUT, RUN
 from cloudtune.cli.plan import init, plan
 from cloudtune.cli.profile import profile
-from cloudtune.cli.run import resume, run
+from cloudtune.cli.run import resume, run, stop
 from cloudtune.cli.simulate import simulate
 from cloudtune.cli.watch import logs, runs, watch
 from cloudtune.display.streams import steady
@@ -71,6 +71,7 @@ cli.add_command(init)
 cli.add_command(plan)
 cli.add_command(catalog)
 cli.add_command(emulator)
+cli.add_command(aws)
 cli.add_command(status)
 cli.add_command(gc)
 cli.add_command(run)

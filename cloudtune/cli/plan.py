@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.api.drafts import draft
-from cloudtune.api.experiments import limits_of, load_experiment, load_problem
+from cloudtune.api.experiments import for_renting, head_for, limits_of, load_problem, with_head
 from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.cli.options import (
     OUTPUT_YAML,
@@ -96,7 +96,8 @@ def plan(
 ) -> int:
     """Show what a run would do, take and cost, and what else could be done. Rents nothing."""
     check_page(html)
-    wanted = load_experiment(experiment, given)
+    wanted = for_renting(experiment, given)
+    wanted = with_head(wanted, head_for(wanted))
     problem = load_problem(wanted, profile)
     try:
         planned = make_plan(problem, limits_of(wanted), plan_options_of(given))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.experiments import limits_of, load_experiment
+from cloudtune.api.experiments import for_renting, limits_of
 from cloudtune.cli.options import PACE, experiment_options
 from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
@@ -93,7 +93,7 @@ def profile(
     from cloudtune.jobs import measuring, runner
     from cloudtune.profiles import store
 
-    wanted = load_experiment(experiment, given)
+    wanted = for_renting(experiment, given)
     runner.enter_environment(wanted)
     runner.check_script(wanted)
     confirm_rental(wanted, None, yes=yes)

@@ -1,16 +1,17 @@
-"""`cloudtune run` and `cloudtune resume`: an experiment, or a saved plan, to a model."""
+"""`cloudtune run`, `resume` and `stop`: an experiment, or a saved plan, to a model."""
 
 from __future__ import annotations
 
 import math
+import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.experiments import load_experiment
-from cloudtune.cli import heads
+from cloudtune.api.experiments import for_renting, head_for
 from cloudtune.cli.onlookers import JsonLines, Quiet, Terminal, tell
 from cloudtune.cli.options import (
     HERE,
@@ -26,15 +27,21 @@ from cloudtune.cli.options import (
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
+from cloudtune.infra.heads.known import is_remote
 from cloudtune.jobs import control, home
 from cloudtune.jobs.plan_file import TOLERANCE, load_plan, refuse_moved_prices
 from cloudtune.jobs.report import to_json
 from cloudtune.planners.base import InfeasibleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from cloudtune.api.remote import Sent
+    from cloudtune.experiment import Experiment
+    from cloudtune.jobs.job import Job
     from cloudtune.jobs.runner import Ended
+
+_INTERRUPTED = 130
 
 
 @click.command()
@@ -89,19 +96,19 @@ def run(
         if math.isnan(price_tolerance):
             raise UsageError("--price-tolerance: nan is no share; write one such as 0.05")
         refuse_moved_prices(experiment, saved, price_tolerance)
-        if not here and heads.needed(saved.experiment):
+        if not here and _needs_head(saved.experiment):
             onlooker.confirm(saved.experiment, saved)
             words = _words(pace=pace, force=force, quiet=quiet, output=output)
-            return heads.carry(saved.experiment, words, plan=experiment)
+            return _carry(saved.experiment, words, plan=experiment)
         runner.enter_environment(saved.experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
-    wanted, options = load_experiment(experiment, given), plan_options_of(given)
-    if not here and heads.needed(wanted):
+    wanted, options = for_renting(experiment, given), plan_options_of(given)
+    if not here and _needs_head(wanted):
         onlooker.confirm(wanted, None)
         words = _words(pace=pace, force=force, quiet=quiet, output=output)
         for name, value in {**vars(options), "profile": profile}.items():
             words += [] if value is None else [f"--{name}={value}"]
-        return heads.carry(wanted, words)
+        return _carry(wanted, words)
     runner.enter_environment(wanted)
     try:
         ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
@@ -161,10 +168,10 @@ def resume(
     further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
     folder = home.find_run(run)
-    if not here and heads.is_remote(folder):
+    if not here and is_remote(folder):
         words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]
         words += _words(pace=True, force=False, quiet=quiet, output=output)
-        return heads.carry_on(folder, words, onlooker.confirm)
+        return _carry_on(folder, words, onlooker.confirm)
     runner.enter_environment(runner.job_of_run(folder).experiment)
     return _conclude(flow.go_on(folder, onlooker, further), output)
 
@@ -203,3 +210,93 @@ def _conclude(ended: Ended, output: str = "table") -> int:
     if swept.unconfirmed is not None:  # a result is a result, whatever became of the clean-up
         raise swept.unconfirmed
     return code
+
+
+# ---- runs that a head carries --------------------------------------------------------------
+
+
+def _needs_head(wanted: Experiment) -> bool:
+    """Whether this machine can't carry a run of this experiment, and a head does it."""
+    return head_for(wanted) is not None
+
+
+def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -> int:
+    """Have a head run an experiment, or the saved plan of it, and tell of it; return its exit code.
+
+    `words` are further options of `cloudtune run`.
+    """
+    from cloudtune.api import remote
+
+    offer = head_for(wanted)
+    assert offer is not None
+    sent = remote.send(wanted, offer, words, None if plan is None else plan.read_bytes())
+    return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
+
+
+def _carry_on(
+    folder: Path, words: Sequence[str], confirm: Callable[[Experiment, Job | None], None]
+) -> int:
+    """Have another head go on with a run, and tell of it; return its exit code.
+
+    `words` are further options of `cloudtune resume`.
+    """
+    from cloudtune.api import remote
+    from cloudtune.jobs.job import job_of_ledger
+
+    job = job_of_ledger(folder / home.LEDGER)
+    offer = head_for(job.experiment)
+    if offer is None:
+        raise UsageError(
+            f"run {folder.name} was carried by a head, and this machine can carry it itself: "
+            "write --here"
+        )
+    confirm(job.experiment, job)
+    sent = remote.resend(folder, job.experiment, offer, words)
+    return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
+
+
+def _followed(sent: Sent, what: str) -> int:
+    from cloudtune.api import remote
+
+    name = sent.folder.name
+    click.echo(f"Run {name} is carried by {sent.head} ({what}).", err=True)
+    click.echo(
+        f"It goes on without this machine; `cloudtune watch {name}` shows it, `cloudtune stop "
+        f"{name}` ends it; elsewhere {name} is {sent.remote.storage}",
+        err=True,
+    )
+    try:
+        code = remote.follow(
+            sent,
+            lambda text: click.echo(text, nl=False),
+            lambda text: click.echo(text, nl=False, err=True),
+        )
+    except KeyboardInterrupt:
+        click.echo(f"\nThe run goes on. `cloudtune stop {name}` ends it.", err=True)
+        return _INTERRUPTED
+    click.echo(f"The head {sent.head} is gone.", err=True)
+    return code
+
+
+@click.command()
+@RUN
+def stop(run: str | None) -> None:
+    """End a run in order, as Ctrl-C does where it runs; without RUN, the last one.
+
+    Everything is given back, and `cloudtune resume` goes on with it. Returns at once.
+    """
+    from cloudtune.api import remote
+    from cloudtune.infra.heads.launch import Remote
+    from cloudtune.infra.processes import ProcessGroup
+
+    folder = home.find_run(run)
+    if not control.is_driven(folder):
+        raise UsageError(f"run {folder.name} isn't going; nothing to stop")
+    carried = Remote.of(folder)
+    if carried is not None:
+        remote.ask_to_stop(carried)
+    else:
+        recorded = ProcessGroup.recorded(folder / control.CONTROLLER)
+        assert recorded is not None
+        os.kill(recorded[0].pid, signal.SIGINT)
+    click.echo(f"Asked to stop: `cloudtune watch {folder.name}` shows how it ends.")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cloudtune.plans import Forecast, Group, Plan, RunPlan, Spread, StagePlan
 
 
+_ROUNDING = 1e-6
 STALE_DAYS = 30
 """Prices older than that are told with a warning."""
 
@@ -370,9 +371,9 @@ def creation(proposal: Proposal) -> list[Fact]:
         *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
         Fact("", f"at most {counted(plan.peak_instances, 'instance')} at once {by}"),
         *_caps(proposal),
-        Fact("head", "one process on this machine"),
+        Fact("head", _head(proposal)),
         Fact("checkpoints", proposal.storage),
-        *_charges(plan),
+        *_charges(proposal),
         *([] if plan.free else [_worst(proposal)]),
         *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
     ]
@@ -401,11 +402,19 @@ def _caps(proposal: Proposal) -> Iterator[Fact]:
         yield Fact("", f"its largest fleet until the deadline would be {whole}")
 
 
-def _charges(plan: RunPlan) -> Iterator[Fact]:
-    charges = plan.charges
+def _head(proposal: Proposal) -> str:
+    if proposal.head is None:
+        return "one process on this machine"
+    return f"an instance of its own, ${proposal.head:,.4g} an hour: the run needs no other machine"
+
+
+def _charges(proposal: Proposal) -> Iterator[Fact]:
+    charges, head = proposal.plan.charges, proposal.head or 0.0
+    hourly = charges.usd_per_second * 3600 - head
     parts = [
         *([f"${charges.usd_per_launch:,.3g} per launch"] if charges.usd_per_launch else []),
-        *([f"${charges.usd_per_second * 3600:,.3g} per hour"] if charges.usd_per_second else []),
+        *([f"${hourly:,.3g} per hour"] if hourly > _ROUNDING else []),
     ]
-    if parts:
-        yield Fact("cost includes", f"instances, and {' and '.join(parts)} for data and storage")
+    named = f"{' and '.join(parts)} for data and storage" if parts else ""
+    if added := [each for each in (named, "the head" if head else "") if each]:
+        yield Fact("cost includes", f"instances, and {', and '.join(added)}")

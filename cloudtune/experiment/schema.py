@@ -95,11 +95,13 @@ class Charges(Section):
     """What a run costs besides its instances, in US dollars.
 
     `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
-    the machine that cloudtune itself runs on, and the storage of checkpoints.
+    the machine that cloudtune itself runs on, and the storage of checkpoints. `head` is an hour of
+    the instance that carries a run whose user's machine can't: filled in by `plan` and `run`.
     """
 
     per_launch: Dollars = Field(default=None, examples=["$0.02"])
     per_hour: Dollars = Field(default=None, examples=["$0.10"])
+    head: Dollars = Field(default=None, examples=["$0.1008"])
 
 
 class Strategy(Section):
@@ -168,7 +170,8 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _a_budget_buys_something(self) -> Experiment:
-        charged = self.charges.per_hour is not None or self.charges.per_launch is not None
+        charges = self.charges
+        charged = any((charges.per_hour, charges.per_launch, charges.head))
         if self.cloud.free and not charged and self.limits.budget is not None:
             raise refuse(
                 "this machine costs nothing, so a budget limits nothing; leave it out and set a "

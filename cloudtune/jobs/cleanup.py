@@ -97,7 +97,9 @@ def look(cloud: Cloud) -> list[Found]:
     return [
         Found(
             instance=instance,
-            controlled=instance.run in carried or _is_driven_here(instance.run),
+            controlled=instance.run in carried
+            or run_of(instance.run) is not None  # what it carries ends it, or else its own lease
+            or _is_driven_here(instance.run),
             known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
             expired=_expired(instance.lease),
             usd_per_hour=_price(instance, prices),

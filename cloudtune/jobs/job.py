@@ -336,7 +336,8 @@ class Drawn(SpaceSampler):
 def charges_of(experiment: Experiment) -> Charges:
     """Return what an experiment's run costs besides its instances."""
     charges = experiment.charges
-    return Charges(charges.per_launch or 0.0, (charges.per_hour or 0.0) / 3600.0)
+    per_hour = (charges.per_hour or 0.0) + (charges.head or 0.0)
+    return Charges(charges.per_launch or 0.0, per_hour / 3600.0)
 
 
 def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:

@@ -53,12 +53,18 @@ def save_plan(path: Path, planned: Planned) -> None:
     Raises:
         UsageError: it can't be written there.
     """
-    data = {"cloudtune_plan": VERSION, **job_of(planned, 0.0, paced=False).to_json()}
+    data = plan_bytes(job_of(planned, 0.0, paced=False))
     try:
         with for_others():
-            path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"--save: {path} can't be written: {error.strerror}") from None
+
+
+def plan_bytes(job: Job) -> bytes:
+    """Return what is in the file of a saved plan."""
+    data = {"cloudtune_plan": VERSION, **job.to_json()}
+    return (json.dumps(data, indent=1) + "\n").encode()
 
 
 def load_plan(path: Path) -> Job | None:

@@ -79,7 +79,8 @@ class Proposal:
     `past` are the earlier runs that have a say in which configurations are tried, with how many
     trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
     everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
-    `epochs` are reports, which `scale` tells as the experiment counts.
+    `epochs` are reports, which `scale` tells as the experiment counts. `head` is an hour of the
+    instance that carries the run; None where a machine of its user's does.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Proposal:
     worst_why: str
     storage: str
     basis: Basis
+    head: float | None = None
     assumptions: tuple[str, ...] = ()
     comparison: tuple[Comparison, ...] = ()
     usable: Limits | None = None
@@ -181,6 +183,7 @@ def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = Fals
         worst_dollars=worst,
         worst_why=why,
         storage=home.storage(experiment.storage),
+        head=experiment.charges.head,
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),
@@ -348,6 +351,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "considered": proposal.considered,
         "worst": {"dollars": proposal.worst_dollars, "why": proposal.worst_why},
         "storage": proposal.storage,
+        "head_usd_per_hour": proposal.head,
         "assumptions": proposal.assumptions,
         "comparison": [_comparison(row) for row in proposal.comparison],
     }

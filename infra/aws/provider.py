@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
+from cloudtune.infra.aws.account import names
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cloudtune.scaling import ScalingProfile
 
 
-HEAD_PROFILE = "cloudtune-head"
 _LOOK_SECONDS = 1.0  # a laptop has no metadata service, and may wait for ever for one
 
 
@@ -46,6 +46,10 @@ class Ec2Speaking:
     def abandoned(self, home: Path, *, end: bool) -> list[str]:  # noqa: ARG002
         """Return []: nothing of it runs on this machine."""
         return []
+
+    def completed(self, experiment: Experiment) -> Experiment:
+        """Return it as it is: nothing is set up on this machine."""
+        return experiment
 
     def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:  # noqa: ARG002
         """Return None: what runs on this machine is carried by this machine."""
@@ -116,6 +120,24 @@ class Aws(Ec2Speaking):
         wished = Wished(settings.region, types, settings.max_instances, tuple(settings.zones))
         return pools_by_score(Endpoint(settings.region), home / "prices", time.time(), wished)
 
+    def completed(self, experiment: Experiment) -> Experiment:
+        """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
+        from cloudtune.infra.aws.account.found import made_for  # noqa: PLC0415  boto3 takes long
+
+        settings = experiment.cloud
+        stored = experiment.storage.startswith("s3://")
+        if stored and settings.image and settings.instance_profile and settings.security_group:
+            return experiment
+        found = made_for(Endpoint(settings.region))
+        fields = {
+            name: value
+            for name, value in found.cloud.items()
+            if getattr(settings, name) is None and value is not None
+        }
+        cloud = settings.model_copy(update=fields)
+        storage = experiment.storage if stored or not found.storage else found.storage
+        return experiment.model_copy(update={"cloud": cloud, "storage": storage})
+
     def check(self, experiment: Experiment) -> None:
         """Pass if there are an image to boot and a storage that every instance reaches.
 
@@ -124,11 +146,13 @@ class Aws(Ec2Speaking):
         """
         if experiment.cloud.image is None:
             raise UsageError(
-                "cloud.image is missing: the AMI with cloudtune installed (docs/aws.md)"
+                "cloud.image is missing, and AWS doesn't tell of one: name the AMI to boot "
+                "(docs/aws.md)"
             )
         if not experiment.storage.startswith("s3://"):
             raise UsageError(
-                "storage: instances on AWS need a shared one; write s3://bucket/prefix"
+                "storage: instances on AWS need a shared one: `cloudtune aws setup --region "
+                f"{experiment.cloud.region}` makes it, or write s3://bucket/prefix"
             )
 
     def open(
@@ -182,7 +206,7 @@ class Aws(Ec2Speaking):
                 "again, or run it on a machine of yours within the VPC (--here)"
             )
         cloud = self.open(experiment, home, pace=False)
-        profile = {"IamInstanceProfile": {"Name": HEAD_PROFILE}}
+        profile = {"IamInstanceProfile": {"Name": names.head(region)}}
         return HeadOffer(pricing.HEAD_TYPE, price, {**cloud.request, **profile})
 
     def own_address(self) -> str:

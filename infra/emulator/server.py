@@ -36,6 +36,7 @@ from werkzeug.wrappers import Request, Response
 from cloudtune.infra.claims import in_use
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
+from cloudtune.infra.emulator.images import offer_image
 from cloudtune.infra.emulator.isolated import boot
 from cloudtune.infra.emulator.isolated.network import METADATA, SERVICES, Addresses, open_network
 from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
@@ -53,8 +54,10 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.faults import Fault
     from cloudtune.infra.emulator.machine import Machine
+    from cloudtune.infra.emulator.requests import Signed
 
 STATE_FILE = "emulator.json"
+_SERVICES = {"ec2", "iam", "s3", "servicequotas", "ssm", "sts"}
 TICK_S = 0.05
 KEPT_FOLDERS = 20
 _ABOUT_INSTANCES = frozenset(
@@ -116,11 +119,20 @@ class Application:
         try:
             signed = self._access.signed_for(request, self.principals.secret_of)
             self.last_request = time.monotonic()
-            if signed.service != "ec2":
-                return self._pass_on(request, request.get_data())
-            return self._ec2_call(request, signed.region)
+            if signed.service == "ec2":
+                return self._ec2_call(request, signed.region)
+            return self._other_call(request, signed)
         except Ec2Error as error:
             return Response(error.xml(), status=error.status, mimetype="text/xml")
+
+    def _other_call(self, request: Request, signed: Signed) -> Response:
+        if signed.service not in _SERVICES:
+            known = ", ".join(sorted(_SERVICES))
+            told = f"the emulator has {known}, and not {signed.service}"
+            return to_json({"__type": "UnknownOperationException", "message": told}, 400)
+        if signed.service == "ssm":
+            offer_image(signed.region)
+        return self._pass_on(request, request.get_data())
 
     def _ec2_call(self, request: Request, region: str) -> Response:
         parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))

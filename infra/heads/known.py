@@ -21,6 +21,11 @@ _LOOK_SECONDS = 2.0
 _looked: dict[Path, tuple[float, bool]] = {}
 
 
+def is_remote(folder: Path) -> bool:
+    """Whether a head has carried a run."""
+    return Remote.of(folder) is not None
+
+
 def refresh(folder: Path) -> None:
     """Bring what is new of a run that a head carries; nothing for one that this machine carries.
 

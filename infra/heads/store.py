@@ -49,6 +49,11 @@ class State:
     attempt: int
     code: int | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether its command has ended."""
+        return self.code is not None
+
     def is_alive(self, now: float) -> bool:
         """Whether its command runs, as far as can be told at `now` (Unix time)."""
         return self.code is None and now - self.beat < STALE_SECONDS

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.requests import Access
 
+RUNNING = ".running"
+"""A folder of a computer's home, with a file for the first process of each command on it."""
 _CABLES = 250
 _HOME = Path("/home/me")
 _KEPT = ("TERM", "LANG", "COLUMNS", "LINES")
@@ -45,8 +47,13 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
     where = f"AWS_ENDPOINT_URL={emulator.access.endpoint}"  # as names of hosts tell elsewhere
     started = shlex.join([*clean, where, *kept, *command])
     process = boot.spawn(made, f"cd {_HOME}\nexec {started}\n", _attach, env={"PATH": image.PATH})
-    (own / ".pid").write_text(str(process.pid))
-    return process.wait()
+    noted = own / RUNNING / str(process.pid)
+    noted.parent.mkdir(exist_ok=True)
+    noted.touch()
+    try:
+        return process.wait()
+    finally:
+        noted.unlink(missing_ok=True)
 
 
 def folder_of(home: Path, name: str) -> Path:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SERVICES = "10.77.0.1"
 METADATA = "169.254.169.254"
 _BRIDGE = "cloud"
+_MAC = "02:00:0a:4d:00:01"
+"""The bridge's own: without one it has that of some instance, and another one's when that ends."""
 _PROGRAMS = ("unshare", "nsenter", "ip", "mount")
 _UNSHARE = ("--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child")
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
@@ -68,7 +70,7 @@ def open_network() -> None:
         CloudtuneError: it can't be done here.
     """
     _ip("link", "set", "lo", "up")
-    _ip("link", "add", "name", _BRIDGE, "type", "bridge")
+    _ip("link", "add", "name", _BRIDGE, "address", _MAC, "type", "bridge")
     _ip("addr", "add", f"{SERVICES}/16", "dev", _BRIDGE)
     _ip("addr", "add", f"{METADATA}/32", "dev", _BRIDGE)
     _ip("link", "set", _BRIDGE, "up")

@@ -20,7 +20,7 @@ import psutil
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.isolated import network
-from cloudtune.infra.emulator.isolated.computer import folder_of
+from cloudtune.infra.emulator.isolated.computer import RUNNING, folder_of
 from cloudtune.infra.emulator.service import Emulator, find_emulator
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class World:
 
     def cut(self, computer: str) -> None:
         """End all that runs on a computer at once, as when somebody closes it for good."""
-        pid = (folder_of(self.home, computer) / ".pid").read_text()
-        subprocess.run(self.command("kill", "-KILL", pid), check=True)
+        for noted in (folder_of(self.home, computer) / RUNNING).iterdir():
+            subprocess.run(self.command("kill", "-KILL", noted.name), check=True)
 
     def _end(self) -> None:
         process = self._process

@@ -1,0 +1,178 @@
+"""`cloudtune aws`: what an account needs for cloudtune: looked at, made, taken away again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtune.cli.options import OUTPUT
+from cloudtune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.infra.aws.account.found import Found
+    from cloudtune.infra.aws.account.report import Line
+    from cloudtune.infra.aws.account.steps import Step
+
+REGION = click.option(
+    "--region", default="us-east-1", show_default=True, help="Where instances are to be rented."
+)
+YES = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+VPC = click.option("--vpc", metavar="VPC-ID", help="In this one; the default one if not given.")
+_OK = 0
+_LACKING = 1
+
+
+@click.group()
+def aws() -> None:
+    """Make an AWS account ready for cloudtune, look whether it is, and undo it.
+
+    Credentials are found as the aws command finds them. What is made costs nothing while no run
+    goes on but for what the bucket holds, and is the same for every machine with credentials:
+    docs/aws.md.
+    """
+
+
+@aws.command()
+@REGION
+@click.option(
+    "--instances",
+    metavar="TYPES",
+    help="The types that runs may rent, such as 'g4dn.*,g5.*'; else those of the last setup, or "
+    "all that cloudtune offers.",
+)
+@VPC
+@YES
+@OUTPUT
+def setup(region: str, instances: str | None, vpc: str | None, *, yes: bool, output: str) -> int:
+    """Make what runs need: a security group, two roles, a bucket. Shows it first, and asks.
+
+    What is there already stays as it is, but for policies of another version of cloudtune.
+    """
+    from cloudtune.infra.aws.account import steps
+
+    clients, found = _look(region, instances, vpc)
+    wanted = list(steps.to_make(clients, found))
+    if output == "json":
+        if wanted and not yes:
+            raise UsageError("-o json asks nothing: add --yes, or look with `cloudtune aws check`")
+    else:
+        _tell_who(found)
+        _tell_steps("made", wanted)
+        for name, why in found.unknown.items():
+            click.echo(f"not known: {name}: {why}", err=True)
+        if wanted:
+            _confirm(yes=yes)
+    for step in wanted:
+        if output != "json":
+            click.echo(f"making {step.what}")
+        steps.done(step)
+    _, after = _look(region, instances, vpc)
+    left = [step.what for step in steps.to_make(clients, after)]
+    if output == "json":
+        made = [step.what for step in wanted]
+        click.echo(json.dumps({"region": region, "made": made, "missing": left}, indent=1))
+    elif left:
+        click.echo(f"still missing, as far as AWS tells: {', '.join(left)}", err=True)
+    else:
+        click.echo(f"ready: `cloud: {{provider: aws, region: {region}}}` is all that is needed")
+    return _LACKING if left else _OK
+
+
+@aws.command()
+@REGION
+@click.option("--bucket", is_flag=True, help="The bucket too, with every checkpoint in it.")
+@VPC
+@YES
+def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
+    """Take away what setup made. Shows it first, and asks.
+
+    Refuses while instances of cloudtune are alive in the region. A bucket that holds anything
+    stays, unless --bucket is given. AWS's own role for spot stays.
+    """
+    from cloudtune.infra.aws.account import steps
+    from cloudtune.infra.aws.provider import AWS
+    from cloudtune.infra.provider import Endpoint
+
+    clients, found = _look(region, None, vpc)
+    alive = AWS.calls(Endpoint(region)).ours(ended=False)
+    if alive:
+        raise UsageError(
+            f"{alive[0].id} of run {alive[0].run or '?'} is alive in {region}"
+            f"{f', and {len(alive) - 1} more' if len(alive) > 1 else ''}: `cloudtune gc --all "
+            f"--region {region}` gives everything back"
+        )
+    wanted = list(steps.to_remove(clients, found, with_bucket=bucket))
+    _tell_who(found)
+    _tell_steps("taken away", wanted)
+    kept = found.bucket and not any(each.what.startswith("bucket ") for each in wanted)
+    if kept:
+        click.echo(f"  stays: bucket {found.place.bucket}, which isn't empty (--bucket)")
+    if wanted:
+        _confirm(yes=yes)
+    for step in wanted:
+        click.echo(f"taking away {step.what}")
+        steps.done(step)
+    return _OK
+
+
+@aws.command()
+@REGION
+@click.option("--instances", metavar="TYPES", hidden=True)
+@VPC
+@OUTPUT
+def check(region: str, instances: str | None, vpc: str | None, output: str) -> int:
+    """Look whether an account has all that runs need; reads, and changes nothing.
+
+    Each line is a thing and what to do about it. Exit code 1 where something is missing.
+    """
+    from cloudtune.infra.aws.account.report import lines
+
+    _, found = _look(region, instances, vpc)
+    told = lines(found)
+    if output == "json":
+        click.echo(json.dumps([vars(each) for each in told], indent=1))
+    else:
+        _tell_who(found)
+        _tell_lines(told)
+    return _LACKING if any(each.state == "missing" for each in told) else _OK
+
+
+def _look(region: str, instances: str | None, vpc: str | None) -> tuple[Any, Found]:
+    from cloudtune.infra.aws.account.found import Clients, look
+    from cloudtune.infra.aws.account.report import types_in_use
+    from cloudtune.infra.provider import Endpoint
+
+    clients = Clients(Endpoint(region))
+    wanted = None if instances is None else tuple(t.strip() for t in instances.split(","))
+    return clients, look(clients, region, types_in_use(clients, region, wanted), vpc)
+
+
+def _tell_who(found: Found) -> None:
+    click.echo(f"{found.who} in {found.place.region}")
+
+
+def _tell_steps(word: str, steps: Sequence[Step]) -> None:
+    if not steps:
+        click.echo(f"nothing is to be {word}")
+        return
+    click.echo(f"To be {word}:")
+    for step in steps:
+        click.echo(f"  {step.what}{f': {step.why}' if step.why else ''}")
+
+
+def _tell_lines(lines: Sequence[Line]) -> None:
+    for each in lines:
+        click.echo(f"  {each.state:<8} {each.what}{f': {each.note}' if each.note else ''}")
+
+
+def _confirm(*, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("there is nobody to ask here: add --yes; nothing was changed")
+    click.confirm("Go ahead?", abort=True)

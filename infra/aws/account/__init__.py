@@ -1,0 +1,1 @@
+"""What an AWS account needs for cloudtune: looked at, made, taken away again."""

@@ -1,0 +1,166 @@
+"""A run on "EC2" from computers that have an account's keys, a script, and nothing else.
+
+Each is a network, a root and a process tree of its own, as each instance is (docs/emulator.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.bench import Done
+    from tests.outside import Outside
+
+BUCKET = "cloudtune-123456789012-us-east-1"
+pytestmark = pytest.mark.cluster
+
+FROM_PYTHON = """
+import cloudtune
+cloudtune.run("experiment.yaml", profile="speeds.json", yes=True)
+"""
+
+GOING_ON = """
+import cloudtune, json
+seen = []
+told = cloudtune.resume("{run}", yes=True, on_event=lambda event, commands: seen.append(event))
+kinds = sorted({{type(each).__name__ for each in seen}})
+print(json.dumps([told.ended, told.best.epoch, told.best.checkpoint, kinds]))
+"""
+
+INTRUDER = """#!/bin/bash
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token}
+exec python3 -c '
+import ray
+try:
+    ray.init(address="{address}")
+    print("it is in")
+except BaseException as error:
+    print(f"it is kept out: {{type(error).__name__}}: {{error}}")
+'
+"""
+
+LAUNCH = """
+import boto3, sys
+ec2 = boto3.client("ec2", region_name="us-east-1")
+made = ec2.run_instances(
+    ImageId="ami-12c6146b", InstanceType="m7i.large", MinCount=1, MaxCount=1, UserData={script!r}
+)
+print(made["Instances"][0]["InstanceId"])
+"""
+
+END = """
+import boto3
+boto3.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=["{instance}"])
+"""
+
+
+def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
+    outside.script_on("ann", "import time; time.sleep(0.5); print(f'this is {epoch=}')")
+    planned = outside("ann", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
+    assert planned.code == 0, planned.err
+    assert "an instance of its own, $0.1008 an hour" in planned.out
+    assert outside.instances() == [], "a plan rents nothing"
+
+    refused = outside("ann", "cloudtune", "run", "experiment.yaml")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert outside.instances() == []
+
+    done = outside("ann", "cloudtune", "run", "experiment.yaml", "--yes")  # and it is measured
+    assert done.code == 0, done.out + done.err
+    assert re.search(r"is carried by i-\w+ \(m7i.large, \$0.1008 an hour\)", done.err)
+    assert "0 instances left (checked " in done.out
+    assert "the head" in done.out
+    assert outside.alive() == []
+    heads = [each for each in outside.instances() if each["run"].endswith(".head")]
+    assert len(heads) == 1
+    assert "Name" in heads[0]
+
+    told = outside("ann", "cloudtune", "report", "-o", "json").json
+    assert told["ended"] == "done"
+    assert told["best"]["epoch"] == 8
+    assert "this is epoch=8" in outside("ann", "cloudtune", "logs").out
+    assert told["run"] in outside("ann", "cloudtune", "runs").out
+    again = outside("ann", "cloudtune", "plan", "experiment.yaml")
+    assert again.code == 0, "the profile that the head measured is here"
+    left = outside("ann", "cloudtune", "status", "--region", "us-east-1")
+    assert "No instance of ours is alive." in left.out
+
+
+def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside) -> None:
+    outside.script_on("ann", "import time; time.sleep(0.7)")
+    process = outside.start("ann", "python3", "-c", FROM_PYTHON)
+    (node,) = wait_for_nodes(outside, 1)
+    outside.world.cut("ann")
+    process.communicate()
+    run = node["run"]
+    where = f"s3://{BUCKET}/cloudtune/{run}"
+
+    script = outside.world.home / "instances" / node["id"] / "user-data"
+    wait_for_console(script.with_name("console.log"), "cloudtune-node ready")
+    intruder = outside.python("eve", launching(script.read_text(), token="0" * 64)).strip()
+    console = outside.world.home / "instances" / intruder / "console.log"
+
+    status = outside("bob", "cloudtune", "status", "--region", "us-east-1")
+    assert status.out.count(" yes ") == 2, status.out
+    watching = outside.start("bob", "cloudtune", "watch", where)
+    assert watching.stdout is not None
+    for line in watching.stdout:  # it goes on without who began it
+        if "promoted" in line:
+            break
+    else:
+        raise AssertionError(watching.stderr.read() if watching.stderr else "")
+    (head,) = (each for each in outside.alive() if each.get("run") == f"{run}.head")
+    outside.python("bob", END.format(instance=head["id"]))
+    outside.world.cut("bob")
+    watching.communicate()
+
+    told = json.loads(outside.python("bob", GOING_ON.format(run=run)).splitlines()[-1])
+    ended, epoch, checkpoint, kinds = told
+    assert (ended, epoch) == ("done", 8)
+    assert checkpoint.startswith(where)
+    assert "EpochDone" in kinds
+    wait_for_console(console, "InvalidAuthToken", "it is in")
+    assert "it is in" not in console.read_text()
+    outside.python("eve", END.format(instance=intruder))
+
+    report: Done = outside("bob", "cloudtune", "report", run, "-o", "json")
+    assert len({trial["trial"] for trial in report.json["trials"]}) == 4
+    nodes = [each for each in outside.instances() if each.get("run") == run]
+    assert {each["state"] for each in nodes} == {"terminated"}
+
+
+def wait_for_nodes(outside: Outside, count: int) -> list[dict[str, str]]:
+    """Return the instances of a run other than its head, once there are so many."""
+    give_up = time.monotonic() + 120
+    while True:
+        found = [each for each in outside.alive() if not each.get("run", ".head").endswith(".head")]
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < give_up, "no node was launched"
+        time.sleep(0.5)
+
+
+def wait_for_console(path: Path, *words: str) -> None:
+    """Wait until a machine has printed one of these."""
+    give_up = time.monotonic() + 120
+    printed = ""
+    while not any(word in printed for word in words):
+        assert time.monotonic() < give_up, printed
+        time.sleep(0.5)
+        printed = path.read_text(errors="replace") if path.exists() else ""
+
+
+def launching(of_a_node: str, token: str) -> str:
+    """Return what launches an intruder, who knows all that a node knows but for the token."""
+    found = re.search(r"--address ([\d.]+:\d+)", of_a_node)
+    assert found is not None
+    script = INTRUDER.format(address=found[1], token=token)
+    return LAUNCH.format(script=script)

@@ -1,0 +1,141 @@
+"""What a head and those who look on tell each other through a run's storage."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.heads.known import OVER, adopt, is_carried
+from cloudtune.infra.heads.launch import Remote
+from cloudtune.infra.heads.store import STATE, HeadStore, Mirror, State, fetch
+from cloudtune.train.storage import StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HeadStore:
+    return HeadStore(f"{tmp_path}/storage/small-1")
+
+
+def test_what_grows_on_the_head_is_brought_and_fetched_once(
+    store: HeadStore, tmp_path: Path
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "logs").mkdir(parents=True)
+    (there / "ledger.jsonl").write_text("one\n")
+    (there / "logs" / "t00.log").write_text("epoch 1\n")
+    mirror = Mirror(store, there, "run/")
+    assert mirror.bring() == 2
+    assert mirror.bring() == 0, "nothing has changed"
+    assert fetch(store, here, "run/") == 2
+    assert fetch(store, here, "run/") == 0
+    with (there / "ledger.jsonl").open("a") as file:
+        file.write("two\n")
+    assert mirror.bring() == 1
+    assert fetch(store, here, "run/") == 1
+    assert (here / "ledger.jsonl").read_text() == "one\ntwo\n"
+    assert (here / "logs" / "t00.log").read_text() == "epoch 1\n"
+
+
+@pytest.mark.parametrize("name", ["controller.json", "ray-token", "head.json", "intents.json"])
+def test_secrets_and_processes_of_a_head_stay_there(
+    store: HeadStore, tmp_path: Path, name: str
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / name).write_text("its own")
+    assert Mirror(store, there, "run/").bring() == 0
+    store.write(f"record/run/{name}", b"put there by somebody else")
+    assert fetch(store, tmp_path / "here", "run/") == 0
+
+
+def test_a_record_writes_nowhere_but_into_its_folder(store: HeadStore, tmp_path: Path) -> None:
+    store.write("record/run/ledger.jsonl", b"x")
+    outside = tmp_path / "storage" / "small-1" / "head" / "record" / "run" / ".." / "up"
+    assert not outside.exists()
+    listed = {"run/../../up": (1, 1.0), "run//etc/up": (1, 1.0), "run/ledger.jsonl": (1, 1.0)}
+    store.listed = lambda: listed  # type: ignore[method-assign]
+    assert fetch(store, tmp_path / "deep" / "here", "run/") == 1
+    assert not (tmp_path / "up").exists()
+
+
+def test_a_head_is_alive_while_it_says_so(store: HeadStore, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "small-1"
+    folder.mkdir(parents=True)
+    assert is_carried(folder) is None, "this machine's own, or nobody's"
+    remote = replace(REMOTE, storage=store.uri)
+    remote.keep(folder)
+    state = State(beat=1000.0, instance="i-1", attempt=1)
+    assert state.is_alive(1089.0)
+    assert not state.is_alive(1091.0)
+    assert not replace(state, code=0).is_alive(1000.0)
+    assert not is_carried(folder), "no word yet"
+
+
+def test_who_looks_on_sees_a_run_end_and_looks_no_more(
+    store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("cloudtune.infra.heads.known.time.time", lambda: now)
+    monkeypatch.setattr("cloudtune.infra.heads.known._LOOK_SECONDS", -1.0)
+    folder = tmp_path / "runs" / "small-1"
+    folder.mkdir(parents=True)
+    replace(REMOTE, storage=store.uri, attempt=2).keep(folder)
+    store.write("record/run/ledger.jsonl", b"one\n")
+    store.tell(State(now, "i-1", attempt=1, code=130))
+    assert not is_carried(folder), "the head before this one has ended; this one is silent yet"
+    assert not (folder / OVER).exists()
+    store.tell(State(now, "i-2", attempt=2))
+    assert is_carried(folder)
+    assert (folder / "ledger.jsonl").read_text() == "one\n"
+    store.tell(State(now, "i-2", attempt=2, code=0))
+    assert not is_carried(folder)
+    assert (folder / OVER).exists()
+    store.write("record/run/ledger.jsonl", b"one\ntwo\n")
+    assert not is_carried(folder)
+    assert (folder / "ledger.jsonl").read_text() == "one\n", "all of it was here by then"
+
+
+def test_another_machine_adopts_a_run_by_its_place(store: HeadStore, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run that a head carries"):
+        adopt(store.uri, tmp_path / "runs")
+    folder = tmp_path / "ann" / "small-1"
+    folder.mkdir(parents=True)
+    remote = replace(REMOTE, storage=store.uri)
+    remote.keep(folder)
+    store.write("remote.json", (folder / "remote.json").read_bytes())
+    store.write("record/run/ledger.jsonl", b"one\n")
+    found = adopt(store.uri + "/", tmp_path / "bob")
+    assert found == tmp_path / "bob" / "small-1"
+    assert Remote.of(found) == remote
+    assert (found / "ledger.jsonl").read_text() == "one\n"
+
+
+def test_damage_and_a_storage_that_refuses_are_told_in_a_line(
+    store: HeadStore, tmp_path: Path
+) -> None:
+    assert store.state() is None
+    store.write(STATE, b"{}")
+    with pytest.raises(StorageError, match=r"head/state\.json is damaged"):
+        store.state()
+    store.remove(STATE)
+    store.remove(STATE)
+    assert store.state() is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file"):
+        HeadStore(f"{tmp_path}/file/small-1").write("x", b"")
+
+
+def test_a_damaged_record_of_a_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "remote.json").write_text("{}")
+    with pytest.raises(Exception, match=r"remote\.json is damaged"):
+        Remote.of(tmp_path)
+    assert os.listdir(tmp_path) == ["remote.json"]  # noqa: PTH208
