@@ -23,6 +23,7 @@ from cloudtune.infra.cluster.node_provider import Journal
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.environments import ready as environments
 from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.environments.shelf import is_there
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import calls_to, ids, provider_named
@@ -295,9 +296,12 @@ class Runner:
         """
         path = self.folder / _DELIVERY
         try:
-            return Delivery.of(json.loads(path.read_text(encoding="utf-8")))
+            known = Delivery.of(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError):
-            found = environment(self.experiment)[0]
+            known = None
+        if known is not None and (known.pack is None or is_there(known.pack)):
+            return known
+        found = environment(self.experiment)[0]
         write_atomically(path, json.dumps(found.to_json()))
         return found
 

@@ -37,6 +37,19 @@ _OLD_SECONDS = 24 * 3600.0
 _PIECE = 8 << 20
 
 
+def is_there(pack: Pack) -> bool:
+    """Whether a pack is still where it was put: a rule of the bucket may have deleted it.
+
+    Raises:
+        StorageError: the storage can't be reached.
+    """
+    try:
+        fs, path = filesystem(pack.uri)
+        return bool(fs.get_file_info(path).size == pack.bytes)
+    except (OSError, ValueError) as error:  # pyarrow's own are of these two
+        raise StorageError(f"storage {pack.uri}: {error}") from None
+
+
 class Shelf:
     """The packs of one environment, which stands at `place`, in a storage.
 

@@ -9,7 +9,10 @@ import pytest
 from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.jobs import planning
+from cloudtune.infra.environments.delivery import Delivery, Pack
+from cloudtune.infra.provider import Cloud, Endpoint
+from cloudtune.jobs import planning, runner
+from cloudtune.jobs.runner import Runner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,3 +79,19 @@ def test_a_mistake_in_a_requirements_file_is_told_when_it_is_planned(tmp_path: P
     assert str(refused.value).startswith(
         f"{path}:7: setup.pip: {there}:2: 'to rch' is no requirement: "
     )
+
+
+def test_a_run_keeps_its_environment_for_the_controllers_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for again, a launch must be the very same, whatever the requirements say by now."""
+    wanted = experiment(tmp_path, setup={"pip": []})
+    driver = Runner(tmp_path, wanted, (), Cloud(Endpoint("x"), {}, {}), 0.0, 1.0, 1.0, 1.0, 1)
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(b"12345")
+    first = Delivery("/e/python", pack=Pack(str(path), "0", 5, "/e", "3.11.7", 1.0))
+    given = iter([first, Delivery("/f/python")])
+    monkeypatch.setattr(runner, "environment", lambda _experiment: (next(given), None))
+    assert [driver._delivery() for _ in range(3)] == [first] * 3
+    path.unlink()  # the bucket's rule has deleted it
+    assert driver._delivery() == driver._delivery() == Delivery("/f/python")

@@ -19,7 +19,7 @@ from cloudtune.infra.environments.build import Built, found, uv_program
 from cloudtune.infra.environments.delivery import MOST_BYTES, Delivery, Pack
 from cloudtune.infra.environments.fetch import COMPLETE
 from cloudtune.infra.environments.foundation import Foundation, lay
-from cloudtune.infra.environments.shelf import Shelf
+from cloudtune.infra.environments.shelf import Shelf, is_there
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.launch import user_data as head_user_data
 from cloudtune.infra.node.boot import Join, user_data
@@ -296,8 +296,10 @@ def test_a_pack_counts_once_its_manifest_is_there(
     assert sorted(each.name for each in folder.iterdir()) == sorted(
         [Path(pack.uri).name, "manifest.json"]
     )
+    assert is_there(pack)
     os.truncate(pack.uri, 10)
     assert shelf.pack() is None
+    assert not is_there(pack)
 
 
 def test_a_controller_unpacks_what_it_has_not_built(built: Built, tmp_path: Path) -> None:
