@@ -168,7 +168,7 @@ def _base_here(wanted: str, uv: str) -> Path | None:
     if platform.python_version() == wanted or platform.python_version().startswith(f"{wanted}."):
         base = sys.base_prefix
     else:
-        command = [uv, "python", "find", "--quiet", "--no-python-downloads", "--system", wanted]
+        command = [uv, "python", "find", "--no-python-downloads", "--system", wanted]
         looked = subprocess.run(
             command, env=_environment(), capture_output=True, text=True, check=False
         )

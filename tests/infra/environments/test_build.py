@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +19,6 @@ from cloudtune.infra.environments.spec import spec_of
 from tests.infra.environments.conftest import experiment
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudtune.infra.environments.build import Built
     from cloudtune.infra.environments.spec import Spec
 
@@ -79,3 +79,18 @@ def test_a_folder_that_cant_be_written_is_told_with_what_to_do(
     wanted = spec_of(experiment(tmp_path, pip=[]), tmp_path / "taken" / "environments")
     with pytest.raises(UsageError, match=r"can't be written .*: sudo install -d"):
         build(wanted, print)
+
+
+def test_another_python_is_found_where_it_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = f"3.{sys.version_info.minor}"
+    beside = sorted(Path(sys.base_prefix).parent.glob("3.1[1-9]*/bin/python3.1?"))
+    others = [each for each in beside if each.name != f"python{own}"]
+    uv = building.uv_program()
+    assert building._base_here(platform.python_version(), uv) == Path(sys.base_prefix)
+    assert building._base_here(own, uv) == Path(sys.base_prefix)
+    if not others:
+        pytest.skip("there is no other Python beside this one")
+    monkeypatch.setenv("PATH", f"{others[0].parent}:/usr/bin:/bin")
+    wanted = others[0].name.removeprefix("python")
+    assert building._base_here(wanted, uv) == others[0].parents[1]
+    assert building._base_here("3.99", uv) is None
