@@ -122,20 +122,48 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "at most so many vCPUs at once, by market and class of type, as EC2's quotas are",
         "none",
     ),
-    "cloud.image": ("AWS: the AMI", "required on AWS"),
+    "cloud.image": ("AWS: the AMI", "AWS's deep learning base image"),
     "cloud.subnet": ("AWS: where instances start", "the account's default"),
-    "cloud.security_group": ("AWS: who reaches whom", "the VPC's default"),
-    "cloud.instance_profile": ("AWS: the role of the instances", "none"),
+    "cloud.subnets": ("AWS: the same by zone, `{us-east-1a: subnet-…}`", "the account's default"),
+    "cloud.security_group": ("AWS: who reaches whom", "what `cloudtune aws setup` made"),
+    "cloud.instance_profile": (
+        "AWS: the role of the instances",
+        "what `cloudtune aws setup` made",
+    ),
+    "cloud.request": (
+        "AWS: [further fields of RunInstances](aws.md#the-experiment), as EC2 calls them",
+        "none",
+    ),
     "cloud.slots": (
         "local: so many of the GPUs, or CPU slots where there is none",
         "all GPUs; a slot for each core",
     ),
     "cloud.price": ("local: what an hour of this machine costs", "nothing"),
+    "setup.python": (
+        "the version of Python that instances get ([how](aws.md#what-the-script-needs))",
+        "this one's own",
+    ),
+    "setup.pip": (
+        "what it needs: `requirements.txt`, `pyproject.toml`, a list; `[]`: cloudtune alone",
+        "nothing is built: instances have a Python with all",
+    ),
+    "setup.commands": (
+        "run as root on each instance before it joins; rented machines only",
+        "none",
+    ),
+    "setup.python_path": (
+        "the Python of the image that has cloudtune and all",
+        "looked for",
+    ),
     "charges.per_launch": (
         "for each instance launched, for the data that it loads",
         "none",
     ),
     "charges.per_hour": ("for an hour of the run: this machine, storage", "none"),
+    "charges.head": (
+        "for an hour of the [head](aws.md#the-head); `plan` and `run` fill it in",
+        "none, or the head's price",
+    ),
     "storage": ("where checkpoints go; on AWS a bucket",),
     "history": (
         (

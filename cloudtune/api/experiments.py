@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cloudtune.api.functions import written
 from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
+from cloudtune.experiment.validation import Mistake
+from cloudtune.infra.environments import spec as requirements
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, home, planning
 from cloudtune.jobs.job import choices, sampler_name
@@ -19,7 +21,7 @@ from cloudtune.plans import Limits
 from cloudtune.train.user_script import loading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.jobs.planning import Planned
@@ -128,10 +130,19 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     fields = source.to_json() if isinstance(source, Experiment) else source
     if isinstance(fields, Mapping):
         fields = with_named_function(fields)
-    experiment = Experiment.load(fields, overrides, _types_of, choices(), history.mistakes_in)
+    experiment = Experiment.load(fields, overrides, _types_of, choices(), _mistakes_in)
     sampler_name(experiment)  # refuses what doesn't go together
     experiment.check_train()
     return experiment
+
+
+def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
+    """Yield what is wrong with the runs and the files that an experiment names."""
+    yield from history.mistakes_in(experiment)
+    try:
+        requirements.check(experiment)
+    except UsageError as error:
+        yield Mistake(("setup", "pip"), str(error))
 
 
 def for_renting(source: Source, given: Mapping[str, Any]) -> Experiment:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from cloudtune.api.experiments import with_head
 from cloudtune.api.watching import followed
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.infra.environments.foundation import lay
+from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.carrier import ERRORS, OUTPUT
 from cloudtune.infra.heads.known import OVER, RUN
@@ -68,20 +70,25 @@ def send(
     """
     began = time.time()
     provider_named(wanted.cloud.provider).check(wanted)
-    runner.check_script(wanted)
+    if not wanted.setup.builds:  # or the head does it, by the environment that it builds
+        runner.check_script(wanted)
     runner.preflight(wanted, offer)
     words, files = _with_profile(words)
     path = wanted.directory / f".cloudtune-{wanted.name}.{'plan' if plan else 'yaml'}"
     files[path] = _written(with_head(wanted, offer)) if plan is None else plan
-    parcel = packed(wanted.train_folder, files, home.home())
+    needed = {path: path.read_bytes() for path in requirement_files(wanted)}
+    parcel = packed(wanted.train_folder, {**needed, **files}, home.home())
+    storage = home.storage(wanted.storage).rstrip("/")
+    laid = lay(storage)
     folder = home.new_run(wanted.name)
     remote = Remote(
-        storage=f"{home.storage(wanted.storage).rstrip('/')}/{folder.name}",
+        storage=f"{storage}/{folder.name}",
         provider=wanted.cloud.provider,
         region=wanted.cloud.region,
         until=_end(wanted, began),
         asked_at=began,
         usd_per_hour=offer.usd_per_hour,
+        foundation=laid.to_json(),
     )
     HeadStore(remote.storage).write(PARCEL, parcel)
     return _launched(folder, wanted, remote, offer, ["run", str(path), *_CARRIED, *words])

@@ -94,6 +94,7 @@ def profile(
     from cloudtune.profiles import store
 
     wanted = for_renting(experiment, given)
+    runner.enter_environment(wanted)
     runner.check_script(wanted)
     confirm_rental(wanted, None, yes=yes)
     profiles: list[ScalingProfile] = []

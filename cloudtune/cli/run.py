@@ -87,6 +87,7 @@ def run(
     carried here.
     """
     from cloudtune.api import flow
+    from cloudtune.jobs import runner
 
     onlooker = _onlooker(output, quiet=quiet, yes=yes)
     saved = load_plan(experiment)
@@ -99,6 +100,7 @@ def run(
             onlooker.confirm(saved.experiment, saved)
             words = _words(pace=pace, force=force, quiet=quiet, output=output)
             return _carry(saved.experiment, words, plan=experiment)
+        runner.enter_environment(saved.experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
     wanted, options = for_renting(experiment, given), plan_options_of(given)
     if not here and _needs_head(wanted):
@@ -107,6 +109,7 @@ def run(
         for name, value in {**vars(options), "profile": profile}.items():
             words += [] if value is None else [f"--{name}={value}"]
         return _carry(wanted, words)
+    runner.enter_environment(wanted)
     try:
         ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
     except InfeasibleError as error:  # which is shown by now
@@ -160,6 +163,7 @@ def resume(
     """
     from cloudtune.api import flow
     from cloudtune.api.going_on import Further
+    from cloudtune.jobs import runner
 
     further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
@@ -168,6 +172,7 @@ def resume(
         words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]
         words += _words(pace=True, force=False, quiet=quiet, output=output)
         return _carry_on(folder, words, onlooker.confirm)
+    runner.enter_environment(runner.job_of_run(folder).experiment)
     return _conclude(flow.go_on(folder, onlooker, further), output)
 
 

@@ -43,6 +43,7 @@ from cloudtune.experiment.sections import (
     Progress,
     Reports,
     Section,
+    Setup,
     TrialSettings,
 )
 from cloudtune.experiment.spaces import Space, parse_parameter
@@ -160,6 +161,7 @@ class Experiment(Section):
     checkpoints: Checkpoints = Field(default=Checkpoints(), examples=["{folder: out}"])
     limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
+    setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
     charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
     history: History = Field(default=EarlierRuns(), examples=["auto"])
@@ -175,6 +177,16 @@ class Experiment(Section):
                 "this machine costs nothing, so a budget limits nothing; leave it out and set a "
                 "deadline, or say what an hour of it costs: cloud.price",
                 *("limits", "budget"),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _commands_run_elsewhere(self) -> Experiment:
+        if self.setup.commands and PROVIDERS[self.cloud.provider].here:
+            raise refuse(
+                f"are for rented machines, and instances of provider {self.cloud.provider} are "
+                "this one; run them yourself, and leave them out",
+                *("setup", "commands"),
             )
         return self
 

@@ -7,7 +7,8 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cloudtune.errors import shown
 from cloudtune.experiment.field_types import Seconds, Text, Whole
@@ -126,3 +127,76 @@ class Progress(Section):
     unit: Literal["epoch", "step"] = "epoch"
     every: Whole = Field(default=1, ge=1, le=10**9, examples=["500"])
     field: Text | None = Field(default=None, examples=["global_step"])
+
+
+_PYTHON = re.compile(r"3\.(\d{1,2})(\.\d{1,2})?")
+_OLDEST_PYTHON = 11  # cloudtune's own, of 3.x
+
+
+def _python(value: object) -> object:
+    if isinstance(value, float):  # 3.10 would be 3.1
+        raise refuse(f"{value} is a number; write it in quotes")
+    if isinstance(value, str):
+        found = _PYTHON.fullmatch(value)
+        if found is None:
+            raise refuse(f'{shown(value)} is no version of Python; write one such as "3.12"')
+        if int(found[1]) < _OLDEST_PYTHON:
+            raise refuse(f"{value} is too old: cloudtune needs 3.{_OLDEST_PYTHON} or later")
+    return value
+
+
+def _requirements(value: object) -> object:
+    """Return a file's name, or the requirements that are listed, each of which reads."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple):
+        raise refuse(f"{shown(value)} is neither a file nor a list; write requirements.txt")
+    for index, each in enumerate(value):
+        if not isinstance(each, str):
+            raise refuse(f"{shown(each)} is no requirement; write one such as tqdm>=4", index)
+        try:
+            Requirement(each)
+        except InvalidRequirement as error:
+            why = str(error).splitlines()[0]
+            raise refuse(f"{shown(each)} is no requirement: {why}", index) from None
+    return tuple(value)
+
+
+def _absolute(value: str) -> str:
+    if not PurePosixPath(value).is_absolute():
+        raise refuse(f"{shown(value)} is no path from /; write one such as /opt/pytorch/bin/python")
+    return value
+
+
+class Setup(Section):
+    """What the script needs on each instance: packages, commands, or a Python of the image's.
+
+    With `python` or `pip` an environment is built once, with cloudtune in it, and instances fetch
+    it. `pip` is requirements.txt, pyproject.toml or a list; [] is cloudtune alone. `commands` run
+    as root on each instance before it joins. `python_path` is a Python of the image that has
+    cloudtune, where no environment is built.
+    """
+
+    python: Annotated[Text | None, BeforeValidator(_python)] = Field(
+        default=None, examples=['"3.12"']
+    )
+    pip: Annotated[str | tuple[str, ...] | None, BeforeValidator(_requirements)] = Field(
+        default=None, examples=["requirements.txt"]
+    )
+    commands: tuple[Text, ...] = Field(default=(), examples=["[apt-get install -y libsndfile1]"])
+    python_path: Annotated[Text, AfterValidator(_absolute)] | None = Field(
+        default=None, examples=["/opt/pytorch/bin/python"]
+    )
+
+    @model_validator(mode="after")
+    def _one_python(self) -> Setup:
+        if self.python_path is not None and self.builds:
+            raise refuse(
+                "is for an image that has all; leave it out, or python and pip", "python_path"
+            )
+        return self
+
+    @property
+    def builds(self) -> bool:
+        """Whether an environment is built."""
+        return self.python is not None or self.pip is not None

@@ -24,7 +24,8 @@ from cloudtune.profiles import store
 from cloudtune.profiles.priors import believed
 from cloudtune.profiles.provenance import basis
 from cloudtune.profiles.seen import informed
-from cloudtune.scaling import EMULATED
+from cloudtune.providers import PROVIDERS
+from cloudtune.scaling import EMULATED, PUBLISHED, Measurement
 from cloudtune.text import limits_text, width_text
 from cloudtune.units import format_dollars, format_seconds
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 LEASE_GRACE_SECONDS = 600.0
 """How much longer than its run may take an instance may live, if nobody gives it back."""
+_FETCH = Measurement(26.0, 10.0)
+"""Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11)."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,11 @@ def problem_of(
         paced=provider.paced,
         script=store.script_hash(experiment.train_file) if times.runs else "",
     )
+    profiles, fetched = _with_fetch(profiles, experiment)
     sources = [told(each, machine=each.instance_type, market=wanted[0]) for each in profiles]
     by_type: dict[str, ScalingProfile | None] = {each.instance_type: each for each in profiles}
     found: list[Rentable] = []
-    notes = list(times.notes)
+    notes = [*times.notes, *fetched]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
@@ -163,6 +167,30 @@ def problem_of(
             found.append(on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot))
     past = history.past_of(experiment)
     return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)), past)
+
+
+def _with_fetch(
+    profiles: Sequence[ScalingProfile], experiment: Experiment
+) -> tuple[list[ScalingProfile], Sequence[str]]:
+    """Return profiles whose boots have the fetch of an environment; a note where that was added.
+
+    What was measured has it. Published figures are of machines that fetched nothing.
+    """
+    if not experiment.setup.builds or PROVIDERS[experiment.cloud.provider].here:
+        return list(profiles), ()
+    found = [
+        replace(each, boot=_sum(each.boot, _FETCH)) if each.provenance.origin == PUBLISHED else each
+        for each in profiles
+    ]
+    note = (
+        f"setup: published figures know nothing of it; {_FETCH.mean:g} ± {_FETCH.sd:g} s more of "
+        "each boot are assumed to fetch the environment, until it is measured"
+    )
+    return found, () if found == list(profiles) else (note,)
+
+
+def _sum(one: Measurement, other: Measurement) -> Measurement:
+    return Measurement(one.mean + other.mean, math.hypot(one.sd, other.sd))
 
 
 def spot_pools(experiment: Experiment) -> dict[str, SpotPools]:

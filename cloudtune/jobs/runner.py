@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,11 @@ from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
 from cloudtune.infra.cluster.node_provider import Journal
 from cloudtune.infra.cluster.world import CloudWorld
+from cloudtune.infra.environments import ready as environments
+from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.environments.shelf import is_there
 from cloudtune.infra.node.messages import Training
+from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import calls_to, ids, provider_named
 from cloudtune.jobs import control, home
 from cloudtune.jobs.job import job_of_ledger
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from cloudtune.engine.resume import InFlight
     from cloudtune.events import Event
     from cloudtune.experiment import Experiment
+    from cloudtune.infra.environments.build import Built
     from cloudtune.infra.provider import Calls, Cloud, HeadOffer, Provider
     from cloudtune.jobs.job import Job
     from cloudtune.policy.run import RunPolicy
@@ -58,6 +64,7 @@ class Controlled(Policy, Protocol):
 
 
 SCREEN_LOG = "screen.log"
+_DELIVERY = "environment.json"
 
 
 def check_script(experiment: Experiment) -> None:
@@ -67,7 +74,9 @@ def check_script(experiment: Experiment) -> None:
         UsageError: it can't be imported; the message has its traceback.
     """
     if experiment.runs_command:
+        environment(experiment)
         return  # it runs as a program, which `check_train` has looked at
+    built = environment(experiment)[1]
     code = (
         "import sys; from pathlib import Path; "
         "from cloudtune.train.user_script import load_function; "
@@ -76,18 +85,48 @@ def check_script(experiment: Experiment) -> None:
     spec = f"{experiment.train_file.name}:{experiment.train_function}"
     folder = experiment.train_file.parent
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder), spec],
+        [sys.executable if built is None else str(built.python), "-c", code, str(folder), spec],
         cwd=folder,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the folder is the user's
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
+    if done.returncode != 0 and experiment.setup.commands:
+        last = (done.stderr.strip().splitlines() or ["no word of why"])[-1]
+        sys.stderr.write(
+            f"note: {experiment.train_file}: can't be imported here, where setup.commands didn't "
+            f"run ({last})\n"
+        )
+    elif done.returncode != 0:
         raise UsageError(
             f"{experiment.train_file}: can't be imported; nothing was launched.\n"
             f"{done.stderr.strip()}"
         )
+
+
+def environment(experiment: Experiment) -> tuple[Delivery, Built | None]:
+    """Return how instances come by their Python, and the environment that is here; once built.
+
+    Raises:
+        UsageError: it can't be built, or kept.
+    """
+    storage = home.storage(experiment.storage)
+    return environments.ready(experiment, storage, home.home(), _say)
+
+
+def enter_environment(experiment: Experiment) -> None:
+    """Have this command go on by the Python of the experiment's environment, if it is another.
+
+    Raises:
+        UsageError: as `environment`.
+    """
+    environments.enter(experiment, home.storage(experiment.storage), home.home(), _say)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def check_storage(experiment: Experiment) -> None:
@@ -251,6 +290,7 @@ class Runner:
             subnets=self.cloud.subnets,
             join_seconds=self.join_seconds,
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
+            delivery=self._delivery(),
         )
         return CloudWorld(
             RayHead(self.folder, rental, self._provider.own_address()),
@@ -261,6 +301,22 @@ class Runner:
             leased_until=policy.safe_until,
             resumes=resumes,
         )
+
+    def _delivery(self) -> Delivery:
+        """Return how instances come by their Python: the same to the end of the run.
+
+        Asked for again by the next controller, a launch must be the very same.
+        """
+        path = self.folder / _DELIVERY
+        try:
+            known = Delivery.of(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            known = None
+        if known is not None and (known.pack is None or is_there(known.pack)):
+            return known
+        found = environment(self.experiment)[0]
+        write_atomically(path, json.dumps(found.to_json()))
+        return found
 
     @property
     def _provider(self) -> Provider:

@@ -21,10 +21,11 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cloudtune.infra.cluster.log_copies import LogCopies
+from cloudtune.infra.environments.delivery import remark as setup_remark
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import INSTANCE_LABEL, LOGS_VARIABLE
 from cloudtune.infra.node.lease import RENEW_SECONDS
-from cloudtune.infra.node.messages import Acks
+from cloudtune.infra.node.messages import Acks, Remark
 from cloudtune.infra.node.spot_notice import NoticeWatch
 from cloudtune.train.storage import LOGS
 
@@ -59,6 +60,8 @@ class NodeAgent(Agent):
         self._copies.start()
         self._notices = NoticeWatch(self.note_interruption)
         self._notices.start()
+        if text := setup_remark():
+            self._outbox.add("", 0, Remark(text))
 
     def note_interruption(self, due: float) -> None:
         """Tell of it, and bring away what the workers have printed."""

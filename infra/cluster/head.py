@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
+from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
@@ -71,6 +72,7 @@ class Rental:
     join_seconds: float = 900.0
     deadline: float = math.inf
     subnets: Mapping[str, str] = field(default_factory=dict)
+    delivery: Delivery = field(default_factory=Delivery)
 
     def unseen(self, now: float, until: float) -> float:
         """Return how long one that never joins may last, in seconds, where limits pay till then."""
@@ -328,7 +330,7 @@ class RayHead:
         # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
         lease = first_lease(intent.asked_at, intent.asked_at + intent.first)
-        script = user_data(join, lease, self.token)
+        script = user_data(join, lease, self.token, self.rental.delivery)
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},

@@ -36,7 +36,6 @@ from werkzeug.wrappers import Request, Response
 from cloudtune.infra.claims import in_use
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
-from cloudtune.infra.emulator.images import offer_image
 from cloudtune.infra.emulator.isolated import boot
 from cloudtune.infra.emulator.isolated.network import METADATA, SERVICES, Addresses, open_network
 from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
@@ -44,6 +43,7 @@ from cloudtune.infra.emulator.machines import HERE, Clock, Housing
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
 from cloudtune.infra.emulator.strict.gate import answer_of, check_rights
+from cloudtune.infra.emulator.strict.images import offer_image
 from cloudtune.infra.emulator.strict.principals import Principals
 from cloudtune.infra.emulator.strict.refusals import CHECKS
 from cloudtune.infra.emulator.strict.role_metadata import role_metadata

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.environments.foundation import Foundation
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
@@ -32,7 +34,8 @@ class Remote:
     """Where a run is carried: its storage (STORAGE/RUN), its cloud, and when it must be over.
 
     `until` is the hard end of its head (Unix time), `attempt` how many heads it has had, this one
-    included, `asked_at` when this one was asked for.
+    included, `asked_at` when this one was asked for. `foundation` is what a head makes its own
+    environment from where its image has no cloudtune (`environments.foundation`).
     """
 
     storage: str
@@ -42,6 +45,7 @@ class Remote:
     asked_at: float
     usd_per_hour: float
     attempt: int = 1
+    foundation: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, folder: Path) -> Remote | None:
@@ -80,11 +84,14 @@ def run_of(tag: str) -> str | None:
 def user_data(remote: Remote) -> str:
     """Return the script that a head runs at boot: its lease first, as of every instance."""
     lease = first_lease(remote.asked_at, remote.until)
+    laid = remote.foundation
+    python = Delivery() if laid is None else Foundation.of(laid)
     return (
         "#!/bin/bash\n"
         f"{lease}"
         "export HOME=/root\n"
-        f"exec python3 -m cloudtune.infra.heads.carrier --at '{remote.storage}' "
+        f"{python.lines()}"
+        f"exec \"$python\" -m cloudtune.infra.heads.carrier --at '{remote.storage}' "
         f"--until {remote.until:.0f}\n"
     )
 

@@ -18,6 +18,7 @@ import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import lease_environment
 from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
@@ -50,8 +51,10 @@ class Join:
     until: float | None = None
 
 
-def user_data(join: Join, lease: str, token: str) -> str:
+def user_data(join: Join, lease: str, token: str, delivery: Delivery | None = None) -> str:
     """Return the script that EC2 runs when the instance boots; `token` lets it into the cluster.
+
+    `delivery` says how it comes by its Python; None is by looking for one in its image.
 
     The script's first act is the last brake on money (`lease`, the lines of `first_lease`): the
     machine powers itself off, and so terminates, when they say so, whatever becomes of the
@@ -64,8 +67,9 @@ def user_data(join: Join, lease: str, token: str) -> str:
     return (
         "#!/bin/bash\n"
         f"{lease}"
+        f"{(delivery or Delivery()).lines()}"
         f"export {TOKEN_VARIABLE}={token}\n"  # who lists processes sees arguments
-        f"exec python3 -m cloudtune.infra.node.boot {arguments}\n"
+        f'exec "$python" -m cloudtune.infra.node.boot {arguments}\n'
     )
 
 

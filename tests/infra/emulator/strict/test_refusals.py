@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtune.infra.emulator.images import offer_image
 from cloudtune.infra.emulator.requests import Ec2Error
+from cloudtune.infra.emulator.strict.images import offer_image
 from cloudtune.infra.emulator.strict.throttle import OF_THEIR_OWN, Throttle
 
 if TYPE_CHECKING:

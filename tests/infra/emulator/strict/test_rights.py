@@ -17,9 +17,9 @@ from cloudtune.infra.aws.account.found import Clients, look
 from cloudtune.infra.aws.account.policies import Place
 from cloudtune.infra.aws.account.steps import done, to_make, to_remove
 from cloudtune.infra.aws.ec2 import Ec2, market_request
-from cloudtune.infra.emulator.images import NAME
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.strict.evaluator import Asked, verdict
+from cloudtune.infra.emulator.strict.images import NAME
 from cloudtune.infra.provider import RUN_TAG, Endpoint
 
 if TYPE_CHECKING:

@@ -1,0 +1,250 @@
+"""Makes an environment by uv: a Python of its own, cloudtune, and what the script asks for.
+
+It is whole: the Python lies within, so that nothing of the image is needed but its libraries of C.
+It is built where it will stand, as its programs name their Python by its path, and counts once it
+has its `.complete`: what a crash has left is built anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.infra.environments.delivery import python_of
+from cloudtune.infra.environments.fetch import COMPLETE
+from cloudtune.infra.environments.wheel import write_wheel
+from cloudtune.infra.processes import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cloudtune.infra.environments.spec import Spec
+
+_LINES = 15
+_SYSTEM = {"/", "/usr", "/usr/local"}
+_NOT_COPIED = ("__pycache__", "test", "tests", "idlelib", "turtledemo", "*.a", "share")
+_NOTHING = "nothing was launched"
+
+
+@dataclass(frozen=True)
+class Built:
+    """An environment that stands on this machine: its folder, and how it came to be.
+
+    `python` is its interpreter, `version` that one's version; `seconds` is what building took.
+    """
+
+    place: Path
+    version: str
+    seconds: float
+    packages: tuple[str, ...]
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return python_of(self.place)
+
+
+def found(place: Path) -> Built | None:
+    """Return the environment that stands in a folder; None where there is none, or a part."""
+    try:
+        told = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
+        return Built(place, told["version"], told["seconds"], tuple(told["packages"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def build(spec: Spec, say: Callable[[str], None]) -> Built:
+    """Return the environment of a specification, built if it isn't there.
+
+    Raises:
+        UsageError: uv is missing, or its folder can't be written; or the requirements can't be
+            had together: the message has uv's last lines.
+    """
+    with _alone(spec.place):
+        there = found(spec.place)
+        if there is not None:
+            return there
+        uv, began = uv_program(), time.monotonic()
+        shutil.rmtree(spec.place, ignore_errors=True)
+        work = spec.place / "work"
+        work.mkdir(parents=True)
+        try:
+            _build(spec, uv, work, say)
+        except BaseException:
+            shutil.rmtree(spec.place, ignore_errors=True)
+            raise
+        shutil.rmtree(work)
+        return complete(spec.place, uv, time.monotonic() - began)
+
+
+def uv_program() -> str:
+    """Return the path of uv: that on the PATH, or that of the package.
+
+    Raises:
+        UsageError: it isn't there.
+    """
+    program = shutil.which("uv")
+    if program is None:
+        need("aws", "setup", "uv")
+        from uv import find_uv_bin  # noqa: PLC0415
+
+        program = str(find_uv_bin())
+    return program
+
+
+def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
+    say(f"setup: {spec.source} is resolved for Python {spec.python}")
+    ours, pins, lock = work / "ours.txt", work / "pins.txt", work / "lock.txt"
+    ours.write_text(f"cloudtune @ {write_wheel(work).as_uri()}\n" + "\n".join(spec.lines) + "\n")
+    pins.write_text("\n".join(spec.pins) + "\n")
+    own = spec.folder if spec.file is None else spec.file.parent
+    asked = [str(ours)] if spec.file is None else [str(spec.file), str(ours)]
+    _uv(
+        [
+            *(uv, "pip", "compile", *asked, "-c", str(pins), "--python-version", spec.python),
+            *("-o", str(lock), "--quiet", "--no-annotate", "--no-emit-package", "cloudtune"),
+        ],
+        f"{spec.source}: the requirements can't be had together",
+        cwd=own,
+    )
+    count = sum(not line.startswith(("-", "#", " ")) for line in lock.read_text().splitlines())
+    say(f"setup: Python {spec.python} and {count} packages are installed into {spec.place}")
+    python = _python(spec, uv, say)
+    venv = spec.place / "venv"
+    _uv([uv, "venv", "--quiet", "--python", str(python), str(venv)], "no environment can be made")
+    wanted = [word for each in asked for word in ("-r", each)]  # their options count here too
+    _uv(
+        [
+            *(uv, "pip", "install", "--quiet", "--python", str(python_of(spec.place))),
+            *("--compile-bytecode", *wanted, "-c", str(lock)),
+        ],
+        f"{spec.source}: can't be installed",
+        cwd=own,
+    )
+    check = "import cloudtune.infra.node.boot, ray"
+    _run([str(python_of(spec.place)), "-I", "-c", check], "the environment doesn't work")
+
+
+def _python(spec: Spec, uv: str, say: Callable[[str], None]) -> Path:
+    """Put a Python of the version wanted into the environment, and return its interpreter.
+
+    It is one of uv's, which run on any Linux; where none is to be had, a copy of one that is here.
+
+    Raises:
+        UsageError: neither is to be had.
+    """
+    folder = spec.place / "python"
+    try:
+        _uv(
+            [uv, "python", "install", spec.python, "--install-dir", str(folder), "--no-bin"],
+            f"Python {spec.python} can't be had",
+        )
+        (interpreter,) = folder.glob("cpython-*/bin/python3")
+    except (UsageError, ValueError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        base = _base_here(spec.python, uv)
+        if base is None:
+            raise UsageError(f"setup.python: {error}") from None
+        say(f"setup: uv has no Python {spec.python} for us, so that of {base} is copied")
+        copied = folder / "copied"
+        shutil.copytree(base, copied, symlinks=True, ignore=_ignored)
+        interpreter = copied / "bin" / "python3"
+    return interpreter
+
+
+def _base_here(wanted: str, uv: str) -> Path | None:
+    """Return the folder of a Python of this version that can be copied: not one of the system."""
+    if platform.python_version() == wanted or platform.python_version().startswith(f"{wanted}."):
+        base = sys.base_prefix
+    else:
+        command = [uv, "python", "find", "--no-python-downloads", "--system", wanted]
+        looked = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, check=False
+        )
+        if looked.returncode != 0:
+            return None
+        base = str(Path(looked.stdout.strip()).resolve().parents[1])
+    return None if base in _SYSTEM else Path(base)
+
+
+def _ignored(folder: str, names: list[str]) -> set[str]:
+    """Say what of a Python isn't copied: its tests, and what was installed into it."""
+    left_out = set(shutil.ignore_patterns(*_NOT_COPIED)(folder, names))
+    return left_out | (set(names) if Path(folder).name == "site-packages" else set())
+
+
+def complete(place: Path, uv: str, seconds: float) -> Built:
+    """Have an environment that is whole count, and return it."""
+    python = python_of(place)
+    version = _run([str(python), "-c", "import platform; print(platform.python_version())"], "")
+    listed = _uv([uv, "pip", "freeze", "--quiet", "--python", str(python)], "can't be listed")
+    packages = tuple(line for line in listed.splitlines() if "==" in line)
+    built = Built(place, version.strip(), round(seconds, 1), packages)
+    text = json.dumps({**asdict(built), "place": str(place)}, indent=1)
+    write_atomically(place / COMPLETE, text)
+    return built
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Let one process at a time build an environment.
+
+    Raises:
+        UsageError: its folder can't be written.
+    """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = (place.parent / f".{place.name}.lock").open("w")
+    except OSError as error:
+        raise UsageError(
+            f"setup: {place.parent} can't be written ({error.strerror}); environments stand there "
+            f"on each instance, and are built in the same place: sudo install -d -o $USER "
+            f"{place.parent}"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment without what speaks of its own Python."""
+    left_out = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON")
+    return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+def _uv(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
+    try:
+        return _run(command, what, cwd)
+    except CloudtuneError as error:
+        raise UsageError(str(error)) from None
+
+
+def _run(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-_LINES:])
+        raise CloudtuneError(f"{what}; {_NOTHING}.\n{last}")
+    return done.stdout
+
+
+if __name__ == "__main__":  # by the lines of `foundation`, which have built it
+    complete(Path(sys.argv[1]), uv_program(), float(sys.argv[2]))

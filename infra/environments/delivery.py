@@ -1,0 +1,154 @@
+"""How an instance comes by its Python: the lines of its user data before it joins.
+
+With an environment, it is fetched; else a Python of the image is looked for that has cloudtune.
+Then a person's own commands run. What fails ends the machine, with one line on its console.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.environments import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOST_BYTES = 16 * 1024
+"""Of user data, before it is encoded (EC2 user guide, Run commands when you launch, 2026-11)."""
+SECONDS_VARIABLE = "CLOUDTUNE_SETUP_SECONDS"
+"""What an instance took for all this, whole seconds: a part of its boot."""
+_REST_BYTES = 2048  # the lease and the command that joins
+_END = "CLOUDTUNE-FETCH"
+_HAS_US = 'import sys, importlib.util as u; sys.exit(u.find_spec("cloudtune") is None)'
+
+
+def python_of(place: Path) -> Path:
+    """Return the interpreter of an environment that stands in this folder."""
+    return place / "venv" / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class Pack:
+    """An environment as instances fetch it: where, how long, where it will stand.
+
+    `version` is that of its Python, `seconds` is what building and packing it took.
+    """
+
+    uri: str
+    sha256: str
+    bytes: int
+    into: str
+    version: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What an instance does before it joins: fetch `pack`, or look for a Python; `commands`.
+
+    `python` is the Python to take, of the image, or of an environment that is there already; ""
+    where it is to be looked for.
+    """
+
+    python: str = ""
+    commands: tuple[str, ...] = ()
+    pack: Pack | None = None
+
+    def lines(self) -> str:
+        """Return the lines of bash after which `$python` has cloudtune."""
+        end = 'end() { echo "cloudtune-node: $1"; shutdown -P now; exit 1; }\n'
+        found = self._found()
+        if self.pack is not None:
+            found = fetched(self.pack) + taken(Path(self.pack.into))
+        took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
+        return end + found + "".join(map(_run, self.commands)) + took
+
+    def check(self) -> None:
+        """Pass if it has room in the user data of an instance.
+
+        Raises:
+            UsageError: it hasn't.
+        """
+        over = len(self.lines().encode()) + _REST_BYTES - MOST_BYTES
+        if over > 0:
+            raise UsageError(
+                f"setup.commands: {over} bytes too long for the user data of an instance; put them "
+                "into a script, and keep that where instances reach it"
+            )
+
+    def _found(self) -> str:
+        places = [self.python] if self.python else searched()
+        missing = f"no Python of this image has cloudtune: none of {', '.join(places)}"
+        if self.python:
+            missing = f"{self.python} has no cloudtune, or isn't there (setup.python_path)"
+        told = 'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
+        return find(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + told
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Delivery:
+        """Return what `to_json` gave."""
+        pack = None if data["pack"] is None else Pack(**data["pack"])
+        return cls(data["python"], tuple(data["commands"]), pack)
+
+
+def searched() -> list[str]:
+    """Return where a Python of an image is looked for: one made for us, one like this, any."""
+    own = f"python3.{sys.version_info.minor}"
+    return ["/opt/cloudtune/python", "/opt/cloudtune/python/bin/python3", own, "python3"]
+
+
+def find(places: Sequence[str]) -> str:
+    """Return the lines of bash after which `$python` is the first that has cloudtune, or ""."""
+    return (
+        f"for each in {shlex.join(places)}; do\n"
+        f'  python=$(command -v "$each") && "$python" -c {shlex.quote(_HAS_US)} 2> /dev/null'
+        " && break\n"
+        "  python=\n"
+        "done\n"
+    )
+
+
+def remark() -> str:
+    """Return what a person should know of what this instance's boot took; "" where it is little.
+
+    Rounded, so that instances that took much the same tell the same.
+    """
+    seconds = 10 * round(int(os.environ.get(SECONDS_VARIABLE) or 0) / 10)
+    return f"setup takes about {seconds} s of each instance's boot" if seconds else ""
+
+
+def fetched(pack: Pack) -> str:
+    """Return the lines of bash that fetch a pack, and end the machine where they can't."""
+    given = json.dumps({name: getattr(pack, name) for name in ("uri", "sha256", "bytes", "into")})
+    source = Path(fetch.__file__).read_text(encoding="utf-8")
+    return (
+        "python=$(command -v python3) || end 'the image has no python3, of any version'\n"
+        f'"$python" -I - {shlex.quote(given)} << "{_END}" || end "no environment, so it ends"\n'
+        f"{source}{_END}\n"
+    )
+
+
+def taken(place: Path) -> str:
+    """Return the lines of bash that go on by the Python of an environment that stands there."""
+    python = str(python_of(place))
+    return (
+        f"python={shlex.quote(python)}\nexport PATH={shlex.quote(str(Path(python).parent))}:$PATH\n"
+    )
+
+
+def _run(command: str) -> str:
+    quoted = shlex.quote(command)
+    return (
+        f"bash -c {quoted} < /dev/null || end {shlex.quote('setup.commands failed: ' + command)}\n"
+    )

@@ -1,0 +1,108 @@
+"""The environment of an experiment, made ready before anything is rented."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.environments.build import Built, build, found
+from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.environments.shelf import Shelf
+from cloudtune.infra.environments.spec import ROOT, spec_of
+from cloudtune.providers import PROVIDERS
+from cloudtune.train.storage import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.environments.delivery import Pack
+    from cloudtune.infra.environments.spec import Spec
+
+FOLDER = "environments"
+
+
+def ready(
+    experiment: Experiment, storage: str, home: Path, say: Callable[[str], None]
+) -> tuple[Delivery, Built | None]:
+    """Return how instances come by their Python, and the environment as it stands on this machine.
+
+    What `storage` has by its hash isn't built again. Where instances are this very machine, it
+    stands in cloudtune's `home`, and nothing is packed. `say` hears what takes time.
+
+    Raises:
+        UsageError: it can't be built, or kept; or its commands are too long.
+    """
+    setup, here = experiment.setup, PROVIDERS[experiment.cloud.provider].here
+    own = None if here or setup.python_path or setup.builds else own_environment()
+    if here and setup.builds:
+        built = build(spec_of(experiment, home / FOLDER), say)
+        _refuse_other_python(built, experiment)
+        return Delivery(str(built.python)), built
+    if not setup.builds and own is None:
+        delivery = Delivery(setup.python_path or ("python3" if here else ""), setup.commands)
+        delivery.check()
+        return delivery, None
+    _refuse_other_platform()
+    try:
+        pack, there = _packed(own or spec_of(experiment, ROOT), storage, say)
+    except StorageError as error:
+        raise UsageError(f"{error}; nothing was launched") from None
+    delivery = Delivery(str(there.python), setup.commands, pack)
+    delivery.check()
+    return delivery, there
+
+
+def own_environment() -> Built | None:
+    """Return the environment that this process runs in; None where it is none of ours."""
+    place = Path(sys.prefix).parent
+    return found(place) if place.parent == ROOT else None
+
+
+def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str], None]) -> None:
+    """Go on as the same command by the Python of the environment, where this one is another.
+
+    Ray lets controller and nodes speak to each other only if their Pythons are of one version.
+    """
+    if not experiment.setup.builds or PROVIDERS[experiment.cloud.provider].here:
+        return
+    _, built = ready(experiment, storage, home, say)
+    if built is None or built.version == platform.python_version():
+        return
+    say(f"setup: goes on by Python {built.version}, in {built.place}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(built.python, [str(built.python), "-m", "cloudtune", *sys.argv[1:]])  # noqa: S606
+
+
+def _packed(what: Spec | Built, storage: str, say: Callable[[str], None]) -> tuple[Pack, Built]:
+    """Return the pack of what is there, or is to be built, and where it stands here."""
+    shelf = Shelf(storage, what.place)
+    pack, there = shelf.pack(), found(what.place)
+    if pack is None:
+        built = there or (what if isinstance(what, Built) else build(what, say))
+        return shelf.put(built, say), built
+    if there is None:
+        say(f"setup: {pack.bytes / 1e6:.0f} MB are fetched from {pack.uri}")
+        there = shelf.bring(pack)
+    return pack, there
+
+
+def _refuse_other_python(built: Built, experiment: Experiment) -> None:
+    if built.version != platform.python_version():
+        raise UsageError(
+            f"setup.python: instances of provider {experiment.cloud.provider} are this machine, "
+            f"with Python {platform.python_version()}, and not {built.version}; leave it out"
+        )
+
+
+def _refuse_other_platform() -> None:
+    if sys.platform != "linux":
+        raise UsageError(
+            f"setup: an environment for instances is built on Linux, and this is {sys.platform}; "
+            "let a head carry the run (without --here)"
+        )

@@ -1,0 +1,241 @@
+"""What an environment is made from: read, checked, and hashed.
+
+The hash is of all that decides the result: the version of Python, the requirements with every file
+that they name, cloudtune's own code and the versions of Ray and torch, where packages come from,
+the platform, and the folder in which it stands. Requirements that leave a version open stay at what
+was found when the environment was built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from cloudtune.errors import UsageError, shown
+from cloudtune.infra.environments.wheel import code_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from cloudtune.experiment.schema import Experiment
+
+ROOT = Path("/opt/cloudtune/environments")
+"""Where environments stand on instances; their paths are written into what is installed."""
+PINNED = ("ray", "torch")
+"""Controller and nodes speak Ray to each other; torch is the script's, but where it names one."""
+_FORMAT = 1
+_DIGITS = 20
+_FILES = {"-r": True, "--requirement": True, "-c": False, "--constraint": False}
+"""Options that name another file, and whether its lines are to be installed."""
+_OPTIONS = {
+    *("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--pre"),
+    *("--no-binary", "--only-binary", "--prefer-binary", "--trusted-host", "--require-hashes"),
+}
+_CONTINUED = re.compile(r"\\\n")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_AFTER = re.compile(r"\s--(hash|config-settings?|global-option)[= ].*")
+_WHERE_FROM = (
+    *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"),
+    *("UV_NO_INDEX", "UV_TORCH_BACKEND", "UV_EXCLUDE_NEWER", "UV_PRERELEASE", "UV_RESOLUTION"),
+)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What one environment is made from.
+
+    `source` is what is to be installed as a person wrote it: a file, or the field. `lines` are
+    requirements that stand in no file. `folder` is where relative paths begin.
+    """
+
+    python: str
+    source: str
+    folder: Path
+    file: Path | None
+    lines: tuple[str, ...]
+    pins: tuple[str, ...]
+    root: Path
+    told: Mapping[str, str] = field(repr=False)
+    """All that counts, by name."""
+
+    @property
+    def digest(self) -> str:
+        """The hash of all that decides the result."""
+        text = json.dumps([_FORMAT, dict(self.told)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+    @property
+    def place(self) -> Path:
+        """The folder in which it stands, here and on every instance."""
+        return self.root / self.digest
+
+
+def check(experiment: Experiment) -> None:
+    """Pass if the requirements of an experiment can be read.
+
+    Raises:
+        UsageError: a file is missing, or a line of it is no requirement; the message has its place.
+    """
+    _read(experiment)
+
+
+def requirement_files(experiment: Experiment) -> tuple[Path, ...]:
+    """Return the files that the requirements stand in, and those that they name.
+
+    Raises:
+        UsageError: as `check`.
+    """
+    return tuple(path for path in _read(experiment).files if path.is_file())
+
+
+def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
+    """Return what the environment of an experiment is made from.
+
+    Raises:
+        UsageError: as `check`.
+    """
+    setup, folder = experiment.setup, experiment.directory
+    seen = _read(experiment)
+    file = folder / setup.pip if isinstance(setup.pip, str) else None
+    lines = setup.pip if isinstance(setup.pip, tuple) else ()
+    python, named = _python(setup.python), {canonicalize_name(each.name) for each in seen.found}
+    pinned = tuple(pins(named))
+    told = {
+        "python": python,
+        "lines": "\n".join(lines),
+        **{f"file {os.path.relpath(path, folder)}": text for path, text in seen.files.items()},
+        "pins": "\n".join(pinned),
+        "cloudtune": code_hash(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "root": str(root),
+        **{name: os.environ[name] for name in _WHERE_FROM if name in os.environ},
+    }
+    source = "setup.pip" if file is None else str(file)
+    return Spec(python, source, folder, file, lines, pinned, root, told)
+
+
+def _read(experiment: Experiment) -> _Read:
+    asked, seen = experiment.setup.pip, _Read()
+    if isinstance(asked, str):
+        path = experiment.directory / asked
+        seen.read(path, str(path))
+    else:
+        seen.found += [Requirement(line) for line in asked or ()]
+    return seen
+
+
+def _python(asked: str | None) -> str:
+    """Return the version to take: this process's own, unless another is asked for."""
+    own = platform.python_version()
+    return own if asked is None or own.startswith(f"{asked}.") else asked
+
+
+def pins(named: Collection[str]) -> Iterator[str]:
+    """Yield what must be as it is here, where those packages are named by a person."""
+    for name in PINNED:
+        if name == "ray" or name not in named:
+            try:
+                yield f"{name}=={version(name).partition('+')[0]}"
+            except PackageNotFoundError:  # a laptop that only sends runs may lack it
+                continue
+
+
+class _Read:
+    """Files of requirements as they are read, each once."""
+
+    def __init__(self) -> None:
+        self.files: dict[Path, str] = {}
+        self.found: list[Requirement] = []
+
+    def read(self, path: Path, place: str, *, counts: bool = True) -> None:
+        """Read a file, and those that it names; `place` is where it is asked for.
+
+        Raises:
+            UsageError: it isn't there, or a line of it is no requirement.
+        """
+        if path in self.files:
+            return
+        try:
+            self.files[path] = text = path.read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            raise UsageError(f"{place}: no such file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{place}: can't be read: {error}") from None
+        if path.suffix == ".toml":
+            self._project(path, text)
+            return
+        for number, line in _logical(text):
+            self._line(path, f"{path}:{number}", line, counts=counts)
+
+    def _line(self, path: Path, place: str, line: str, *, counts: bool) -> None:
+        option, _, value = line.replace("=", " ", 1).partition(" ")
+        if option in _FILES:
+            self.read(path.parent / value.strip(), place, counts=counts and _FILES[option])
+        elif option in {"-e", "--editable"}:
+            raise UsageError(f"{place}: {line}: what is editable stays where it is; leave out -e")
+        elif line.startswith("-"):
+            if option not in _OPTIONS:
+                raise UsageError(f"{place}: {shown(line)} is no option that is known here")
+        elif _is_place(line):
+            self._local(path.parent / line.partition(" ")[0], place)
+        elif counts:
+            self.found.append(_parsed(_AFTER.sub("", line), place))
+
+    def _local(self, path: Path, place: str) -> None:
+        """Note the content of a wheel, or of a project's folder, that lies beside the script."""
+        if "://" in str(path):
+            return
+        if not path.exists():
+            raise UsageError(f"{place}: {path}: no such file; write a requirement such as tqdm>=4")
+        digest = hashlib.sha256()
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if each.is_file() and "__pycache__" not in each.parts:
+                digest.update(each.name.encode() + each.read_bytes())
+        self.files[path] = digest.hexdigest()
+
+    def _project(self, path: Path, text: str) -> None:
+        try:
+            project = tomllib.loads(text).get("project")
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path}: malformed TOML: {error}") from None
+        if not isinstance(project, dict):
+            raise UsageError(f"{path}: it has no [project]; list its dependencies there")
+        for line in project.get("dependencies", ()):
+            number = text[: max(0, text.find(str(line)))].count("\n") + 1
+            self.found.append(_parsed(str(line), f"{path}:{number}"))
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that say something, what is continued joined, with their numbers."""
+    number = 1
+    for line in _CONTINUED.sub("\0", text).split("\n"):
+        said = _COMMENT.sub("", line.replace("\0", " ")).strip()
+        if said:
+            yield number, said
+        number += 1 + line.count("\0")
+
+
+def _is_place(line: str) -> bool:
+    first = line.partition(" ")[0]
+    bare = " @ " not in line and "@" not in first.partition("/")[0]
+    return bare and ("/" in first or first.endswith((".whl", ".tar.gz", ".zip")) or first == ".")
+
+
+def _parsed(line: str, place: str) -> Requirement:
+    try:
+        return Requirement(line)
+    except InvalidRequirement as error:
+        why = str(error).splitlines()[0]
+        raise UsageError(f"{place}: {shown(line)} is no requirement: {why}") from None

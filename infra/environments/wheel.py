@@ -1,0 +1,66 @@
+"""cloudtune itself as a wheel: the very code that runs here, installed or not, from any layout."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import zipfile
+from functools import cache
+from importlib.metadata import distribution, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LEFT_OUT = {"__pycache__"}
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    """Yield the files of the package, in order: their names in a wheel, and where they are."""
+    top = Path(__file__).parents[2]
+    for folder, below, names in os.walk(top, followlinks=True):
+        below[:] = sorted(set(below) - _LEFT_OUT)
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.suffix != ".pyc":
+                yield f"cloudtune/{path.relative_to(top).as_posix()}", path
+
+
+@cache
+def code_hash() -> str:
+    """Return the hash of cloudtune's code, and of what it needs."""
+    digest = hashlib.sha256(_metadata().encode())
+    for name, path in _sources():
+        digest.update(f"\n{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def write_wheel(folder: Path) -> Path:
+    """Write the wheel into a folder, and return its path; equal code gives equal bytes."""
+    number = version("cloudtune")
+    info = f"cloudtune-{number}.dist-info"
+    files = {name: path.read_bytes() for name, path in _sources()}
+    files[f"{info}/METADATA"] = _metadata().encode()
+    files[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: cloudtune\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\ncloudtune = cloudtune.cli.main:main\n"
+    record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    path = folder / f"cloudtune-{number}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in files.items():
+            wheel.writestr(zipfile.ZipInfo(name, _TIME), data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _metadata() -> str:
+    return distribution("cloudtune").read_text("METADATA") or ""
+
+
+def _digest(data: bytes) -> str:
+    found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+    return f"sha256={found.decode()}"

@@ -1,0 +1,43 @@
+"""Tiny wheels in place of what is to be installed: environments are built without the network."""
+
+from __future__ import annotations
+
+import zipfile
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def wheel(folder: Path, name: str, number: str, files: Mapping[str, str] | None = None) -> Path:
+    """Write a wheel with these files, and return its path."""
+    plain = name.replace("-", "_").replace(".", "_")
+    info = f"{plain}-{number}.dist-info"
+    path = folder / f"{plain}-{number}-py3-none-any.whl"
+    told = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\nProvides-Extra: default\n"
+    tag = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    written = {**(files or {}), f"{info}/METADATA": told, f"{info}/WHEEL": tag}
+    record = "".join(f"{each},,\n" for each in [*written, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as made:
+        for each, text in {**written, f"{info}/RECORD": record}.items():
+            made.writestr(each, text)
+    return path
+
+
+def stand_ins(folder: Path) -> None:
+    """Write wheels of all that cloudtune needs: empty, but for a way to what is installed here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    here = Path(psutil.__file__).parents[1]
+    for line in requires("cloudtune") or ():
+        needed = Requirement(line)
+        if needed.marker is None:
+            number = version(needed.name).partition("+")[0]
+            files = {"zz_really.pth": f"{here}\n"} if needed.name == "numpy" else {}
+            wheel(folder, needed.name, number, files)
+    for name in ("packaging", "uv"):
+        wheel(folder, name, version(name))

@@ -1,0 +1,353 @@
+"""An instance comes by its Python: from the bucket by its role, or in its image; or it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from cloudtune.infra.environments import fetch
+from cloudtune.infra.environments.build import Built, found, uv_program
+from cloudtune.infra.environments.delivery import MOST_BYTES, Delivery, Pack
+from cloudtune.infra.environments.fetch import COMPLETE
+from cloudtune.infra.environments.foundation import Foundation, lay
+from cloudtune.infra.environments.shelf import Shelf, is_there
+from cloudtune.infra.heads.launch import Remote
+from cloudtune.infra.heads.launch import user_data as head_user_data
+from cloudtune.infra.node.boot import Join, user_data
+from cloudtune.infra.node.lease import first_lease
+from tests.infra.emulator.strict.conftest import Account
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+READS = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bucket/*"}
+    ],
+}
+IMAGE = "ami-0c1000000000e8664"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine whose user data runs here, by the folder of its programs."""
+
+    bin: Path
+
+    def boots(self, delivery: Delivery, **environment: str) -> tuple[int, list[str]]:
+        """Run the lines before it joins; return the exit code, and what its console has."""
+        return self.runs(delivery.lines(), **environment)
+
+    def runs(self, lines: str, **environment: str) -> tuple[int, list[str]]:
+        """Run lines of bash that find a Python; return the exit code, and the console."""
+        script = f"set -u\n{lines}echo python=$python\n"
+        done = subprocess.run(
+            ["/bin/bash"],
+            input=script,
+            env={"PATH": f"{self.bin}:/usr/bin:/bin", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd="/",
+            check=False,
+        )
+        return done.returncode, done.stdout.splitlines()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A machine with an image that has a bare Python alone."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    base = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    script(programs / "python3", f'exec {base} "$@"')
+    script(programs / f"python3.{sys.version_info.minor}", "exit 127")
+    script(programs / "shutdown", 'echo "shutdown $@"')
+    return Node(programs)
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+    home = tmp_path_factory.mktemp("strict")
+    made = Account(ensure_emulator(home, boot_seconds=0.4, strict=True))
+    made.client("s3").create_bucket(Bucket="bucket")
+    made.role("reads", READS)
+    yield made
+    made.close()
+    assert stop_emulator(home, only_if_idle=False)
+
+
+@pytest.fixture
+def cloud(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of a machine of the cloud that has a role; the storage is reached here."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": account.access.endpoint,
+        "AWS_ACCESS_KEY_ID": account.access.key,
+        "AWS_SECRET_ACCESS_KEY": account.access.secret,
+    }.items():
+        monkeypatch.setenv(name, value)
+    answer = account.client("ec2").run_instances(
+        ImageId=IMAGE,
+        InstanceType="g4dn.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        IamInstanceProfile={"Name": "reads"},
+    )
+    instance = answer["Instances"][0]["InstanceId"]
+    yield {
+        "AWS_ENDPOINT_URL": account.access.endpoint,
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": account.access.metadata(instance),
+    }
+    account.client("ec2").terminate_instances(InstanceIds=[instance])
+
+
+def packed(built: Built, storage: str, into: Path | None = None) -> Pack:
+    """Return the pack of what was built, to be unpacked elsewhere than it stands."""
+    said: list[str] = []
+    pack = Shelf(storage, built.place).put(built, said.append)
+    assert f"packed into {storage}/environments/{built.place.name}/" in said[0]
+    return pack if into is None else replace(pack, into=str(into))
+
+
+# ---- an environment from the bucket ----------------------------------------------------------
+
+
+def test_a_node_fetches_its_environment_by_its_role_and_goes_on_by_its_python(
+    built: Built, node: Node, cloud: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(fetch.__file__).read_text().replace("PART = 16 << 20", "PART = 1 << 20")
+    (tmp_path / "fetch.py").write_text(source)
+    pack = packed(built, "s3://bucket/runs", tmp_path / "e" / built.place.name)
+    assert pack.bytes > 8 << 20, "more than are asked for at once"
+    monkeypatch.setattr(fetch, "__file__", str(tmp_path / "fetch.py"))
+    code, console = node.boots(Delivery(pack=pack), **cloud)
+    assert code == 0, console
+    told = f"cloudtune-node: environment {built.place.name} {pack.bytes / 1e6:.0f} MB fetched and"
+    assert console[0].startswith(told)
+    assert console[1] == f"python={pack.into}/venv/bin/python"
+    there = found(Path(pack.into))
+    assert there is not None
+    assert there.packages == built.packages
+    assert not list(Path(pack.into).parent.glob("*.part"))
+
+
+def test_a_pack_that_is_gone_is_told_and_ends_the_machine(
+    built: Built, node: Node, cloud: dict[str, str], tmp_path: Path
+) -> None:
+    pack = packed(built, "s3://bucket/runs", tmp_path / "e")
+    code, console = node.boots(Delivery(pack=replace(pack, uri="s3://bucket/none.tar.gz")), **cloud)
+    assert code == 1
+    assert console[0].startswith(
+        "cloudtune-node: environment e can't be fetched from s3://bucket/none.tar.gz: 404 "
+    )
+    assert console[1:] == ["cloudtune-node: no environment, so it ends", "shutdown -P now"]
+    assert not (tmp_path / "e").exists()
+
+
+def test_an_instance_without_a_role_says_so(node: Node, account: Account, tmp_path: Path) -> None:
+    answer = account.client("ec2").run_instances(
+        ImageId=IMAGE, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
+    )
+    bare = answer["Instances"][0]["InstanceId"]
+    pack = Pack("s3://bucket/x.tar.gz", "0", 1, str(tmp_path / "e"), "3.11.7", 1.0)
+    service = account.access.metadata(bare)
+    code, console = node.boots(Delivery(pack=pack), AWS_EC2_METADATA_SERVICE_ENDPOINT=service)
+    account.client("ec2").terminate_instances(InstanceIds=[bare])
+    assert code == 1
+    assert console[0].endswith("the instance has no role: name an instance profile")
+
+
+@pytest.mark.parametrize("damage", ["sha256", "bytes"])
+def test_a_pack_that_is_not_what_was_packed_is_not_used(
+    built: Built, node: Node, tmp_path: Path, damage: str
+) -> None:
+    pack = packed(built, str(tmp_path / "storage"), tmp_path / "e")
+    if damage == "bytes":  # cut short, as by a disk that was full
+        data = Path(pack.uri).read_bytes()
+        Path(pack.uri).write_bytes(data[: len(data) // 2])
+    else:
+        pack = replace(pack, sha256="0" * 64)
+    code, console = node.boots(Delivery(pack=pack))
+    assert code == 1
+    assert any("can't be fetched from" in line for line in console)
+    assert console[-1] == "shutdown -P now"
+    assert not (tmp_path / "e").exists()
+
+
+def test_what_is_there_already_is_not_fetched(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / COMPLETE).touch()
+    pack = Pack("s3://bucket/x.tar.gz", "0", 1, str(tmp_path / "e"), "3.11.7", 1.0)
+    assert node.boots(Delivery(pack=pack)) == (
+        0,
+        ["cloudtune-node: environment e is there already", f"python={tmp_path}/e/venv/bin/python"],
+    )
+
+
+@pytest.mark.parametrize("number", ["3.7", "3.8", "3.9", "3.13"])
+def test_any_python_of_an_image_will_do(
+    built: Built, node: Node, tmp_path: Path, number: str
+) -> None:
+    others = sorted(Path(sys.base_prefix).parent.glob(f"{number}*/bin/python3"))
+    if not others:
+        pytest.skip(f"there is no Python {number} beside this one")
+    script(node.bin / "python3", f'exec {others[-1]} "$@"')
+    pack = packed(built, str(tmp_path / "storage"), tmp_path / "e")
+    code, console = node.boots(Delivery(pack=pack))
+    assert code == 0, console
+    assert found(tmp_path / "e") is not None
+
+
+# ---- a Python of the image -------------------------------------------------------------------
+
+
+def test_a_python_of_the_image_is_looked_for_and_told(node: Node) -> None:
+    code, console = node.boots(Delivery())
+    assert code == 1
+    assert console[0].startswith("cloudtune-node: no Python of this image has cloudtune: none of ")
+    assert console[1] == "shutdown -P now"
+    script(node.bin / f"python3.{sys.version_info.minor}", f'exec {sys.executable} "$@"')
+    code, console = node.boots(Delivery())
+    assert code == 0, console
+    where = node.bin / f"python3.{sys.version_info.minor}"
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert console == [f"cloudtune-node: Python {version} at {where}", f"python={where}"]
+
+
+def test_a_python_that_is_named_is_the_one(node: Node, tmp_path: Path) -> None:
+    mine = tmp_path / "my python"
+    code, console = node.boots(Delivery(python=str(mine)))
+    assert code == 1
+    assert console[0] == (
+        f"cloudtune-node: {mine} has no cloudtune, or isn't there (setup.python_path)"
+    )
+    script(mine, f'exec {sys.executable} "$@"')
+    code, console = node.boots(Delivery(python=str(mine)))
+    assert (code, console[-1]) == (0, f"python={mine}")
+
+
+# ---- commands --------------------------------------------------------------------------------
+
+
+def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
+    node: Node, tmp_path: Path
+) -> None:
+    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    done = tmp_path / "done it"
+    commands = (f"echo 'a b' > '{done}' && cat '{done}'", "false", f"rm '{done}'")
+    code, console = node.boots(Delivery(commands=commands))
+    assert code == 1
+    assert console[1:] == ["a b", "cloudtune-node: setup.commands failed: false", "shutdown -P now"]
+    assert done.exists()
+
+
+def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None:
+    uri = f"s3://{'b' * 63}/{'k' * 200}/environments/{'0' * 20}/1766400000-00000000.tar.zst"
+    into = f"/opt/cloudtune/environments/{'0' * 20}"
+    pack = Pack(uri, "0" * 64, 10**10, into, "3.11.14", 99.9)
+    room = Delivery(pack=pack, commands=("x" * 1000, "y" * 500))
+    room.check()
+    join = Join("172.31.255.255:65535", "i" * 40, 16, 1_800_000_000.0)
+    whole = user_data(join, first_lease(1_800_000_000.0, 1_800_007_200.0), "t" * 64, room)
+    assert len(whole.encode()) < MOST_BYTES
+    with pytest.raises(UsageError, match=r"setup.commands: \d+ bytes too long"):
+        Delivery(pack=pack, commands=("x" * 5000,)).check()
+
+
+# ---- packs -----------------------------------------------------------------------------------
+
+
+def test_a_pack_counts_once_its_manifest_is_there(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(str(tmp_path), built.place)
+    assert shelf.pack() is None
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "_pack", crash)
+        with pytest.raises(KeyboardInterrupt):
+            shelf.put(built, print)
+    assert shelf.pack() is None
+    folder = tmp_path / "environments" / built.place.name
+    (left,) = folder.iterdir()
+    assert left.name.endswith(".building"), "what was meant stood there before"
+    old = left.rename(folder / f"1700000000-{left.name.partition('-')[2]}")
+    pack = shelf.put(built, lambda _line: None)
+    assert shelf.pack() == pack
+    assert not old.exists(), "what a crash has left goes a day later"
+    assert sorted(each.name for each in folder.iterdir()) == sorted(
+        [Path(pack.uri).name, "manifest.json"]
+    )
+    assert is_there(pack)
+    os.truncate(pack.uri, 10)
+    assert shelf.pack() is None
+    assert not is_there(pack)
+
+
+def test_a_controller_unpacks_what_it_has_not_built(built: Built, tmp_path: Path) -> None:
+    pack = packed(built, str(tmp_path / "storage"))
+    elsewhere = tmp_path / "e" / built.place.name
+    shelf = Shelf(str(tmp_path / "storage"), elsewhere)
+    there = shelf.bring(replace(pack, into=str(elsewhere)))
+    assert (there.place, there.packages) == (elsewhere, built.packages)
+    shutil.rmtree(elsewhere)
+
+
+# ---- a head's own ----------------------------------------------------------------------------
+
+
+def test_a_head_whose_image_has_no_cloudtune_makes_its_own_environment(
+    offline: Path, node: Node, tmp_path: Path
+) -> None:
+    storage, root = str(tmp_path / "storage"), tmp_path / "opt"
+    laid = lay(storage, root)
+    assert laid == lay(storage, root) == Foundation.of(laid.to_json())
+    (node.bin / "uv").symlink_to(uv_program())
+    uv = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
+    base = str(Path(sys.base_prefix) / "bin")  # where uv finds a Python of this version
+    code, console = node.runs(laid.lines(), **uv, PATH=f"{node.bin}:/usr/bin:/bin:{base}")
+    assert code == 0, console
+    python = f"{laid.place}/venv/bin/python"
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert console[-2:] == [f"cloudtune-head: Python {version} at {python}", f"python={python}"]
+    there = found(Path(laid.place))
+    assert there is not None
+    told = [python, "-I", "-c", "import cloudtune; print(cloudtune.__file__)"]
+    where = subprocess.run(told, capture_output=True, text=True, check=True).stdout
+    assert where.startswith(laid.place)
+    assert not list(root.glob("*.source"))
+    asked = Remote("s3://bucket/runs/x", "aws", "us-east-1", 2e9, 1.9e9, 0.1, 1, laid.to_json())
+    assert laid.lines() in head_user_data(asked)
+    assert len(head_user_data(asked).encode()) < MOST_BYTES - 500, "longer paths than here"
+    pack = Shelf(storage, Path(laid.place)).put(there, lambda _line: None)
+    shutil.rmtree(laid.place)
+    again = lay(storage, root)
+    assert again.packed == pack, "another head fetches what the first one has made"
+    code, console = node.runs(again.lines())
+    assert code == 0, console
+    assert found(Path(laid.place)) == there
+
+
+def test_a_head_whose_image_has_cloudtune_goes_on_by_that(node: Node, tmp_path: Path) -> None:
+    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    code, console = node.runs(lay(str(tmp_path / "storage"), tmp_path / "opt").lines())
+    assert (code, console[-1]) == (0, f"python={node.bin}/python3"), console
+    assert not (tmp_path / "opt").exists()

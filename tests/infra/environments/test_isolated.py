@@ -1,0 +1,82 @@
+"""An instance with an address, a root and a role of its own fetches its environment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.infra.emulator.isolated import network
+from cloudtune.infra.emulator.isolated.world import World
+from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.environments.shelf import Shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.infra.environments.build import Built
+
+USES = """
+"$python" -I -c 'import cloudtune, sys, tiny; print("uses", tiny.answer, sys.prefix)'
+echo "took ${CLOUDTUNE_SETUP_SECONDS:?}"
+"""
+LAUNCH = """
+import json, pathlib, boto3
+asked = json.loads(pathlib.Path("asked.json").read_text())
+s3, iam, ec2 = (boto3.client(each, "us-east-1") for each in ("s3", "iam", "ec2"))
+s3.create_bucket(Bucket="bucket")
+s3.upload_file("pack", "bucket", asked["key"])
+iam.create_role(RoleName="node", AssumeRolePolicyDocument=json.dumps(asked["trust"]))
+iam.put_role_policy(RoleName="node", PolicyName="p", PolicyDocument=json.dumps(asked["policy"]))
+iam.create_instance_profile(InstanceProfileName="node")
+iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName="node")
+ec2.run_instances(
+    ImageId="ami-0c1000000000e8664", InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1,
+    IamInstanceProfile={"Name": "node"}, UserData=asked["script"],
+)
+"""
+
+
+def statement(action: str, **more: object) -> dict[str, object]:
+    return {
+        "Version": "2012-10-17",
+        "Statement": [{"Effect": "Allow", "Action": action, **more}],
+    }
+
+
+def test_an_instance_fetches_its_environment_over_the_network_by_its_role(
+    built: Built, tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    if why := network.unavailable():
+        pytest.skip(why)
+    pack = Shelf(str(tmp_path / "storage"), built.place).put(built, lambda _line: None)
+    key = f"runs/{Path(pack.uri).name}"
+    there = Delivery(commands=("echo first",), pack=replace(pack, uri=f"s3://bucket/{key}"))
+    asked = {
+        "key": key,
+        "trust": statement("sts:AssumeRole", Principal={"Service": "ec2.amazonaws.com"}),
+        "policy": statement("s3:GetObject", Resource="arn:aws:s3:::bucket/*"),
+        "script": f"#!/bin/bash\n{there.lines()}{USES}",
+        "pack": asdict(pack),
+    }
+    home = tmp_path / "w"
+    laptop = home / "computers" / "laptop"
+    laptop.mkdir(parents=True)
+    (laptop / "asked.json").write_text(json.dumps(asked))
+    shutil.move(pack.uri, laptop / "pack")
+    with World(home, "--boot-seconds", "0.2", "--strict") as world:
+        subprocess.run(world.on("laptop", "python3", "-c", LAUNCH), check=True)
+        eventually(lambda: "took" in console(home))
+    lines = console(home).splitlines()
+    assert lines[0].startswith(f"cloudtune-node: environment {built.place.name} ")
+    assert lines[1:3] == ["first", f"uses 42 {built.place}/venv"]
+
+
+def console(home: Path) -> str:
+    found = list((home / "instances").glob("*/console.log"))
+    return found[0].read_text() if found else ""

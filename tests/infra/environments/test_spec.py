@@ -1,0 +1,126 @@
+"""What an environment is made from: each mistake with its place, and a hash of all that counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.infra.environments import spec as specs
+from cloudtune.infra.environments.spec import check, requirement_files, spec_of
+from tests.infra.environments.conftest import experiment
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("tqdm\n\nto rch=>2\n", "requirements.txt:3: 'to rch=>2' is no requirement: "),
+        ("tqdm \\\n  >=4\nto rch\n", "requirements.txt:3: 'to rch' is no requirement: "),
+        ("-e .\n", "requirements.txt:1: -e .: what is editable stays where it is; leave out -e"),
+        ("--pyre\n", "requirements.txt:1: '--pyre' is no option that is known here"),
+        ("-r more.txt\n", "requirements.txt:1: no such file"),
+        ("./my-0.1-py3-none-any.whl\n", "requirements.txt:1: "),
+    ],
+)
+def test_a_line_that_is_no_requirement_is_told_with_its_place(
+    tmp_path: Path, text: str, mistake: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text(text)
+    with pytest.raises(UsageError) as refused:
+        check(experiment(tmp_path, pip="requirements.txt"))
+    assert str(refused.value).startswith(f"{tmp_path}/{mistake}")
+
+
+def test_a_file_of_many_kinds_of_lines_is_read(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        "# comment\n--extra-index-url https://example.org/simple\n-r more/base.txt\n"
+        'tqdm>=4 ; python_version >= "3.11"  # why\nnumpy==2.0 --hash=sha256:00\n'
+        "thing @ https://example.org/thing-1.0-py3-none-any.whl\n"
+    )
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "base.txt").write_text("-c pins.txt\nscipy\n")
+    (tmp_path / "more" / "pins.txt").write_text("scipy==1.14.1\n")
+    found = requirement_files(experiment(tmp_path, pip="requirements.txt"))
+    assert [each.name for each in found] == ["requirements.txt", "base.txt", "pins.txt"]
+
+
+def test_the_dependencies_of_a_project_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[project]\nname = "x"\ndependencies = [\n  "tqdm",\n  "to rch",\n]\n')
+    with pytest.raises(UsageError, match=r"pyproject.toml:5: 'to rch' is no requirement"):
+        check(experiment(tmp_path, pip="pyproject.toml"))
+    path.write_text("[tool.x]\n")
+    with pytest.raises(UsageError, match=r"pyproject.toml: it has no \[project\]"):
+        check(experiment(tmp_path, pip="pyproject.toml"))
+
+
+@pytest.mark.parametrize(
+    ("setup", "mistake"),
+    [
+        ({"python": 3.12}, "setup.python: 3.12 is a number; write it in quotes"),
+        ({"python": "3.9"}, "setup.python: 3.9 is too old: cloudtune needs 3.11 or later"),
+        ({"python": "pypy"}, "setup.python: 'pypy' is no version of Python"),
+        ({"pip": ["tqdm", "to rch"]}, "setup.pip[1]: 'to rch' is no requirement: "),
+        ({"pip": {"a": 1}}, "setup.pip: {'a': 1} is neither a file nor a list"),
+        ({"pip": [], "python_path": "/x"}, "setup.python_path: is for an image that has all"),
+        ({"python_path": "bin/python"}, "setup.python_path: 'bin/python' is no path from /"),
+        ({"commands": ["ls"]}, "setup.commands: are for rented machines"),
+        ({"pipp": "x"}, "setup.pipp: unknown field; allowed: python, pip, commands"),
+    ],
+)
+def test_mistakes_in_the_section_itself(
+    tmp_path: Path, setup: dict[str, Any], mistake: str
+) -> None:
+    with pytest.raises(ExperimentError) as refused:
+        experiment(tmp_path, **setup)
+    assert str(refused.value).startswith(mistake)
+
+
+def test_an_experiment_with_it_survives_json(tmp_path: Path) -> None:
+    cases: tuple[dict[str, Any], ...] = (
+        {"pip": ["tqdm>=4"], "python": "3.12"},
+        {"pip": "pyproject.toml"},
+        {"pip": []},
+    )
+    for setup in cases:
+        wanted = experiment(tmp_path, **setup)
+        assert type(wanted).from_json(wanted.to_json()) == wanted
+
+
+def test_the_hash_changes_with_each_thing_that_counts_and_with_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "requirements.txt"
+
+    def digest(root: str = "/opt/x", **setup: Any) -> str:
+        wanted = experiment(tmp_path, **{"pip": "requirements.txt", **setup})
+        return spec_of(wanted, Path(root)).digest
+
+    path.write_text("tqdm\n")
+    first = digest()
+    (tmp_path / "train.py").write_text("more = 1\n")
+    assert digest() == first, "the script itself isn't part of it"
+    others = [digest("/opt/y"), digest(python="3.99"), digest(pip=["tqdm"])]
+    path.write_text("tqdm\n-r base.txt\n")
+    (tmp_path / "base.txt").write_text("numpy\n")
+    others.append(digest())
+    (tmp_path / "base.txt").write_text("numpy==2\n")
+    others.append(digest())
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://example.org/simple")
+    others.append(digest())
+    monkeypatch.setattr(specs, "code_hash", lambda: "another cloudtune")
+    others.append(digest())
+    monkeypatch.setattr(specs, "version", lambda name: "9.9")
+    others.append(digest())
+    assert len({first, *others}) == 1 + len(others)
+
+
+def test_a_script_that_names_torch_has_its_own_and_ray_is_the_controllers(tmp_path: Path) -> None:
+    assert [pin.partition("==")[0] for pin in spec_of(experiment(tmp_path, pip=[])).pins] == [
+        "ray",
+        "torch",
+    ]
+    (pin,) = spec_of(experiment(tmp_path, pip=["Torch<3"])).pins
+    assert pin.startswith("ray==")
