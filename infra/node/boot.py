@@ -18,7 +18,7 @@ import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, own_gpus
+from cloudtune.infra.node.gpus import GPUS_VARIABLE, THREADS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import lease_environment
 from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
 
@@ -140,7 +140,9 @@ def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
     found = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
     # Ray refuses to count GPUs that are hidden; which ones are ours, the agent knows by `found`.
     others = {name: value for name, value in os.environ.items() if name != VISIBLE}
-    return {**others, **ours, GPUS_VARIABLE: found, **lease_environment(join.until)}
+    threads = os.environ.get("OMP_NUM_THREADS", "")  # Ray puts 1 in its place
+    told = {GPUS_VARIABLE: found, THREADS_VARIABLE: threads}
+    return {**others, **ours, **told, **lease_environment(join.until)}
 
 
 def main() -> int:
