@@ -135,7 +135,7 @@ def test_damaged_intents_are_told_in_a_line(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_is_silent_is_lost_as_late_as_ray_itself_says() -> None:
-    from ray._raylet import Config
+    from ray._raylet import Config  # type: ignore[attr-defined]
 
     Config.initialize("")
     own = {
