@@ -17,7 +17,7 @@ from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.this_machine import physical_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 COUNTS = (2, 4, 8)
 SECONDS = 5.0
@@ -29,27 +29,24 @@ def measure(seconds: float | None = None, loads: Sequence[str] = LOADS) -> Findi
     found, real = Findings(), gpus()[:1]
     if not real:
         for load in loads:
-            _column(found, load, "cores", COUNTS[:1], lambda count: _cores(count), seconds)
-        for way in ("mps", "sliced"):
-            found.unknown[f"{way}_2_share"] = NO_GPU
+            _measure_alone(found, load, _cores(1), seconds or CPU_SECONDS)
+            _measure(found, f"{load}_cores_2", [_cores(2)] * 2, seconds or CPU_SECONDS)
+        for way in ("sliced", "mps"):
+            found.unknown[f"{way}_share"] = NO_GPU
         return found
-    folder = short_folder()
-    daemons = MpsDaemons(folder, real)
+    daemons = MpsDaemons(short_folder(), real)
     try:
         if daemons.notice:
-            found.unknown["mps_2_share"] = daemons.notice
+            found.unknown["mps_share"] = daemons.notice
+        whole = {"CUDA_VISIBLE_DEVICES": real[0].uuid}
         for load in loads:
-            alone = {"CUDA_VISIBLE_DEVICES": real[0].uuid}
-            _column(found, load, "sliced", COUNTS, lambda count: alone | _cores(count), seconds)
-            if not daemons.notice:
-                _column(
-                    found,
-                    load,
-                    "mps",
-                    COUNTS,
-                    lambda count: daemons.environment(0, 1 / count) | _cores(count),
-                    seconds,
-                )
+            _measure_alone(found, load, whole | _cores(1), seconds or SECONDS)
+            for count in COUNTS:
+                ways = {"sliced": whole, "mps": daemons.environment(0, 1 / count)}
+                for way, environment in ways.items():
+                    if way == "sliced" or not daemons.notice:
+                        together = [{**environment, **_cores(count)}] * count
+                        _measure(found, f"{load}_{way}_{count}", together, seconds or SECONDS)
     finally:
         daemons.stop()
     return found
@@ -60,32 +57,27 @@ def _cores(count: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, physical_cores() // count))}
 
 
-def _column(
-    found: Findings,
-    load: str,
-    way: str,
-    counts: Sequence[int],
-    environment: Callable[[int], Mapping[str, str]],
-    seconds: float | None,
+def _measure_alone(
+    found: Findings, load: str, environment: Mapping[str, str], seconds: float
 ) -> None:
-    """Measure one load in one way; alone first, if that isn't known yet."""
-    length = seconds or (SECONDS if way != "cores" else CPU_SECONDS)
-    alone = f"{load}_alone_per_s"
-    if alone not in found.figures:
-        bare = {k: v for k, v in environment(1).items() if not k.startswith("CUDA_MPS")}
-        (told,) = train_together(load, [bare], length)
-        found.figures[alone] = told["samples_per_s"]
-        found.figures[f"{load}_alone_peak_mib"] = told["peak_mib"]
-    for count in counts:
-        name = f"{load}_{way}_{count}"
-        try:
-            told_all = train_together(load, [environment(count)] * count, length)
-        except GoneError as error:
-            found.failed[f"{name}_share"] = str(error)
-            continue
-        rates = [each["samples_per_s"] for each in told_all]
-        found.figures[f"{name}_share"] = sum(rates) / found.figures[alone]
-        found.figures[f"{name}_slowest_to_fastest_share"] = min(rates) / max(rates)
+    (told,) = train_together(load, [environment], seconds)
+    found.figures[f"{load}_alone_per_s"] = told["samples_per_s"]
+    found.figures[f"{load}_alone_peak_mib"] = told["peak_mib"]
+
+
+def _measure(
+    found: Findings, name: str, environments: Sequence[Mapping[str, str]], seconds: float
+) -> None:
+    """Have several train at once; note what they do together, as a share of one alone."""
+    load = name.partition("_")[0]
+    try:
+        told = train_together(load, environments, seconds)
+    except GoneError as error:
+        found.failed[f"{name}_share"] = str(error)
+        return
+    rates = [each["samples_per_s"] for each in told]
+    found.figures[f"{name}_share"] = sum(rates) / found.figures[f"{load}_alone_per_s"]
+    found.figures[f"{name}_slowest_to_fastest_share"] = min(rates) / max(rates)
 
 
 def table(figures: Mapping[str, float]) -> str:
