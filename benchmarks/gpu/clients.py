@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 READY_SECONDS = 120.0
+_END_SECONDS = 5.0
 
 
 class GoneError(Exception):
@@ -55,6 +56,9 @@ class Client:
         readable, _, _ = select.select([self.process.stdout], [], [], seconds)
         line = self.process.stdout.readline() if readable else ""
         if not line:
+            if readable:  # it has closed its output, and is about to end
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(_END_SECONDS)
             raise GoneError(self.last_words())
         found: dict[str, Any] = json.loads(line)
         return found

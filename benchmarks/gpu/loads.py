@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -94,7 +94,8 @@ class Training:
         """Take so many steps; done when it returns."""
         for _ in range(count):
             self.optimizer.zero_grad()
-            nn.functional.cross_entropy(self.model(self.inputs), self.targets).backward()
+            loss: Any = nn.functional.cross_entropy(self.model(self.inputs), self.targets)
+            loss.backward()
             self.optimizer.step()
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()

@@ -170,7 +170,7 @@ class Bench:
     def notes(self, session: str, rank: int = 0) -> list[tuple[str, int, float, dict[str, Any]]]:
         """Return what the script of a session wrote down, with Unix times."""
         lines = Path(f"{self.folder / session}.{rank}").read_text().splitlines()
-        return [tuple(json.loads(line)) for line in lines]  # type: ignore[misc]
+        return [tuple(json.loads(line)) for line in lines]
 
     def noted(self, session: str, what: str, rank: int = 0) -> tuple[float, dict[str, Any]]:
         """Return when a script first wrote that down, and what else."""

@@ -55,7 +55,8 @@ class Findings:
 def machine() -> dict[str, Any]:
     """Return what is to be known of this machine beside any figure."""
     found = gpus()
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else ""
+    nccl: Any = torch.cuda.nccl
+    joined = ".".join(map(str, nccl.version())) if torch.cuda.is_available() else ""
     return {
         "gpus": [gpu.name for gpu in found],
         "memory_mib": [gpu.memory_mib for gpu in found],
@@ -64,7 +65,7 @@ def machine() -> dict[str, Any]:
         "cores": cores(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
-        "nccl": nccl,
+        "nccl": joined,
         "python": platform.python_version(),
         "kernel": platform.release(),
         "commit": _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"),
@@ -81,7 +82,8 @@ def _output(*command: str) -> str:
 
 def keep(path: Path, step: str, found: Findings, seconds: float) -> None:
     """Write a step's results into a file, in place of its earlier ones; others stay."""
-    known = read(path) if path.exists() else {"version": VERSION, "steps": {}}
+    fresh: dict[str, Any] = {"version": VERSION, "steps": {}}
+    known = read(path) if path.exists() else fresh
     at = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known["machine"] = here = machine()
     known["steps"][step] = {
