@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
-from benchmarks.gpu.results import Clock, compared, keep, read, shown
+from benchmarks.gpu.results import PATH, Clock, Findings, compared, keep, python_path, read, shown
 
 STEPS = {
     "zygote": "benchmarks.gpu.zygote",
@@ -53,7 +55,11 @@ def _one(step: str, out: Path | None) -> int:
     out = None if out is None else out.absolute()
     clock = Clock()
     print(f"{step}:", flush=True)
-    found = importlib.import_module(STEPS[step]).measure()
+    try:
+        found = importlib.import_module(STEPS[step]).measure()
+    except Exception as error:  # noqa: BLE001  the results say so, and the next steps are run
+        traceback.print_exc()
+        found = Findings(failed={step: f"{type(error).__name__}: {error}"[:800]})
     print(shown(found, clock.seconds), flush=True)
     if step == "packing":
         print(importlib.import_module(STEPS[step]).table(found.figures))
@@ -68,7 +74,8 @@ def _all(out: Path | None) -> int:
     for step in STEPS:
         words = [sys.executable, "-m", "benchmarks.gpu", step]
         words += [] if out is None else ["--out", str(out)]
-        with subprocess.Popen(words) as process:
+        environment = {**os.environ, PATH: python_path()}
+        with subprocess.Popen(words, env=environment) as process:
             try:
                 code = process.wait(SECONDS)
             except subprocess.TimeoutExpired:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.results import ROOT
+from benchmarks.gpu.results import PATH, python_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,10 +31,9 @@ class Client:
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
-        path = f"{ROOT / '.package'}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            env={**os.environ, PATH: python_path(), **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

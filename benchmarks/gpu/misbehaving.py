@@ -19,6 +19,12 @@ import torch
 from cloudtune.infra.node.worker import failure_of
 
 
+def _told(error: Exception) -> dict[str, object]:
+    """Return what a worker would tell of an error."""
+    failure = failure_of(error, 1)
+    return {"error": failure.error[:300], "out_of_memory": failure.out_of_memory}
+
+
 def _compute(seconds: float) -> dict[str, object]:
     one = torch.randn(2048, 2048, device="cuda", dtype=torch.float16)
     torch.cuda.synchronize()
@@ -32,12 +38,15 @@ def _compute(seconds: float) -> dict[str, object]:
 
 
 def _allocate(mib: float) -> dict[str, object]:
-    held = [torch.zeros(2**18, device="cuda")]  # a MiB of float32
-    for _ in range(int(mib)):
-        held.append(torch.zeros(2**18, device="cuda"))
-        if len(held) % 64 == 0:
-            torch.cuda.synchronize()
-    torch.cuda.synchronize()
+    held: list[torch.Tensor] = []
+    try:
+        for _ in range(int(mib)):
+            held.append(torch.zeros(2**18, device="cuda"))  # a MiB of float32
+            if len(held) % 64 == 0:
+                torch.cuda.synchronize()
+        torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001  it is what is to be seen
+        return {"allocated_mib": len(held), **_told(error)}
     return {"allocated_mib": len(held)}
 
 
@@ -67,8 +76,7 @@ def main(kind: str, number: float) -> None:
         try:
             done = KINDS[kind](number)
         except Exception as error:  # noqa: BLE001  it is what is to be seen
-            failure = failure_of(error, 1)
-            done = {"error": failure.error[:300], "out_of_memory": failure.out_of_memory}
+            done = _told(error)
         print(json.dumps(done), flush=True)
         if "error" in done:
             break

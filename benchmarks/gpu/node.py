@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.results import ROOT
+from benchmarks.gpu.results import PATH, ROOT, python_path
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.messages import (
     Assignment,
@@ -98,16 +98,21 @@ class Bench:
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-"))
         (self.folder / "train.py").write_text(SCRIPT)
         os.environ["BENCHMARKS"] = str(ROOT)
+        os.environ[PATH] = python_path()
         self._here = Path.cwd()
         os.chdir(self.folder)
         storage = str(self.folder / "store")
         training = Training("train.py:train", "loss", "min", 99, storage, 0)
         self._training = replace(training, losses_per_hour=0.0)
+        self._last = 0
         began = time.monotonic()
         self.agent = Agent("127.0.0.1", gpus, training, self.folder / "logs", spares=spares)
         self.hello = self.agent.hello()
         self.warm_seconds = time.monotonic() - began
-        self._last = 0
+        if not str(self.hello["note"]).startswith("warm"):
+            log = (self.folder / "logs" / "zygote.log").read_text()[-600:]
+            self.__exit__(None, None, None)
+            raise EndedError(f"no worker can be forked: {self.hello['note']}; {log}")
 
     def __enter__(self) -> Bench:
         return self

@@ -15,7 +15,7 @@ from cloudtune.infra.node.gpus import gpus
 from cloudtune.profiles.store import read
 
 LOAD = "cnn"
-GPU_STEPS, CPU_STEPS = 300, 4
+GPU_STEPS, CPU_STEPS = 1000, 4
 
 
 def measure() -> Findings:

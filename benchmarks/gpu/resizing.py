@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.gpu.clients import waited
 from benchmarks.gpu.node import Bench
-from benchmarks.gpu.results import NO_GPU, ROOT, Findings
+from benchmarks.gpu.results import NO_GPU, PATH, Findings, python_path
 from cloudtune.infra.node.gpus import gpus
 from cloudtune.infra.node.messages import Epoch
 
@@ -82,9 +82,8 @@ def _tunes(found: Findings, repeats: int) -> dict[str, float]:
         return {}
     with tempfile.TemporaryDirectory(prefix="gpu-tune-") as folder:
         output = Path(folder) / "tune.json"
-        path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
         environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "HOME": folder}
-        environment |= {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+        environment |= {PATH: python_path(), "RAY_USAGE_STATS_ENABLED": "0"}
         log = Path(folder) / "log"
         with log.open("w") as words:
             process = subprocess.Popen(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VERSION = 1
+PATH = "PYTHONPATH"
 NO_GPU = "no GPU"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -174,6 +175,12 @@ def _ratio(before: object, now: object) -> str:
     if isinstance(before, float) and isinstance(now, float) and before:
         return f"{now / before:.2f}"
     return ""
+
+
+def python_path() -> str:
+    """Return a PYTHONPATH with cloudtune and this package in it, in whatever folder."""
+    known = [str(Path(each).absolute()) for each in os.environ.get(PATH, "").split(":") if each]
+    return ":".join(dict.fromkeys((str(ROOT / ".package"), str(ROOT), *known)))
 
 
 class Clock:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.results import ROOT
+from benchmarks.gpu.results import PATH, ROOT, python_path
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -86,7 +86,7 @@ class Home:
         self._environment = {
             **os.environ,
             "CLOUDTUNE_HOME": str(self.folder / "home"),
-            "PYTHONPATH": f"{ROOT / '.package'}:{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            PATH: python_path(),
             "BENCHMARKS": str(ROOT),
             "BENCHMARKS_LOAD": load,
             "BENCHMARKS_STEPS": str(steps),

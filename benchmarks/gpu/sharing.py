@@ -118,6 +118,9 @@ def _memory_limit(found: Findings, daemons: MpsDaemons) -> None:
             done.get("error", f"took {done.get('allocated_mib')} MiB")
         )
         found.expect("overrun_is_refused_as_out_of_memory", so=done.get("out_of_memory") is True)
+        taken = float(done["allocated_mib"]) / gpus()[0].memory_mib
+        found.figures["overrun_took_share"] = taken
+        found.expect("memory_is_limited", so=taken < 0.3, told=f"a quarter took {taken:.2f} of it")
         after = _rate(neighbour)
         found.expect("overrun_leaves_its_neighbour_alone", so=after > before / 2)
         found.expect("overrun_is_no_fault_of_the_server", so=not daemons.is_faulted(0))
