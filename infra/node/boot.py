@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from cloudtune.infra.disks import mounted_store, prepared_store
-from cloudtune.infra.node.gpus import GPUS_VARIABLE, THREADS_VARIABLE, VISIBLE, own_gpus
+from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, THREADS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import lease_environment
 from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
 from cloudtune.train.storage import STAGING_VARIABLE
@@ -121,6 +121,8 @@ def staging() -> str:
     said = os.environ.get(STAGING_VARIABLE)
     if said is not None:
         return said
+    if any(gpu.name == STAND_IN for gpu in own_gpus()):  # an emulated machine: disks are another's
+        return ""
     rented = not (os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE))
     store = prepared_store() if rented else mounted_store()
     if store is None:

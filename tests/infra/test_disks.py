@@ -12,6 +12,7 @@ from cloudtune.infra import disks
 from cloudtune.infra.disks import MODEL, Machine, mounted_store, prepared_store
 from cloudtune.infra.node import boot
 from cloudtune.infra.node.boot import METADATA_VARIABLE
+from tests.infra.mps_stand_in import write_smi
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,6 +161,10 @@ def test_a_booting_node_says_where_checkpoints_wait(
     monkeypatch.setattr(boot, "mounted_store", lambda: None)
     assert boot.staging() == str(tmp_path / "cloudtune")
     assert f"checkpoints wait in {tmp_path}/cloudtune" in capsys.readouterr().out
+    write_smi(tmp_path / "bin", "0, GPU-0, cloudtune stand-in, 0\n")
+    with monkeypatch.context() as emulated:
+        emulated.setenv("PATH", str(tmp_path / "bin"))
+        assert boot.staging() == "", "an emulated machine has no disk of its own"
     monkeypatch.setenv(METADATA_VARIABLE, "http://127.0.0.1:1")
     assert boot.staging() == "", "on the user's own machine nothing is formatted"
     monkeypatch.setenv("CLOUDTUNE_STAGING", "/fast")
