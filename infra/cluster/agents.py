@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import threading
 import time
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from cloudtune.infra.node.boot import INSTANCE_LABEL, LOGS_VARIABLE
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.node.messages import Acks
 from cloudtune.infra.node.spot_notice import NoticeWatch
-from cloudtune.train.storage import LOGS, STAGING_VARIABLE
+from cloudtune.train.storage import LOGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +51,6 @@ class NodeAgent(Agent):
     def __init__(self, run: str, gpus: int, training: Training) -> None:
         address = ray.util.get_node_ip_address()
         logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune")
-        self._staging = _staging_of(run)
         super().__init__(address, gpus, training, logs / run)
         name = ray.get_runtime_context().get_actor_name() or address
         self._copies = LogCopies(
@@ -71,28 +69,10 @@ class NodeAgent(Agent):
         """End everything here, and bring away what the workers have printed."""
         super().close()
         self._copies.close()
-        if self._staging is not None:
-            shutil.rmtree(self._staging, ignore_errors=True)
 
     def _finish(self, local: _Local) -> None:
         self._copies.hurry()
         super()._finish(local)
-
-
-def _staging_of(run: str) -> Path | None:
-    """Have what this process starts let checkpoints wait in a folder of the run's own.
-
-    None where the node has no disk for that: then they wait where temporary files are.
-    """
-    staging = os.environ.get(STAGING_VARIABLE)
-    if not staging:
-        return None
-    folder = Path(staging) / run
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.environ[STAGING_VARIABLE] = str(folder)
-        return folder
-    return None
 
 
 _Actor = ray.remote(

@@ -19,7 +19,7 @@ import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from cloudtune.infra.disks import mounted_store, prepared_store
+from cloudtune.infra.disks import prepared_store
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, THREADS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import lease_environment
 from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
@@ -115,16 +115,15 @@ def _metadata(path: str, seconds: float) -> str:
 def staging() -> str:
     """Return the folder where checkpoints are to wait, on the instance's own disk; "" without.
 
-    What the environment says goes first. A disk is formatted on a rented machine only: one whose
-    metadata are EC2's own.
+    What the environment says goes first. Only a rented machine, whose metadata are EC2's own, is
+    looked at: elsewhere they wait in a folder that goes with the run.
     """
     said = os.environ.get(STAGING_VARIABLE)
     if said is not None:
         return said
-    if any(gpu.name == STAND_IN for gpu in own_gpus()):  # an emulated machine: disks are another's
-        return ""
     rented = not (os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE))
-    store = prepared_store() if rented else mounted_store()
+    emulated = any(gpu.name == STAND_IN for gpu in own_gpus())
+    store = prepared_store() if rented and not emulated else None
     if store is None:
         return ""
     folder = store / "cloudtune"

@@ -158,7 +158,6 @@ def test_a_booting_node_says_where_checkpoints_wait(
     for name in ("CLOUDTUNE_STAGING", METADATA_VARIABLE, "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(boot, "prepared_store", lambda: tmp_path)
-    monkeypatch.setattr(boot, "mounted_store", lambda: None)
     assert boot.staging() == str(tmp_path / "cloudtune")
     assert f"checkpoints wait in {tmp_path}/cloudtune" in capsys.readouterr().out
     write_smi(tmp_path / "bin", "0, GPU-0, cloudtune stand-in, 0\n")
@@ -166,7 +165,7 @@ def test_a_booting_node_says_where_checkpoints_wait(
         emulated.setenv("PATH", str(tmp_path / "bin"))
         assert boot.staging() == "", "an emulated machine has no disk of its own"
     monkeypatch.setenv(METADATA_VARIABLE, "http://127.0.0.1:1")
-    assert boot.staging() == "", "on the user's own machine nothing is formatted"
+    assert boot.staging() == "", "the user's own machine"
     monkeypatch.setenv("CLOUDTUNE_STAGING", "/fast")
     assert boot.staging() == "/fast"
 
@@ -175,8 +174,9 @@ def test_a_disk_that_can_not_be_written_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("CLOUDTUNE_STAGING", raising=False)
-    monkeypatch.setenv(METADATA_VARIABLE, "http://127.0.0.1:1")
-    monkeypatch.setattr(boot, "mounted_store", lambda: tmp_path / "nowhere")
+    monkeypatch.delenv(METADATA_VARIABLE, raising=False)
+    monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
+    monkeypatch.setattr(boot, "prepared_store", lambda: tmp_path / "nowhere")
     assert boot.staging() == ""
     assert "checkpoints don't wait on the instance's own disk" in capsys.readouterr().out
 

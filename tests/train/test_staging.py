@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.infra.cluster.agents import _staging_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.storage import staging_folder
+
+if TYPE_CHECKING:
+    import os
 
 Usage = namedtuple("Usage", "total used free")
 STATE = b"0123456789" * 100
@@ -84,12 +86,3 @@ def test_without_room_an_epoch_is_not_saved_and_that_is_told(
 def test_a_storage_on_the_staging_disk_itself_is_written_at_once(tmp_path: Path) -> None:
     assert CheckpointStore(str(tmp_path / "store"))._is_on_local_disk
     assert staging_folder() != ""
-
-
-def test_a_run_has_a_folder_of_its_own_there(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _staging_of("r1") == own / "r1"
-    assert os.environ["CLOUDTUNE_STAGING"] == str(own / "r1"), "what it starts has it"
-    monkeypatch.setenv("CLOUDTUNE_STAGING", "")
-    assert _staging_of("r1") is None
-    monkeypatch.setenv("CLOUDTUNE_STAGING", "/proc/nowhere")
-    assert _staging_of("r1") is None
