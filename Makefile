@@ -10,13 +10,15 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-crash test check lint format docs clean
+.PHONY: help setup demo demo-crash test check lint gpu format docs clean
 
 help:
 	@echo "make demo     tune an example on the emulated cloud, and hold its bill and its model against"
 	@echo "              others (5 minutes, no account needed); make demo-crash kills it in the middle"
 	@echo "make test     run every check and every test (the layout's among them)"
 	@echo "make check    run the checks alone: ruff, mypy, import contracts, layout"
+	@echo "make gpu      run what needs an NVIDIA GPU: its tests, and benchmarks/gpu (without one: as far"
+	@echo "              as a CPU goes); GPU_OUT=FILE.json keeps the results, GPU_OLD=FILE.json is compared"
 	@echo "make format   let ruff put the code in order"
 	@echo "make docs     write docs/reference.md and the README's screen anew, from the code"
 	@echo "make clean    remove .venv and all caches"
@@ -66,6 +68,19 @@ PARALLEL := --numprocesses=4 --no-loadscope-reorder
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
 test: $(STAMP)
 	@$(BIN)/pytest $(PARALLEL) $(if $(STATUS),; echo $$? >'$(STATUS)')
+
+# A step at a time: `python -m benchmarks.gpu STEP`, each under ten minutes. What fails in one doesn't
+# keep the others from being run. GPU_PYTHON: one whose torch knows the GPU, if that isn't ours; of
+# cloudtune's dependencies it needs psutil and pyarrow, and steps that need more say so.
+GPU_PYTHON ?= $(BIN)/python
+GPU_OUT ?= gpu-results.json
+gpu: export PYTHONPATH := .package:.:$(PYTHONPATH)
+gpu: $(if $(filter $(BIN)/%,$(GPU_PYTHON)),$(STAMP))
+	$(GPU_PYTHON) -m pytest -q -m gpu --noconftest tests/gpu \
+		tests/train/test_session.py tests/infra/node/test_mps.py; tests=$$?; \
+	$(GPU_PYTHON) -m benchmarks.gpu all --out $(GPU_OUT); steps=$$?; \
+	$(if $(GPU_OLD),$(GPU_PYTHON) -m benchmarks.gpu compare $(GPU_OLD) $(GPU_OUT);) \
+	exit $$((tests + steps))
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCE)

@@ -40,7 +40,8 @@ class Endpoint:
     `key` and `secret` are the credentials where there is no account to speak of; otherwise they are
     found as usual. `provider` is whose calls are understood there: what runs on
     this machine understands those of AWS. `look_seconds` lie between two looks at what is rented:
-    a cloud lets an account, and all its other programs, ask only so often.
+    a cloud lets an account, and all its other programs, ask only so often. A machine that answers
+    nothing for `silent_seconds` is taken for lost; one whose Ray has ended in a third of that.
     """
 
     region: str
@@ -49,6 +50,7 @@ class Endpoint:
     secret: str | None = field(default=None, repr=False)
     provider: str = "aws"
     look_seconds: float = 3.0
+    silent_seconds: float = 50.0
 
 
 BILLING_STATES = ("pending", "running", "stopping", "stopped")

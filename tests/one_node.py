@@ -32,9 +32,11 @@ def part_of(
 class Node:
     """An agent, and who listens to it."""
 
-    def __init__(self, folder: Path, training: Training, *, spares: bool = True) -> None:
+    def __init__(
+        self, folder: Path, training: Training, *, spares: bool = True, gpus: int = 2
+    ) -> None:
         self.folder = folder
-        self.agent = Agent("127.0.0.1", 2, training, folder / "logs", spares=spares)
+        self.agent = Agent("127.0.0.1", gpus, training, folder / "logs", spares=spares)
         self.last = 0
 
     def hear(self, session: str, until: type[Body] = Gone, seconds: float = 100.0) -> list[Told]:

@@ -38,6 +38,7 @@ from cloudtune.train.storage import (
     entries,
     filesystem,
     is_local,
+    staging_folder,
     tell,
 )
 
@@ -68,6 +69,11 @@ class Manifest:
     folder: str
     files: Mapping[str, SavedFile]
     saved_at: float
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(file.size for file in self.files.values())
 
     def to_json(self) -> bytes:
         """Give the manifest as strict JSON: a metric that isn't finite stands there as a string."""
@@ -115,7 +121,9 @@ class Checkpoint:
         if not self.epoch:
             yield self.path
             return
-        with tempfile.TemporaryDirectory(prefix="cloudtune-") as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="cloudtune-", dir=staging_folder(read_manifest(self.path).size)
+        ) as folder:
             load(self.path, Path(folder))
             yield folder
 
@@ -194,9 +202,9 @@ class CheckpointStore:
                 trial_id, epoch, f"{self._folder(trial_id, epoch)}/{folder}", folder
             )
         else:
-            pending = PendingCheckpoint(
-                trial_id, epoch, tempfile.mkdtemp(prefix="cloudtune-"), None
-            )
+            size = sum(path.stat().st_size for path in _files_of(directory))
+            place = tempfile.mkdtemp(prefix="cloudtune-", dir=staging_folder(size))
+            pending = PendingCheckpoint(trial_id, epoch, place, None)
         try:
             for path in _files_of(directory):
                 target = Path(pending.files, path.relative_to(directory))
@@ -330,11 +338,11 @@ class CheckpointStore:
 
     @property
     def _is_on_local_disk(self) -> bool:
-        """Whether files come there as fast as to where temporary ones go."""
+        """Whether files come there as fast as to where they would wait."""
         if not self._is_local:
             return False
         Path(self._root).mkdir(parents=True, exist_ok=True)
-        return Path(self._root).stat().st_dev == Path(tempfile.gettempdir()).stat().st_dev
+        return Path(self._root).stat().st_dev == Path(staging_folder()).stat().st_dev
 
     def _make_folder(self, path: str) -> None:
         if self._is_local:  # S3 has no folders, and making one asks for rights on the bucket

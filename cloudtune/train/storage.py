@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -23,6 +26,9 @@ WAITS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds until a storage that failed is asked again, and again."""
 LOGS: Final = "logs"
 """The folder of a run's storage that has what its workers printed."""
+STAGING_VARIABLE: Final = "CLOUDTUNE_STAGING"
+"""A folder of a fast disk, where files wait for the storage; else they do among temporary ones."""
+_SPARE_BYTES: Final = 64 << 20  # of a disk, for what else is on it
 _DENIED = ("ACCESS_DENIED", "AccessDenied", "Forbidden")
 
 
@@ -118,6 +124,22 @@ def filesystem(uri: str) -> tuple[Any, str]:
 def is_local(filesystem: Any) -> bool:
     """Whether a file system is a folder of this machine."""
     return bool(filesystem.type_name == "local")
+
+
+def staging_folder(size: int = 0) -> str:
+    """Give the folder where so many bytes (`size`) may wait: of the staging disk, or the usual one.
+
+    Raises:
+        OSError: neither has that much room.
+    """
+    own, usual = os.environ.get(STAGING_VARIABLE), tempfile.gettempdir()
+    if own and os.access(own, os.W_OK) and shutil.disk_usage(own).free >= size + _SPARE_BYTES:
+        return own
+    free = shutil.disk_usage(usual).free
+    if free < size:
+        room = f"a checkpoint of {size / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB free"
+        raise OSError(errno.ENOSPC, f"{room} in {usual}{f' and too few in {own}' if own else ''}")
+    return usual
 
 
 def entries(filesystem: Any, folder: str) -> list[Any]:

@@ -37,12 +37,20 @@ def prepare_model(
     move_to_device: bool | torch.device = True,
     parallel_strategy: Literal["ddp"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
+    *,
+    find_unused_parameters: bool = False,
+    static_graph: bool = False,
 ) -> ModelT:
     """Give the model on this worker's device, data-parallel where the trial has several workers.
 
     Its state has the same names at every width, whether you save that of the model that you passed
-    in (it is moved in place) or of the one that you get. `parallel_strategy=None` moves it only,
-    `parallel_strategy_kwargs` are for torch's DistributedDataParallel.
+    in (it is moved in place) or of the one that you get. `parallel_strategy=None` moves it only.
+
+    `find_unused_parameters` is for models of which a step may leave parts out: without it torch
+    waits for their gradients, and raises in the next step. `static_graph` says that each step uses
+    the same ones: of a model that checkpoints activations, or uses a parameter twice. Other options
+    of torch's DistributedDataParallel are `parallel_strategy_kwargs`, as Ray has all of them. At
+    one worker none of them does anything.
 
     Raises:
         UsageError: another strategy.
@@ -68,7 +76,11 @@ def prepare_model(
     # The ranks begin with equal parameters; from here on, dropout and augmentation of one
     # rank must not repeat those of another.
     torch.manual_seed(session.derived_seed + session.rank)
-    options = {"device_ids": [device] if device.type == "cuda" else None}
+    options = {
+        "device_ids": [device] if device.type == "cuda" else None,
+        "find_unused_parameters": find_unused_parameters,
+        "static_graph": static_graph,
+    }
     wrapped = _data_parallel()(model, **{**options, **(parallel_strategy_kwargs or {})})
     return cast("ModelT", wrapped)
 

@@ -62,9 +62,11 @@ def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
     """Give two sums of each chunk of bytes, modulo 2**64: plain, and by place."""
     import torch  # noqa: PLC0415
 
-    places = torch.arange(1, _CHUNK + 1, device=data.device)
-    padded = torch.nn.functional.pad(data, (0, -len(data) % 4))
-    for chunk in torch.split(padded.view(torch.int32), _CHUNK):
+    if len(data) % 4 or data.storage_offset() % 4:  # else it is read where it lies
+        data = torch.nn.functional.pad(data, (0, -len(data) % 4))
+    numbers_of_four = data.view(torch.int32)
+    places = torch.arange(1, min(_CHUNK, len(numbers_of_four)) + 1, device=data.device)
+    for chunk in torch.split(numbers_of_four, _CHUNK):
         numbers = chunk.long()
         yield torch.stack([numbers.sum(), (numbers * places[: len(numbers)]).sum()])
 

@@ -43,12 +43,23 @@ _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
-    # A dead node is noticed in about two seconds instead of fifteen.
-    "RAY_health_check_initial_delay_ms": "1000",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_failure_threshold": "5",
 }
+
+
+def health_checks(silent_seconds: float) -> dict[str, str]:
+    """Return when Ray's head takes a machine for lost: five checks in a row that failed.
+
+    At 50 s they are Ray's own (2.60, `src/ray/common/ray_config_def.h`: delay 5000 ms, period 3000,
+    timeout 10000, threshold 5): one that answers nothing is lost after 50 to 65 s, one whose
+    raylet is gone, or that can't be reached at all, after 15. Tighter ones would take a network
+    that stands still for some seconds, or a machine that swaps, for lost, which costs an epoch of
+    all its trials and a boot; and nothing is won where EC2 itself says that an instance has ended,
+    which is seen in 3 s. So only an instance that hangs is held a minute for nothing.
+    """
+    per_second = {"initial_delay": 100, "period": 60, "timeout": 200}
+    told = {f"RAY_health_check_{name}_ms": part for name, part in per_second.items()}
+    checks = {name: str(round(part * silent_seconds)) for name, part in told.items()}
+    return {**checks, "RAY_health_check_failure_threshold": "5"}
 
 
 @dataclass(frozen=True)
@@ -213,6 +224,7 @@ class RayHead:
             **os.environ,
             **ray_environment(self._ip, self.token),
             **_ENVIRONMENT,
+            **health_checks(self.rental.endpoint.silent_seconds),
             "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
             # Two servers that can't be switched off, each at a port of its own.
             "AUTOSCALER_METRIC_PORT": str(_free_port(self._ip)),

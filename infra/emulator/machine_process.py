@@ -266,6 +266,8 @@ def _environment(folder: Path, access: Access, machine: str) -> dict[str, str]:
         "AWS_ENDPOINT_URL": access.endpoint,
         # Emulated GPUs are CPU slots: several machines would take this machine's first GPU.
         "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "CLOUDTUNE_STAGING": "",  # its disk is a folder of ours
         "AWS_ACCESS_KEY_ID": access.key,
         "AWS_SECRET_ACCESS_KEY": access.secret,
         # gloo binds to the address of the host name by default; every machine is on loopback.

@@ -136,7 +136,8 @@ def cloud_at(
 
 def endpoint_of(access: Access, region: str = _HOME_REGION) -> Endpoint:
     """Return a region of the EC2 that lets in who has this."""
-    return Endpoint(region, access.endpoint, access.key, access.secret, look_seconds=0.0)
+    keys = (access.key, access.secret)
+    return Endpoint(region, access.endpoint, *keys, look_seconds=0.0, silent_seconds=10.0)
 
 
 EMULATED = Emulated()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
@@ -9,7 +10,7 @@ from cloudtune.infra.claims import TAKEN, claimed
 from cloudtune.infra.emulator.provider import PACE_TAG, OnThisMachine, cloud_at
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
-from cloudtune.infra.provider import PRICE_TAG
+from cloudtune.infra.provider import PRICE_TAG, Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,11 @@ class ThisMachine(OnThisMachine):
         price = repr(experiment.cloud.price or 0.0)
         emulator = ensure_emulator(folder, boot_seconds=0.0)
         tags = {PACE_TAG: "off", PRICE_TAG: price}
-        return cloud_at(folder, experiment.cloud.region, emulator.access, tags)
+        cloud = cloud_at(folder, experiment.cloud.region, emulator.access, tags)
+        # A machine whose cores and disk are busy is no lost one.
+        return replace(
+            cloud, endpoint=replace(cloud.endpoint, silent_seconds=Endpoint.silent_seconds)
+        )
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:  # noqa: ARG002
         """Return (): there is this machine alone."""

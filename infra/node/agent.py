@@ -334,7 +334,8 @@ class Agent:
 
     def _environment(self, gpus: tuple[int, ...], share: float) -> dict[str, str]:
         """Return what a worker with that share of GPUs has in its environment, before CUDA is."""
-        return {**self._gpus.environment(gpus, share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        own = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": f"{self._gpus.threads(share)}"}
+        return {**self._gpus.environment(gpus, share), **own}
 
     def _fork(self, gpu: int, environment: dict[str, str], *, warm: bool) -> _Worker:
         self._forked += 1

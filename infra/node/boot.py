@@ -11,6 +11,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -18,10 +19,12 @@ import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from cloudtune.infra.disks import prepared_store
 from cloudtune.infra.environments.delivery import Delivery
-from cloudtune.infra.node.gpus import GPUS_VARIABLE, VISIBLE, own_gpus
+from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, THREADS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import lease_environment
 from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
+from cloudtune.train.storage import STAGING_VARIABLE
 
 READY = "cloudtune-node ready"
 LOGS_VARIABLE = "CLOUDTUNE_LOGS"
@@ -113,6 +116,31 @@ def _metadata(path: str, seconds: float) -> str:
         return str(answer.read().decode())
 
 
+def staging() -> str:
+    """Return the folder where checkpoints are to wait, on the instance's own disk; "" without.
+
+    What the environment says goes first. Only a rented machine, whose metadata are EC2's own, is
+    looked at: elsewhere they wait in a folder that goes with the run.
+    """
+    said = os.environ.get(STAGING_VARIABLE)
+    if said is not None:
+        return said
+    rented = not (os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE))
+    emulated = any(gpu.name == STAND_IN for gpu in own_gpus())
+    store = prepared_store() if rented and not emulated else None
+    if store is None:
+        return ""
+    folder = store / "cloudtune"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        free = shutil.disk_usage(folder).free / 2**30
+    except OSError as error:
+        say(f"checkpoints don't wait on the instance's own disk: {error}")
+        return ""
+    say(f"checkpoints wait in {folder}, on the instance's own disk: {free:,.0f} GiB free")
+    return str(folder)
+
+
 def ray_command(join: Join, instance: str, address: str) -> list[str]:
     """Return the command that starts Ray on this machine."""
     command = [
@@ -144,7 +172,9 @@ def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
     found = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
     # Ray refuses to count GPUs that are hidden; which ones are ours, the agent knows by `found`.
     others = {name: value for name, value in os.environ.items() if name != VISIBLE}
-    return {**others, **ours, GPUS_VARIABLE: found, **lease_environment(join.until)}
+    threads = os.environ.get("OMP_NUM_THREADS", "")  # Ray puts 1 in its place
+    told = {GPUS_VARIABLE: found, THREADS_VARIABLE: threads, STAGING_VARIABLE: staging()}
+    return {**others, **ours, **told, **lease_environment(join.until)}
 
 
 def main() -> int:

@@ -12,8 +12,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, VISIBLE, gpus
+from cloudtune.infra.node.gpus import (
+    GPUS_VARIABLE,
+    STAND_IN,
+    THREADS_VARIABLE,
+    VISIBLE,
+    gpus,
+)
 from cloudtune.infra.node.mps import MpsDaemons
+from cloudtune.infra.node.this_machine import physical_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +48,7 @@ class NodeGpus:
         self.lack = "" if len(found) >= count else f"{len(found)} of its {count} GPUs"
         """What is there where there isn't what was asked for; empty where there is."""
         real = [gpu for gpu in found if gpu.name != STAND_IN]
+        self._count, self._emulated = max(1, count), len(real) < len(found)
         self._gpus = tuple(real[:count]) if len(real) >= count else ()
         self._mps: MpsDaemons | None = None
         self._checked_at = 0.0
@@ -94,6 +102,17 @@ class NodeGpus:
                 folder = Path(tempfile.mkdtemp(prefix="m"))
                 self._mps = MpsDaemons(folder, self._gpus)
             return self._mps.environment(gpu, share)
+
+    def threads(self, share: float) -> int:
+        """Return how many threads a worker with that share of a GPU computes with on the CPU.
+
+        Its fair share of the node's cores, as Ray gives every worker one; what the node's own
+        environment says (OMP_NUM_THREADS) goes first. Emulated machines share the cores of one.
+        """
+        said = os.environ.get(THREADS_VARIABLE, "")
+        if said.isdecimal() and int(said):
+            return int(said)
+        return 1 if self._emulated else max(1, int(physical_cores() * share / self._count))
 
     def is_faulted(self, gpu: int) -> bool:
         """Return whether what the workers on a GPU meet is the end of its MPS server.

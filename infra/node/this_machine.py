@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from cloudtune.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
@@ -94,6 +96,12 @@ def cores() -> int:
         return max(1, min(allowed, int(quota) // int(period)))
     except (OSError, ValueError):  # no such quota, or "max"
         return allowed
+
+
+def physical_cores() -> int:
+    """Return as many of `cores()` as do arithmetic at once: two hyperthreads are one, for torch."""
+    whole, threads = psutil.cpu_count(logical=False), psutil.cpu_count()
+    return max(1, cores() * whole // threads) if whole and threads else cores()
 
 
 # ---- the environment -----------------------------------------------------------------------

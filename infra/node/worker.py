@@ -57,14 +57,39 @@ _NO_PEER = (
     "remote process exited",
     "Socket closed",
 )
+_TWO_ON_ONE_GPU = (
+    "two workers of the trial are on one GPU, which nccl refuses; have each take the device of "
+    "cloudtune.train.torch.get_device(), or the GPU of its LOCAL_RANK"
+)
+_HINTS = {
+    # NCCL's own words ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000").
+    "Duplicate GPU detected": _TWO_ON_ONE_GPU,
+    # Of torch's DistributedDataParallel, whose message is a page that ends with other advice.
+    "has parameters that were not used in producing loss": (
+        "a step left parameters of the model out, and the workers wait for their gradients; write "
+        "prepare_model(model, find_unused_parameters=True)"
+    ),
+    "Expected to mark a variable ready only once": (
+        "a parameter got its gradient twice in a step; where each step uses the same parameters, "
+        "write prepare_model(model, static_graph=True)"
+    ),
+}
+"""What to do, by what a library says in an error."""
 
 
 _preloaded: dict[str, TrainFunction] = {}
+_chose_threads: set[str] = set()
+"""Of these, whose file sets torch's number of threads itself."""
 
 
 def preload(train: str) -> None:
     """Load the user's function, so that the workers forked from this process have it."""
+    import torch  # noqa: PLC0415
+
+    threads = torch.get_num_threads()
     _preloaded[train] = load_function(Path.cwd(), train)
+    if torch.get_num_threads() != threads:
+        _chose_threads.add(train)
 
 
 def warm_up() -> None:
@@ -149,10 +174,11 @@ class Worker:
         os.environ.update(begin.environment)
         visible = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
         device = f"cuda:{begin.gpu}" if visible and torch.cuda.is_available() else "cpu"
+        threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
+        if begin.training.train not in _chose_threads:
+            torch.set_num_threads(int(threads))
         if device == "cpu":
-            torch.set_num_threads(1)
-            for name in ("OMP_NUM_THREADS", "ACCELERATE_USE_CPU"):  # or accelerate sees one worker
-                os.environ.setdefault(name, "1")
+            os.environ.setdefault("ACCELERATE_USE_CPU", "1")  # or accelerate sees one worker
         program = begin.training.program
         if program is not None:
             if listener is not None:
@@ -241,6 +267,9 @@ def failure_of(error: BaseException, world_size: int) -> Failure:
     several = next((each for each in _chain(error) if isinstance(each, NotOneModelError)), None)
     if several is not None:
         return Failure(str(several), told, unsynced=True)
+    hint = next((_HINTS[said] for said in _HINTS for text in texts if said in text), "")
+    if hint:  # the script's own, though nccl tells of it as of a peer that is gone
+        return Failure(f"{type(error).__name__}: {hint}", told)
     return Failure(line, told, memory, peer=world_size > 1 and broken and not memory)
 
 

@@ -607,6 +607,9 @@ def test_the_sums_that_a_gpu_hands_over_tell_parameters_apart(
     assert sums(data)[-1] != sums(other)[-1]
     assert sums(data)[0][0] == sums(swapped)[0][0], "the sum alone doesn't see it"
     assert sums(data)[0] != sums(swapped)[0]
+    even = data[:76]
+    assert sums(torch.cat([data[:2], even])[2:]) == sums(even), "wherever it lies"
+    assert sums(torch.zeros(0, dtype=torch.uint8)) == [[0, 0]]
 
 
 def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

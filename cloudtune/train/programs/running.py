@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass, replace
@@ -33,6 +32,7 @@ from cloudtune.train.programs.readings import Lines, Readings
 from cloudtune.train.programs.snapshots import Changes, wait_until_whole
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
+from cloudtune.train.storage import staging_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,7 +88,7 @@ class CommandRun:
         self._told = told
         self._place = post.place
         self._rank, self._workers = post.place["rank"], post.place["world_size"]
-        base = Path(tempfile.gettempdir()) / f"cloudtune-{os.getppid()}-{post.name}"
+        base = Path(staging_folder()) / f"cloudtune-{os.getppid()}-{post.name}"
         self._base, self.folder = base, base / "run"
         self._own = base / f"rank-{self._rank}"
         self._process: subprocess.Popen[bytes] | None = None

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.ec2 import market_request
-from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.cluster.head import RayHead, Rental, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
 from cloudtune.infra.provider import Endpoint, launch_token
 
@@ -132,3 +132,20 @@ def test_damaged_intents_are_told_in_a_line(tmp_path: Path) -> None:
     rental = Rental("r1", Endpoint("us-east-1"), {}, 60.0, time.time(), {}, {})
     with pytest.raises(CloudtuneError, match=r"intents\.json is damaged.*`cloudtune gc` gives"):
         RayHead(tmp_path, rental)
+
+
+def test_a_machine_that_is_silent_is_lost_as_late_as_ray_itself_says() -> None:
+    from ray._raylet import Config  # type: ignore[attr-defined]
+
+    Config.initialize("")
+    own = {
+        f"RAY_{name}": str(getattr(Config, name)())
+        for name in (
+            "health_check_initial_delay_ms",
+            "health_check_period_ms",
+            "health_check_timeout_ms",
+            "health_check_failure_threshold",
+        )
+    }
+    assert health_checks(Endpoint("us-east-1").silent_seconds) == own
+    assert health_checks(10.0)["RAY_health_check_timeout_ms"] == "2000"

@@ -71,3 +71,15 @@ def test_the_script_gets_nested_parameters_as_mappings(monkeypatch: pytest.Monke
     )
     worker._train(begin, None)
     assert got == [{"lr": 1.0, "opt": {"name": "sgd"}}]
+
+
+def test_an_error_of_a_library_that_is_a_page_long_is_told_by_what_to_do() -> None:
+    page = (
+        "NCCL error in: ProcessGroupNCCL.cpp:77, invalid usage (run with NCCL_DEBUG=WARN), NCCL "
+        "version 2.27.3\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000"
+    )
+    failure = failure_of(raised(torch.distributed.DistBackendError(page)), world_size=2)
+    assert failure.error.startswith("DistBackendError: two workers of the trial are on one GPU")
+    assert "LOCAL_RANK" in failure.error
+    assert not failure.peer, "it is the script's, and not tried again"

@@ -1,0 +1,186 @@
+"""The steps for a GPU as far as a CPU goes; MPS with stand-ins for its programs and for CUDA."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.gpu import node, packing, results, sharing
+from benchmarks.gpu.__main__ import STEPS, main
+from benchmarks.gpu.clients import Client, GoneError
+from benchmarks.gpu.results import Findings, compared, keep, read
+from cloudtune.infra.node.messages import Epoch
+from tests.infra.mps_stand_in import write_control, write_smi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A GPU whose clients compute by their share, and that keeps to the limits of MPS.
+FAKE = """
+import json, os, pathlib, sys, time
+pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+pipes = pipes and pathlib.Path(pipes)
+share = int(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")) / 100
+if pipes:
+    (pipes / "clients" / str(os.getpid())).touch()
+    while not (pipes / "server").exists():
+        time.sleep(0.01)
+def say(**told):
+    print(json.dumps(told), flush=True)
+say(ready=1, total_mib=24000 * share, processors=int(100 * share))
+for line in sys.stdin:
+    if pipes and (pipes / "fault").exists():
+        say(error="RuntimeError: CUDA error: the server has ended", out_of_memory=False)
+        break
+    kind = sys.argv[1]
+    if kind == "crash":
+        (pipes / "fault").touch()
+        say(error="RuntimeError: CUDA error: device-side assert triggered", out_of_memory=False)
+        break
+    if kind == "allocate":
+        taken = 24000 if MILD else 5900
+        say(error="OutOfMemoryError: CUDA out of memory", out_of_memory=True, allocated_mib=taken)
+        break
+    say(products_per_s=1000 * (1.0 if MILD else share), spins=True)
+"""
+
+
+@pytest.fixture
+def mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Findings]:
+    """Give what runs the step on a machine whose MPS limits nothing, or does as it should."""
+    programs = tmp_path / "bin"
+    write_smi(programs, "0, GPU-aaaa, NVIDIA A10G, 24000\n")
+    write_control(programs, tmp_path / "commands")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(sharing, "_compute_mode", lambda _: "Default")
+    fake = tmp_path / "fake.py"
+    monkeypatch.setattr(sharing, "PROGRAM", [str(fake)])
+
+    def run(mild: str) -> Findings:
+        fake.write_text(FAKE.replace("MILD", mild))
+        return sharing.measure()
+
+    return run
+
+
+def test_mps_that_does_as_its_manual_says_is_found_so(mps: Callable[[str], Findings]) -> None:
+    found = mps("False")
+    assert found.failed == {}
+    assert found.unknown == {}
+    assert found.figures["threads_0.25_speed_share"] == 0.25
+    assert found.figures["processors_at_0.5"] == 50
+    assert found.facts["crash_is_a_fault_of_the_server"] is True
+    assert found.facts["crash_restarted"] is True
+    assert found.facts["after_a_crash_others_train"] is True
+    assert found.facts["fallback_takes_turns"] is True
+
+
+def test_mps_that_limits_nothing_is_found_out(mps: Callable[[str], Findings]) -> None:
+    found = mps("True")
+    assert set(found.failed) == {"threads_are_limited", "memory_is_limited"}
+
+
+def test_without_a_gpu_a_step_says_what_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = sharing.measure()
+    assert set(found.unknown.values()) == {"no GPU"}
+    assert found.facts["notice_without_a_gpu"] == "no NVIDIA GPU: packed trials share CPU cores"
+    assert found.figures == {}
+    assert found.failed == {}
+
+
+def test_trials_that_share_the_cores_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "gpus", lambda: ())
+    found = packing.measure(0.2, loads=("mlp",))
+    assert found.failed == {}
+    assert found.figures["mlp_alone_per_s"] > 0
+    assert found.figures["mlp_cores_2_share"] > 0
+    assert set(found.unknown) == {"sliced_share", "mps_share"}
+    assert "| mlp |" in packing.table(found.figures)
+
+
+def test_a_node_without_a_controller_says_why_a_session_ended() -> None:
+    with node.Bench() as bench:
+        bench.start("no.1", 1.0, load="mlp", steps="several")
+        with pytest.raises(node.EndedError, match="TypeError"):
+            bench.hear("no.1")
+        bench.start("yes.1", 1.0, until=1)
+        bench.hear("yes.1", Epoch)
+        assert bench.noted("yes.1", "stepped")[1]["device"] == "cpu"
+        bench.end("yes.1")
+
+
+def test_a_client_that_ends_is_told_of_with_its_last_words() -> None:
+    client = Client(["-c", "raise SystemExit('of my own will')"], {})
+    try:
+        with pytest.raises(GoneError, match="exit code 1: of my own will"):
+            client.hear()
+    finally:
+        client.end()
+
+
+# ---- results -------------------------------------------------------------------------------
+
+
+def kept(path: Path, step: str, **figures: float) -> None:
+    keep(path, step, Findings(figures=figures), 1.0)
+
+
+def test_files_of_results_are_laid_side_by_side(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    keep(old, "mps", Findings({"start_s": 2.0}, {"limited": True}, {"slow": "no GPU"}), 1.0)
+    kept(old, "gone", x_s=1.0)
+    keep(new, "mps", Findings({"start_s": 3.0, "slow": 0.5}, {"limited": False}), 1.0)
+    lines = compared(read(old), read(new)).splitlines()
+    assert "| mps | start_s | 2 | 3 | 1.50 |" in lines
+    assert "| mps | limited | True | False |  |" in lines
+    assert "| mps | slow | unknown: no GPU | 0.5 |  |" in lines
+    assert "| gone | x_s | 1 | – |  |" in lines
+
+
+def test_a_step_replaces_its_own_results_alone(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    kept(path, "one", x_s=1.0)
+    kept(path, "two", x_s=2.0)
+    kept(path, "one", x_s=3.00004)
+    steps = read(path)["steps"]
+    assert [steps[name]["figures"] for name in ("one", "two")] == [{"x_s": 3.0}, {"x_s": 2.0}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "steps": {}}'])
+def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=r"results\.json"):
+        read(path)
+
+
+def test_a_step_runs_on_its_own_and_fails_where_something_is_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+
+    def broken() -> Findings:
+        found = Findings({"x_s": 1.0})
+        found.expect("all_is_well", so=False, told="it is not")
+        return found
+
+    monkeypatch.setattr(sharing, "measure", broken)
+    monkeypatch.setattr(sys, "argv", ["gpu", "mps", "--out", str(out)])
+    assert main() == 1
+    assert "all_is_well  FAILED: it is not" in capsys.readouterr().out
+    assert json.loads(out.read_text())["steps"]["mps"]["failed"] == {"all_is_well": "it is not"}
+    assert results.VERSION == 1
+    assert set(STEPS) >= {"zygote", "nccl", "resize", "mps", "packing", "profile", "local"}

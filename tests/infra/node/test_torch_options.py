@@ -1,0 +1,194 @@
+"""What torch is told in real workers: how models are wrapped, with how many threads it computes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.infra.node.boot import Join, node_environment
+from cloudtune.infra.node.gpu_sharing import NodeGpus
+from cloudtune.infra.node.messages import Epoch, Failure, Training
+from cloudtune.infra.node.this_machine import physical_cores
+from tests.guard import watched
+from tests.infra.mps_stand_in import write_smi
+from tests.one_node import Node, part_of, reports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRAIN = """
+import os, tempfile
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import cloudtune
+
+class Halves(torch.nn.Module):
+    '''Of which a step uses one half or the other, or one half twice.'''
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+
+    def forward(self, inputs, number, kind):
+        if kind == "twice":
+            once = torch.utils.checkpoint.checkpoint(self.first, inputs, use_reentrant=True)
+            again = torch.utils.checkpoint.checkpoint(self.first, inputs, use_reentrant=True)
+            return once + again + self.second(inputs)
+        return self.first(inputs) if number % 2 else self.second(inputs)
+
+def train(config):
+    print("pid", os.getpid(), "threads", torch.get_num_threads(), flush=True)
+    torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+    print("run", len(os.listdir("/proc/self/task")), flush=True)
+    model = Halves()
+    net = cloudtune.prepare_model(model, **config["options"])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+    checkpoint = cloudtune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            state = torch.load(Path(folder) / "state.pt")
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        scaler.load_state_dict(state["scaler"])
+    inputs = torch.linspace(-1, 1, 64).reshape(16, 4)
+    loader = cloudtune.prepare_data_loader(DataLoader(TensorDataset(inputs), batch_size=4))
+    for epoch in cloudtune.epochs():
+        for number, (batch,) in enumerate(loader):
+            batch.requires_grad_(config["kind"] == "twice")
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config["kind"] == "amp"):
+                loss = net(batch, number, config["kind"]).float().pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        with tempfile.TemporaryDirectory() as folder:
+            parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
+            state = {name: each.state_dict() for name, each in parts.items()}
+            torch.save(state, Path(folder) / "state.pt")
+            weight = sum(float(each.detach().sum()) for each in model.parameters())
+            cloudtune.report(
+                {"loss": loss.item(), "scale": scaler.get_scale(), "weight": weight},
+                cloudtune.Checkpoint.from_directory(folder),
+            )
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield from watched()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "train.py").write_text(TRAIN)
+    here = Path.cwd()
+    os.chdir(folder)
+    told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+    made = Node(folder, told, spares=False)
+    yield made
+    made.agent.close()
+    os.chdir(here)
+
+
+def test_a_step_may_leave_parameters_out_where_the_script_says_so(node: Node) -> None:
+    options = {"find_unused_parameters": True}
+    node.agent.start(part_of("unused.1", 2.0, until=2, kind="halves", options=options))
+    told = [*node.hear("unused.1", Epoch), *node.hear("unused.1", Epoch)]
+    assert [each["in_sync"] for each in reports(told)] == [True, True]
+    node.agent.stop("unused.1")
+    node.hear("unused.1")
+
+
+def test_else_it_is_told_in_a_line_what_to_write(node: Node) -> None:
+    node.agent.start(part_of("raises.1", 2.0, until=2, kind="halves", options={}))
+    failures = [body for body in node.hear("raises.1") if isinstance(body, Failure)]
+    assert "prepare_model(model, find_unused_parameters=True)" in failures[0].error
+    assert not failures[0].peer
+
+
+def test_a_parameter_may_be_used_twice_in_a_static_graph(node: Node) -> None:
+    wrong = {"find_unused_parameters": True}
+    node.agent.start(part_of("twice.1", 2.0, until=2, kind="twice", options=wrong))
+    failures = [body for body in node.hear("twice.1") if isinstance(body, Failure)]
+    assert "prepare_model(model, static_graph=True)" in failures[0].error
+    options = {"static_graph": True}
+    node.agent.start(part_of("static.1", 2.0, until=2, kind="twice", options=options))
+    told = [*node.hear("static.1", Epoch), *node.hear("static.1", Epoch)]
+    assert [each["in_sync"] for each in reports(told)] == [True, True]
+    node.agent.stop("static.1")
+    node.hear("static.1")
+
+
+def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: Node) -> None:
+    """The scale doubles after three steps without an overflow, of four in an epoch."""
+    given: dict[str, Any] = {"kind": "amp", "options": {"find_unused_parameters": True}}
+    node.agent.start(part_of("alone.1", 1.0, until=3, **given))
+    alone = [reports(node.hear("alone.1", Epoch))[0] for _ in range(3)]
+    assert [each["metrics"]["scale"] for each in alone] == [8.0, 16.0, 64.0]
+    node.agent.stop("alone.1")
+    node.hear("alone.1")
+    first = str(alone[0]["checkpoint"])
+    node.agent.start(part_of("alone.2", 2.0, until=3, checkpoint=first, **given))
+    wider = [reports(node.hear("alone.2", Epoch))[0] for _ in range(2)]
+    assert [each["metrics"]["scale"] for each in wider] == [16.0, 64.0]
+    assert all(each["in_sync"] for each in wider)
+    for one, other in zip(alone[1:], wider, strict=True):
+        assert one["metrics"]["weight"] == pytest.approx(other["metrics"]["weight"], abs=0.02)
+    node.agent.stop("alone.2")
+    node.hear("alone.2")
+
+
+# ---- threads -------------------------------------------------------------------------------
+
+
+def threads_of(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int) -> tuple[int, int]:
+    """Give how many threads a real worker of such a node computes with, and how many it runs."""
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray has it
+    told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+    node = Node(folder, told, spares=False, gpus=gpus)
+    try:
+        node.agent.start(part_of("t.1", 1.0, until=1, kind="", options={}))
+        node.hear("t.1", Epoch)
+        return int(node.printed("t.1")[3]), int(node.printed("t.1", line=1)[1])
+    finally:
+        node.agent.close()
+
+
+def test_a_worker_computes_with_its_share_of_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_THREADS", "3")
+    said, run = threads_of(tmp_path / "said", monkeypatch, gpus=1)
+    assert said == 3
+    assert run >= 3 + 1, "its own, and who hears orders"
+    monkeypatch.delenv("CLOUDTUNE_THREADS")
+    assert threads_of(tmp_path / "share", monkeypatch, gpus=1)[0] == physical_cores()
+
+
+def test_the_cores_of_a_node_are_shared_by_its_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtune.infra.node.gpu_sharing.physical_cores", lambda: 16)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [NodeGpus(gpus).threads(1.0) for gpus in (1, 2, 8, 32)] == [16, 8, 2, 1]
+    assert [NodeGpus(2).threads(share) for share in (0.5, 0.25, 0.125, 0.1)] == [4, 2, 1, 1]
+    write_smi(tmp_path, "0, GPU-0, cloudtune stand-in, 0\n")
+    assert NodeGpus(1).threads(1.0) == 1, "an emulated machine"
+
+
+def test_what_the_node_itself_says_of_threads_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "t")
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    join = Join("10.0.0.1:1", "intent", 1)
+    assert node_environment(join, "i-1", "10.0.0.2")["CLOUDTUNE_THREADS"] == "6"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert node_environment(join, "i-1", "10.0.0.2")["CLOUDTUNE_THREADS"] == ""

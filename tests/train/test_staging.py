@@ -1,0 +1,88 @@
+"""Where checkpoints wait for the storage: the node's own disk, if it has one with room."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
+from cloudtune.train.storage import staging_folder
+
+if TYPE_CHECKING:
+    import os
+
+Usage = namedtuple("Usage", "total used free")
+STATE = b"0123456789" * 100
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the node's own disk; the usual one is another."""
+    (tmp_path / "usual").mkdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "state.pt").write_bytes(STATE)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "usual"))
+    monkeypatch.setattr(CheckpointStore, "_is_on_local_disk", False)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    monkeypatch.setenv("CLOUDTUNE_STAGING", str(folder))
+    return folder
+
+
+def free(monkeypatch: pytest.MonkeyPatch, **mib: float) -> None:
+    """Let so many MiB be free, by the names of folders."""
+
+    def usage(path: str | os.PathLike[str]) -> Usage:
+        left = int(mib[Path(path).name] * 2**20)
+        return Usage(2**40, 2**40 - left, left)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+
+def test_a_checkpoint_waits_on_the_node_s_own_disk_and_is_read_there(own: Path) -> None:
+    store = CheckpointStore(str(own.parent / "store"), ())
+    staged = store.stage("t", 1, own.parent / "in")
+    assert staged is not None
+    assert Path(staged.files).parent == own
+    path = store.commit(staged, {})
+    assert path is not None
+    assert list(own.iterdir()) == [], "nothing stays there"
+    with Checkpoint(path, 1).as_directory() as folder:
+        assert Path(folder).parent == own
+        assert Path(folder, "state.pt").read_bytes() == STATE
+
+
+@pytest.mark.parametrize("why", ["full", "gone", "none"])
+def test_else_where_temporary_files_are(
+    own: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "full":
+        free(monkeypatch, own=64.0, usual=1.0)
+    elif why == "gone":
+        own.rmdir()
+    else:
+        monkeypatch.setenv("CLOUDTUNE_STAGING", "")
+    staged = CheckpointStore(str(own.parent / "store"), ()).stage("t", 1, own.parent / "in")
+    assert staged is not None
+    assert Path(staged.files).parent == own.parent / "usual"
+
+
+def test_without_room_an_epoch_is_not_saved_and_that_is_told(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free(monkeypatch, own=1.0, usual=0.0)
+    assert CheckpointStore(str(own.parent / "store"), ()).stage("t", 1, own.parent / "in") is None
+    told = capsys.readouterr().err
+    assert "epoch 1 is not saved" in told
+    assert f"a checkpoint of 0 MiB, and 0 MiB free in {own.parent / 'usual'}" in told
+    assert str(own) in told
+    assert list(own.iterdir()) == list((own.parent / "usual").iterdir()) == []
+
+
+def test_a_storage_on_the_staging_disk_itself_is_written_at_once(tmp_path: Path) -> None:
+    assert CheckpointStore(str(tmp_path / "store"))._is_on_local_disk
+    assert staging_folder() != ""
