@@ -42,6 +42,8 @@ from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
 from cloudtune.infra.emulator.machines import HERE, Clock, Housing
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
+from cloudtune.infra.emulator.strict import guard, images, quotas, refusals
+from cloudtune.infra.emulator.strict.launches import Launch
 from cloudtune.infra.emulator.strict.principals import Principals
 from cloudtune.infra.emulator.strict.role_metadata import role_metadata
 from cloudtune.infra.processes import birth, write_atomically
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.faults import Fault
     from cloudtune.infra.emulator.machine import Machine
+    from cloudtune.infra.emulator.requests import Signed
+    from cloudtune.infra.emulator.strict.principals import Principal
 
 STATE_FILE = "emulator.json"
 TICK_S = 0.05
@@ -75,7 +79,7 @@ class Application:
         self.last_request = time.monotonic()
         self.closing = False
         self.clock = Clock()
-        self.scenario = Scenario(self.clock.now)
+        self.scenario = Scenario(self.clock.now, throttles=strict)
         self._moto = DomainDispatcherApplication(create_backend_app)
 
     def attach(self, ec2: EmulatedEC2, access: Access) -> None:
@@ -116,16 +120,41 @@ class Application:
         try:
             signed = self._access.signed_for(request, self.principals.secret_of)
             self.last_request = time.monotonic()
+            who = self.principals.find(signed.key)
+            assert who is not None, "it is signed with somebody's key"
             if signed.service != "ec2":
-                return self._pass_on(request, request.get_data())
-            return self._ec2_call(request, signed.region)
+                return self._other_call(request, signed, who)
+            return self._ec2_call(request, signed.region, who)
         except Ec2Error as error:
             return Response(error.xml(), status=error.status, mimetype="text/xml")
 
-    def _ec2_call(self, request: Request, region: str) -> Response:
+    def _other_call(self, request: Request, signed: Signed, who: Principal) -> Response:
+        if not self.strict:
+            return self._pass_on(request, request.get_data())
+        images.register(self.ec2.backend(signed.region))  # their names are in SSM
+        refused = guard.refusal(who, signed.service, signed.region, request)
+        if refused is not None:
+            return refused
+        if signed.service == "servicequotas":
+            action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+            told = quotas.answer(action, request.get_json(force=True), self.scenario.quotas())
+            if told is not None:
+                return Response(told[1], told[0], mimetype="application/x-amz-json-1.1")
+        answer = self._pass_on(request, request.get_data())
+        missing = signed.service == "s3" and answer.status_code == HTTPStatus.NOT_FOUND
+        if missing and guard.hides_absence(who, request):
+            return guard.absence_denied(who, request)
+        return answer
+
+    def _ec2_call(self, request: Request, region: str, who: Principal) -> Response:
         parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
         action = parameters.get("Action", "")
-        self.scenario.refuse(action, parameters)
+        self.scenario.refuse(action, parameters, region)
+        if action == "RunInstances":
+            refusals.check_form(Launch(parameters, self.ec2.backend(region)))
+        if self.strict:
+            images.register(self.ec2.backend(region))
+            guard.check_call(who, region, parameters)
         answer = self._act(request, region, action, parameters)
         lost = self.scenario.loses(action, parameters)
         if lost == "reset":
@@ -247,7 +276,9 @@ def serve(
     clock, scenario = application.clock, application.scenario
     access = Access.made(endpoint)
     housing = Housing(boot.start, Addresses().next) if isolated else HERE
-    ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, housing=housing)
+    ec2 = EmulatedEC2(
+        home, access, boot_seconds, clock, scenario, housing=housing, strict=kind.strict
+    )
     application.attach(ec2, access)
     if isolated:
         asked = by_address(application, ec2, access)

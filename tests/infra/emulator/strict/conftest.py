@@ -9,6 +9,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Account:
         )
         self._clients.append(made)
         return made
+
+    def unhurried(self, action: str = "RunInstances") -> None:
+        """Have calls of an action not be throttled: a test makes more of them than a run."""
+        control = EmulatorControl(self.access)
+        control.add({"kind": "throttle", "action": action, "burst": 1e6, "per_second": 1e6})
 
     def person(self, name: str, *policies: Mapping[str, Any]) -> Callable[[str], Any]:
         """Return what makes clients of a user with these policies alone."""
