@@ -192,7 +192,11 @@ class Application:
             return response
 
     def _ask_moto(self, request: Request, parameters: dict[str, str]) -> Response:
-        return self._pass_on(request, urlencode(parameters).encode())
+        try:
+            return self._pass_on(request, urlencode(parameters).encode())
+        except NotImplementedError:  # what moto says of what it lacks
+            action = parameters.get("Action", "")
+            raise Ec2Error("UnsupportedOperation", f"The emulator can't {action}.") from None
 
     def _pass_on(self, request: Request, body: bytes) -> Response:
         environ = {
