@@ -37,7 +37,7 @@ from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Endpoint
 from cloudtune.train.storage import filesystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudtune.infra.emulator.requests import Access
 
@@ -110,8 +110,8 @@ class World:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        control = EmulatorControl(access)
-        control.add({"kind": "throttle", "burst": 1e6, "per_second": 1e6})
+        self.control = EmulatorControl(access)
+        self.control.add({"kind": "throttle", "burst": 1e6, "per_second": 1e6})
         self._clients: list[Any] = []
         ec2, iam = self.client("ec2"), self.client("iam")
         trusted = {"Service": "ec2.amazonaws.com"}
@@ -170,8 +170,7 @@ class World:
         """Return an instance that everybody sees by now."""
         own = Endpoint(REGION, self.access.endpoint, self.access.key, self.access.secret)
         made = self.launch(own)
-        while made not in {each.id for each in Ec2(own).ours("rights")}:
-            time.sleep(0.1)
+        self.control.move_clock(2.0)
         return made
 
     def close(self) -> None:
@@ -227,31 +226,30 @@ def _environment(who: Endpoint) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _storage(who: Endpoint) -> tuple[Any, str]:
-    with _environment(who):
-        return filesystem(f"s3://{BUCKET}/run")
+@contextlib.contextmanager
+def _storage(who: Endpoint) -> Iterator[tuple[Any, str]]:
+    with _environment(who):  # pyarrow looks there at each call
+        yield filesystem(f"s3://{BUCKET}/run")
 
 
 def _write(world: World, who: Endpoint, node: str) -> None:  # noqa: ARG001
-    fs, root = _storage(who)
-    with fs.open_output_stream(f"{root}/written") as out:
+    with _storage(who) as (fs, root), fs.open_output_stream(f"{root}/written") as out:
         out.write(b"x" * _PART * 2)  # in parts
 
 
 def _read(world: World, who: Endpoint, node: str) -> None:  # noqa: ARG001
-    fs, root = _storage(who)
-    with fs.open_input_stream(f"{root}/there") as reader:
+    with _storage(who) as (fs, root), fs.open_input_stream(f"{root}/there") as reader:
         reader.read()
 
 
 def _list(world: World, who: Endpoint, node: str) -> None:  # noqa: ARG001
-    fs, root = _storage(who)
-    fs.get_file_info(FileSelector(root, allow_not_found=True))
+    with _storage(who) as (fs, root):
+        fs.get_file_info(FileSelector(root, allow_not_found=True))
 
 
 def _delete(world: World, who: Endpoint, node: str) -> None:  # noqa: ARG001
-    fs, root = _storage(who)
-    fs.delete_file(f"{root}/there")
+    with _storage(who) as (fs, root):
+        fs.delete_file(f"{root}/there")
 
 
 def _abort(world: World, who: Endpoint, node: str) -> None:  # noqa: ARG001
@@ -294,8 +292,9 @@ def _refusal(call: Callable[[], Any]) -> str:
     except BotoCoreError:
         return ""
     except OSError as error:
-        denied = any(word in str(error) for word in ("ACCESS_DENIED", *_DENIED))
-        return str(error) if denied else ""
+        if not any(word in str(error) for word in ("ACCESS_DENIED", *_DENIED)):
+            raise
+        return str(error)
     return ""
 
 
@@ -313,11 +312,20 @@ def main() -> None:
             for role, policy in policies.items():
                 assert not failures(world, policy, role), "the whole policy must do"
                 for name, less in rights(policy):
-                    for call, message in failures(world, less, role) or [Failure("nothing", "")]:
-                        print(f"| {name} | {call} | {_short(message)} |")
+                    for message, calls in _by_message(failures(world, less, role)).items():
+                        print(f"| {name} | {calls} | {message} |", flush=True)
         finally:
             world.close()
             stop_emulator(home, only_if_idle=False)
+
+
+def _by_message(found: Sequence[Failure]) -> dict[str, str]:
+    """Return the calls that fail with each message, or that none does."""
+    told: dict[str, str] = {}
+    for call, message in found:
+        short = _short(message)
+        told[short] = f"{told[short]}; {call}" if short in told else call
+    return told or {"": "nothing"}
 
 
 def _short(message: str) -> str:

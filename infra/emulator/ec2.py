@@ -58,8 +58,8 @@ _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
 # ask for seconds, and up to five minutes.
 HIDDEN_SECONDS = 1.0
 """So long a strict cloud's calls don't know of a new instance."""
-HIDDEN_TAGS_SECONDS = 0.5
-"""So much longer those don't that look for tags."""
+TAGS_LATER = 1.5
+"""So many times as long those don't that look for tags."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,10 @@ class EmulatedEC2:
         if getattr(self._eyes, "see_all", False):
             return False
         machine = self.machines.find(instance_id)
-        late = HIDDEN_TAGS_SECONDS if self._strict and by_tag else 0.0
-        return machine is not None and machine.is_hidden(self.clock.now() - late)
+        if machine is None:
+            return False
+        later = TAGS_LATER - 1.0 if self._strict and by_tag else 0.0
+        return machine.is_hidden(self.clock.now() - later * machine.fate.hidden_seconds)
 
     @contextlib.contextmanager
     def seeing_all(self) -> Iterator[None]:
