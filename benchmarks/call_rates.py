@@ -6,7 +6,7 @@ The two that call are the real ones, each as its process runs it: the node provi
 monitor asks five times a second, and the controller's watcher, which looks twice a second. EC2 and
 the clock are not: an hour passes as fast as it can. Each instance is launched within the hour, one
 every ten seconds, and given back at its end, which is more than most runs do. EC2's figures are
-those of its page on throttling (`infra/emulator/strict/throttle.py`), by which the strict emulator
+those of its page on throttling (`infra/emulator/strict/rates.py`), by which the strict emulator
 throttles.
 """
 
@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import node_provider, watcher
-from cloudtune.infra.emulator.strict.throttle import category
+from cloudtune.infra.emulator.strict.rates import rate_of
 from cloudtune.infra.provider import Endpoint, Instance
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def calls_in_an_hour(instances: int, folder: Path) -> Counter[str]:
 
 def share(action: str, calls: int) -> float:
     """Return the share of what EC2 allows of an action in an hour."""
-    _, rate = category(action, _FILTERED)
-    return calls / (rate.refill * HOUR)
+    _, rate = rate_of(action, _FILTERED)
+    return calls / (rate.per_second * HOUR)
 
 
 def _intent(number: int) -> str:

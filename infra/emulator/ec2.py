@@ -37,13 +37,16 @@ from cloudtune.infra.emulator.pools import (
     vcpus_of,
     wanted_of,
 )
+from cloudtune.infra.emulator.strict.launches import Launch
+from cloudtune.infra.emulator.strict.quotas import as_faults
+from cloudtune.infra.emulator.strict.refusals import check_price
 from cloudtune.infra.node import this_machine as local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.infra.emulator.faults import Market
+    from cloudtune.infra.emulator.faults import Fate, Market
     from cloudtune.infra.emulator.machines import Clock, Housing
     from cloudtune.infra.emulator.requests import Access
     from cloudtune.infra.emulator.scenario import Scenario
@@ -51,6 +54,12 @@ if TYPE_CHECKING:
 DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
+# "Eventual consistency in the Amazon EC2 API" (developer guide) gives no figures: it has clients
+# ask for seconds, and up to five minutes.
+HIDDEN_SECONDS = 1.0
+"""So long a strict cloud's calls don't know of a new instance."""
+TAGS_LATER = 1.5
+"""So many times as long those don't that look for tags."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +95,11 @@ class EmulatedEC2:
         scenario: Scenario,
         *,
         housing: Housing = HERE,
+        strict: bool = False,
     ) -> None:
         self.clock = clock
-        self.unseen_seconds = 0.0
-        self._sees = threading.local()
+        self._strict = strict
+        self._eyes = threading.local()
         folder = home / "instances"
         self.machines = Machines(folder, access, boot_seconds, clock, self._mirror, housing=housing)
         self._scenario = scenario
@@ -113,8 +123,6 @@ class EmulatedEC2:
         primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
         primary.public_ip = None  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
-        fate = fate_of(self._scenario.befall(pool_of(instance)))
-        fate.hidden_seconds = max(fate.hidden_seconds, self.unseen_seconds)
         machine = Machine(
             id=instance.id,
             instance_type=instance.instance_type,
@@ -125,11 +133,22 @@ class EmulatedEC2:
             address=address,
             gpus=_gpus(instance.instance_type),
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
-            fate=fate,
+            fate=self._fate(instance),
         )
         self._instances[instance.id] = instance
         self.machines.add(machine)
         self._mirror(machine)
+
+    def _fate(self, instance: Any) -> Fate:
+        fate = fate_of(self._scenario.befall(pool_of(instance)))
+        if self._strict and not (fate.hidden_calls or fate.hidden_seconds):
+            fate.hidden_seconds = HIDDEN_SECONDS
+        return fate
+
+    @staticmethod
+    def backend(region: str) -> Any:
+        """Return moto's EC2 of a region."""
+        return _backend(region)
 
     def end(self, instance: Any, ending: Ending) -> InstanceState:
         """Begin the end of an instance; return the state it had until now."""
@@ -149,6 +168,9 @@ class EmulatedEC2:
         count = parameters.get("MaxCount", "1")
         wanted = wanted_of(_backend(region), parameters)
         capacities, quotas = self._scenario.capacities(), self._scenario.quotas()
+        if self._strict:
+            check_price(Launch(parameters, _backend(region)))
+            quotas = as_faults(quotas)
         if wanted is None or not (capacities or quotas):
             return {**parameters, "MinCount": count}
         held = self._held(region)
@@ -166,20 +188,24 @@ class EmulatedEC2:
             if instance.region_name == region
         ]
 
-    def is_hidden(self, instance_id: str) -> bool:
-        """Return whether calls about instances don't know of this one yet."""
+    def is_hidden(self, instance_id: str, *, by_tag: bool = False) -> bool:
+        """Return whether calls about instances don't know of this one yet, or not by its tags."""
+        if getattr(self._eyes, "see_all", False):
+            return False
         machine = self.machines.find(instance_id)
-        hides = machine is not None and machine.is_hidden(self.clock.now())
-        return hides and not getattr(self._sees, "all", False)
+        if machine is None:
+            return False
+        later = TAGS_LATER - 1.0 if self._strict and by_tag else 0.0
+        return machine.is_hidden(self.clock.now() - later * machine.fate.hidden_seconds)
 
     @contextlib.contextmanager
-    def all_seen(self) -> Iterator[None]:
+    def seeing_all(self) -> Iterator[None]:
         """Hide nothing from this thread."""
-        self._sees.all = True
+        self._eyes.see_all = True
         try:
             yield
         finally:
-            self._sees.all = False
+            self._eyes.see_all = False
 
     def count_call(self) -> None:
         """Count a call about instances: one less from which hidden ones are hidden."""
@@ -287,6 +313,11 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown")
         return list(self._end(instances, ending))
 
+    def associate_iam_instance_profile(self, *args: Any, **kwargs: Any) -> Any:
+        """Give a new instance its profile: part of its launch, which knows of it."""
+        with self.ec2.seeing_all():
+            return super().associate_iam_instance_profile(*args, **kwargs)
+
     def stop_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
         instances = self.get_multi_instances_by_id(instance_ids)
         ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown", "stopping")
@@ -295,9 +326,12 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
     def all_reservations(self, filters: Any = None) -> list[Any]:
         """Return what every call about instances starts from: all that EC2 knows of by now."""
         known = super().all_reservations()
+        tags = any(name.startswith("tag") for name in filters or ())
         for reservation in known:  # a copy, so moto's own is left as it is
             reservation.instances = [
-                each for each in reservation.instances if not self.ec2.is_hidden(each.id)
+                each
+                for each in reservation.instances
+                if not self.ec2.is_hidden(each.id, by_tag=tags)
             ]
         known = [reservation for reservation in known if reservation.instances]
         return known if filters is None else list(filter_reservations(known, filters))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cloudtune.infra.emulator.requests import Access
     from cloudtune.scaling import ScalingProfile
 
-IMAGE = "ami-0c1000000000emul8"
+IMAGE = "ami-0c1000000000e8664"
 PACE_TAG = "cloudtune:pace"
 _HOME_REGION = "us-east-1"
 

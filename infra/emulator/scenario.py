@@ -22,18 +22,13 @@ from cloudtune.infra.emulator.faults import (
     told,
 )
 from cloudtune.infra.emulator.requests import Ec2Error
+from cloudtune.infra.emulator.strict.rates import Buckets, Rate, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _CallFault = TypeVar("_CallFault", bound=CallFault)
 _CALLS_KEPT = 5000
-# Burst and refill per second, for each action. Those of reading are on AWS's page on throttling
-# (docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html); the others are what we remember
-# of its table, not checked again.
-_AWS_RATES = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}
-_AWS_READING = (100.0, 20.0)
-_AWS_WRITING = (50.0, 5.0)
 _STATUS = {
     "InternalError": 500,
     "InternalFailure": 500,
@@ -67,27 +62,26 @@ class _Live:
         return told(self.fault)
 
 
-@dataclass
-class _Bucket:
-    tokens: float
-    at: float
-
-
 class Scenario:
-    """The faults to come and the newest calls; any thread may ask. `now` is the emulator's time."""
+    """The faults to come and the newest calls; any thread may ask. `now` is the emulator's time.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    With `throttles` calls are rationed at all times, as EC2 does; a throttle among the faults goes
+    first.
+    """
+
+    def __init__(self, now: Callable[[], float], *, throttles: bool = False) -> None:
         self._now = now
+        self._account = Buckets(now) if throttles else None
         self._lock = threading.RLock()
         self._faults: list[_Live] = []
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets = Buckets(now)
         self._calls: deque[dict[str, Any]] = deque(maxlen=_CALLS_KEPT)
 
     def replace(self, faults: Iterable[Fault]) -> None:
         """Set the faults to come; those not used up are forgotten, the calls are kept."""
         with self._lock:
             self._faults = []
-            self._buckets = {}
+            self._buckets = Buckets(self._now)
             self.add(faults)
 
     def add(self, faults: Iterable[Fault]) -> None:
@@ -107,7 +101,7 @@ class Scenario:
             if type(live.fault) is not type(limit) or _lifted(live.fault) != _lifted(limit)
         ]
 
-    def refuse(self, action: str, parameters: Mapping[str, str]) -> None:
+    def refuse(self, action: str, parameters: Mapping[str, str], region: str = "") -> None:
         """Record a call, and raise the error that waits for it, if any."""
         with self._lock:
             call = {
@@ -117,7 +111,7 @@ class Scenario:
                 "fault": None,
             }
             self._calls.append(call)
-            error = self._throttled(action) or self._error(action, parameters)
+            error = self._throttled(action, parameters, region) or self._error(action, parameters)
             if error is not None:
                 call["fault"] = error.code
                 raise error
@@ -157,22 +151,18 @@ class Scenario:
         with self._lock:
             return {"faults": [live.rest() for live in self._faults], "calls": list(self._calls)}
 
-    def _throttled(self, action: str) -> Ec2Error | None:
+    def _throttled(
+        self, action: str, parameters: Mapping[str, str], region: str
+    ) -> Ec2Error | None:
         rates = [live.fault for live in self._faults if isinstance(live.fault, Throttle)]
         rate = next((rate for rate in rates if rate.fits(action)), None)
-        if rate is None or self._has_token(action, *_figures(action, rate)):
+        if rate is not None:
+            let_in = self._buckets.take(action, _figures(action, rate))
+        else:
+            let_in = self._account is None or self._account.let_in(region, action, parameters)
+        if let_in:
             return None
         return ec2_error("RequestLimitExceeded", f"Request limit exceeded: {action}.")
-
-    def _has_token(self, action: str, burst: float, per_second: float) -> bool:
-        now = self._now()
-        bucket = self._buckets.setdefault(action, _Bucket(burst, now))
-        gained = max(0.0, now - bucket.at) * per_second
-        bucket.tokens, bucket.at = min(burst, bucket.tokens + gained), now
-        if bucket.tokens < 1:
-            return False
-        bucket.tokens -= 1
-        return True
 
     def _error(self, action: str, parameters: Mapping[str, str]) -> Ec2Error | None:
         fault = self._struck(CallError, action, parameters)
@@ -200,12 +190,11 @@ def ec2_error(code: str, message: str) -> Ec2Error:
     return Ec2Error(code, message, _STATUS.get(code, usual))
 
 
-def _figures(action: str, rate: Throttle) -> tuple[float, float]:
-    reading = action.startswith(("Describe", "Get", "List", "Search"))
-    burst, per_second = _AWS_RATES.get(action, _AWS_READING if reading else _AWS_WRITING)
-    return (
-        burst if rate.burst is None else rate.burst,
-        per_second if rate.per_second is None else rate.per_second,
+def _figures(action: str, given: Throttle) -> Rate:
+    _, usual = rate_of(action)
+    return Rate(
+        usual.burst if given.burst is None else given.burst,
+        usual.per_second if given.per_second is None else given.per_second,
     )
 
 

@@ -42,12 +42,10 @@ from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
 from cloudtune.infra.emulator.machines import HERE, Clock, Housing
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
-from cloudtune.infra.emulator.strict.gate import answer_of, check_rights
-from cloudtune.infra.emulator.strict.images import offer_image
+from cloudtune.infra.emulator.strict import guard, images, quotas, refusals
+from cloudtune.infra.emulator.strict.launches import Launch
 from cloudtune.infra.emulator.strict.principals import Principals
-from cloudtune.infra.emulator.strict.refusals import CHECKS
 from cloudtune.infra.emulator.strict.role_metadata import role_metadata
-from cloudtune.infra.emulator.strict.throttle import Throttle
 from cloudtune.infra.processes import birth, write_atomically
 
 if TYPE_CHECKING:
@@ -58,10 +56,9 @@ if TYPE_CHECKING:
     from cloudtune.infra.emulator.faults import Fault
     from cloudtune.infra.emulator.machine import Machine
     from cloudtune.infra.emulator.requests import Signed
+    from cloudtune.infra.emulator.strict.principals import Principal
 
 STATE_FILE = "emulator.json"
-UNSEEN_SECONDS = 0.8
-"""For so long a strict emulator's calls don't know of a new instance; on AWS it is mostly less."""
 _SERVICES = {"ec2", "iam", "s3", "servicequotas", "ssm", "sts"}
 TICK_S = 0.05
 KEPT_FOLDERS = 20
@@ -83,8 +80,7 @@ class Application:
         self.last_request = time.monotonic()
         self.closing = False
         self.clock = Clock()
-        self._throttle = Throttle(time.monotonic)
-        self.scenario = Scenario(self.clock.now)
+        self.scenario = Scenario(self.clock.now, throttles=strict)
         self._moto = DomainDispatcherApplication(create_backend_app)
 
     def attach(self, ec2: EmulatedEC2, access: Access) -> None:
@@ -125,31 +121,50 @@ class Application:
         try:
             signed = self._access.signed_for(request, self.principals.secret_of)
             self.last_request = time.monotonic()
-            if self.strict:
-                check_rights(request, signed, self.principals)
-            if signed.service == "ec2":
-                return self._ec2_call(request, signed.region)
-            return self._other_call(request, signed)
+            who = self.principals.find(signed.key)
+            assert who is not None, "it is signed with somebody's key"
+            if signed.service != "ec2":
+                return self._other_call(request, signed, who)
+            return self._ec2_call(request, signed.region, who)
         except Ec2Error as error:
-            return answer_of(error)
+            return Response(error.xml(), status=error.status, mimetype="text/xml")
 
-    def _other_call(self, request: Request, signed: Signed) -> Response:
-        if signed.service not in _SERVICES:
-            known = ", ".join(sorted(_SERVICES))
-            told = f"the emulator has {known}, and not {signed.service}"
-            return to_json({"__type": "UnknownOperationException", "message": told}, 400)
-        if signed.service == "ssm":
-            offer_image(signed.region)
-        return self._pass_on(request, request.get_data())
+    def _other_call(self, request: Request, signed: Signed, who: Principal) -> Response:
+        if not self.strict:
+            if signed.service == "ssm":
+                images.register(self.ec2.backend(signed.region))
+            return self._known(request, signed)
+        images.register(self.ec2.backend(signed.region))  # their names are in SSM
+        refused = guard.refusal(who, signed.service, signed.region, request)
+        if refused is not None:
+            return refused
+        if signed.service == "servicequotas":
+            called = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+            told = quotas.answer(called, request.get_json(force=True), self.scenario.quotas())
+            if told is not None:
+                return Response(told[1], told[0], mimetype="application/x-amz-json-1.1")
+        answer = self._known(request, signed)
+        missing = signed.service == "s3" and answer.status_code == HTTPStatus.NOT_FOUND
+        if missing and guard.hides_absence(who, request):
+            return guard.absence_denied(who, request)
+        return answer
 
-    def _ec2_call(self, request: Request, region: str) -> Response:
+    def _known(self, request: Request, signed: Signed) -> Response:
+        """Return moto's answer, or that there is no such service here."""
+        if signed.service in _SERVICES:
+            return self._pass_on(request, request.get_data())
+        told = f"the emulator has {', '.join(sorted(_SERVICES))}, and not {signed.service}"
+        return to_json({"__type": "UnknownOperationException", "message": told}, 400)
+
+    def _ec2_call(self, request: Request, region: str, who: Principal) -> Response:
         parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
         action = parameters.get("Action", "")
+        self.scenario.refuse(action, parameters, region)
+        if action == "RunInstances":
+            refusals.check_form(Launch(parameters, self.ec2.backend(region)))
         if self.strict:
-            self._throttle.check(region, action, parameters)
-            if action in CHECKS:
-                CHECKS[action](region, parameters)
-        self.scenario.refuse(action, parameters)
+            images.register(self.ec2.backend(region))
+            guard.check_call(who, region, parameters)
         answer = self._act(request, region, action, parameters)
         lost = self.scenario.loses(action, parameters)
         if lost == "reset":
@@ -179,8 +194,7 @@ class Application:
             again = self._tokens.replay(region, parameters)
             if again is not None:
                 return Response(again, mimetype="text/xml")
-            with self.ec2.all_seen():  # a launch looks at what it launches
-                response = self._ask_moto(request, self.ec2.place(region, parameters))
+            response = self._ask_moto(request, self.ec2.place(region, parameters))
             if response.status_code == 200:
                 body = response.get_data()
                 instances = [found.decode() for found in _INSTANCE_ID.findall(body)]
@@ -188,7 +202,11 @@ class Application:
             return response
 
     def _ask_moto(self, request: Request, parameters: dict[str, str]) -> Response:
-        return self._pass_on(request, urlencode(parameters).encode())
+        try:
+            return self._pass_on(request, urlencode(parameters).encode())
+        except NotImplementedError:  # what moto says of what it lacks
+            action = parameters.get("Action", "")
+            raise Ec2Error("UnsupportedOperation", f"The emulator can't {action}.") from None
 
     def _pass_on(self, request: Request, body: bytes) -> Response:
         environ = {
@@ -272,9 +290,9 @@ def serve(
     clock, scenario = application.clock, application.scenario
     access = Access.made(endpoint)
     housing = Housing(boot.start, Addresses().next) if isolated else HERE
-    ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, housing=housing)
-    if kind.strict:
-        ec2.unseen_seconds = UNSEEN_SECONDS
+    ec2 = EmulatedEC2(
+        home, access, boot_seconds, clock, scenario, housing=housing, strict=kind.strict
+    )
     application.attach(ec2, access)
     if isolated:
         asked = by_address(application, ec2, access)

@@ -1,42 +1,77 @@
-"""The image that the emulated AWS offers for GPUs, and the parameter that says which it is."""
+"""The images of the emulated cloud: what stands for AWS's deep learning AMI, and who names it.
+
+The names of the parameters are those that AWS publishes ("DLAMI release notes", retrieving the AMI
+ID with SSM, 2026-11). What boots is the Python of whoever started the emulator, whatever the image.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
-from moto.ec2.models import ec2_backends
-
-from cloudtune.infra.aws.account.names import IMAGE_PARAMETER
+from moto.ec2.models.amis import Ami
+from moto.ssm.models import Parameter, ssm_backends
 
 if TYPE_CHECKING:
-    from moto.ec2.models import EC2Backend
+    from collections.abc import Mapping
 
-NAME = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04), as the emulator has it"
+IMAGES: Mapping[str, str] = {
+    "x86_64": "ami-0c1000000000e8664",
+    "arm64": "ami-0c1000000000ea64e",
+}
+"""By the architecture of their cores."""
+_AMAZON = "898082745236"  # owns the deep learning AMIs
+_NAME = "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.9 (Ubuntu 24.04) 20261101"
+_PARAMETER = "/aws/service/deeplearning/ami/{}/{}/latest/ami-id"
+_FLAVOURS = (
+    "base-oss-nvidia-driver-gpu-ubuntu-22.04",
+    "base-oss-nvidia-driver-gpu-ubuntu-24.04",
+    "base-oss-nvidia-driver-gpu-amazon-linux-2023",
+    "base-with-single-cuda-ubuntu-22.04",
+    "base-with-single-cuda-ubuntu-24.04",
+    *(
+        f"oss-nvidia-driver-gpu-pytorch-2.{minor}-{system}"
+        for minor in range(5, 12)
+        for system in ("ubuntu-22.04", "ubuntu-24.04", "amazon-linux-2023")
+    ),
+)
 
 
-def offer_image(region: str) -> str:
-    """Return the region's image, its id told by the public parameter from now on."""
-    from moto.ssm.models import Parameter, ssm_backends  # noqa: PLC0415  rarely asked for
-
-    backend: EC2Backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
-    known = next((each for each in backend.amis.values() if each.name == NAME), None)
-    image = str((known or backend.register_image(NAME)).id)
-    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][region]._parameters  # noqa: SLF001  AWS's own
-    if not parameters[IMAGE_PARAMETER]:
-        parameters[IMAGE_PARAMETER].append(
-            Parameter(
-                account_id=DEFAULT_ACCOUNT_ID,
-                name=IMAGE_PARAMETER,
-                value=image,
-                parameter_type="String",
-                description=None,
-                allowed_pattern=None,
-                keyid=None,
-                last_modified_date=dt.datetime.now(dt.UTC),
-                version=1,
-                data_type="aws:ec2:image",
-            )
+def register(backend: Any) -> None:
+    """Put the images into moto's EC2 of a region, once, and their names into its SSM."""
+    if IMAGES["x86_64"] in backend.amis:
+        return
+    region = backend.region_name
+    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][region]._parameters  # noqa: SLF001 - no door
+    for architecture, image in IMAGES.items():
+        backend.amis[image] = Ami(
+            backend,
+            image,
+            name=f"{_NAME} {architecture}",
+            description="Stands for AWS's: cloudtune's emulator",
+            owner_id=_AMAZON,
+            owner_alias="amazon",
+            public=True,
+            virtualization_type="hvm",
+            architecture=architecture,
+            root_device_type="ebs",
+            region_name=region,
         )
-    return image
+        for flavour in _FLAVOURS:
+            name = _PARAMETER.format(architecture, flavour)
+            parameters[name] = [_parameter(name, image)]
+
+
+def _parameter(name: str, image: str) -> Parameter:
+    return Parameter(
+        account_id=DEFAULT_ACCOUNT_ID,
+        name=name,
+        value=image,
+        parameter_type="String",
+        description=None,
+        allowed_pattern=None,
+        keyid=None,
+        last_modified_date=1.79e9,
+        version=1,
+        data_type="aws:ec2:image",
+    )

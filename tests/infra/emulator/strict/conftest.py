@@ -9,6 +9,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
 
 if TYPE_CHECKING:
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.requests import Access
 
-PATIENT = Config(
-    retries={"mode": "standard", "total_max_attempts": 12},
-    proxies={},
-    s3={"addressing_style": "path"},
-)
 ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
 
 
@@ -36,15 +32,6 @@ class Account:
         """What lets one in."""
         return self.emulator.access
 
-    def gone(self, *instances: str) -> None:
-        """End instances, waiting until EC2 knows of them."""
-        ec2 = self.client("ec2")
-        if instances:
-            ec2.get_waiter("instance_exists").wait(
-                InstanceIds=list(instances), WaiterConfig={"Delay": 0.2, "MaxAttempts": 100}
-            )
-            ec2.terminate_instances(InstanceIds=list(instances))
-
     def client(self, service: str, key: str = "", secret: str = "", token: str = "") -> Any:
         """Return a client of a service, the emulator's own user's without a key."""
         made: Any = boto3.client(
@@ -54,10 +41,15 @@ class Account:
             aws_access_key_id=key or self.access.key,
             aws_secret_access_key=secret or self.access.secret,
             aws_session_token=token or None,
-            config=PATIENT if service == "ec2" else ONCE,
+            config=ONCE,
         )
         self._clients.append(made)
         return made
+
+    def unhurried(self, action: str = "RunInstances") -> None:
+        """Have calls of an action not be throttled: a test makes more of them than a run."""
+        control = EmulatorControl(self.access)
+        control.add({"kind": "throttle", "action": action, "burst": 1e6, "per_second": 1e6})
 
     def person(self, name: str, *policies: Mapping[str, Any]) -> Callable[[str], Any]:
         """Return what makes clients of a user with these policies alone."""

@@ -1,4 +1,4 @@
-"""What EC2 refuses and moto takes; how many calls it takes; what it doesn't know of yet."""
+"""What moto takes and EC2 refuses (W17), with EC2's codes: some always, the rest when strict."""
 
 from __future__ import annotations
 
@@ -7,150 +7,144 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtune.infra.emulator.requests import Ec2Error
-from cloudtune.infra.emulator.strict.images import offer_image
-from cloudtune.infra.emulator.strict.throttle import OF_THEIR_OWN, Throttle
+from cloudtune.infra.aws.ec2 import market_request
+from cloudtune.infra.emulator.strict.images import IMAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from tests.infra.emulator.strict.conftest import Account
 
-PARAMETER = (
-    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
-)
+TYPE = "g4dn.xlarge"
 
 
-def launching(account: Account) -> Callable[..., str]:
-    """Return what launches an instance; fields of None are left out."""
-    image = account.client("ssm").get_parameter(Name=PARAMETER)["Parameter"]["Value"]
+@pytest.fixture(autouse=True, scope="module")
+def _unhurried(account: Account) -> None:
+    account.unhurried()
+
+
+def launch(account: Account, **request: Any) -> str:
+    """Launch an instance and return its id, or the code with which that is refused."""
+    usual = {"ImageId": IMAGES["x86_64"], "InstanceType": TYPE, "MinCount": 1, "MaxCount": 1}
+    whole = {**usual, **request}
+    try:
+        answer = account.client("ec2").run_instances(
+            **{name: value for name, value in whole.items() if value is not None}
+        )
+    except ClientError as error:
+        found = error.response["Error"]
+        return f"{found['Code']}: {found['Message']}"
+    return str(answer["Instances"][0]["InstanceId"])
+
+
+def tagged(tags: dict[str, str]) -> dict[str, Any]:
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return {"TagSpecifications": [{"ResourceType": "instance", "Tags": listed}]}
+
+
+SPOT = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.00001"}}
+REFUSED = [
+    ({"UserData": "#" * 20_480}, "InvalidParameterValue: User data is limited to 16384 bytes"),
+    ({"ClientToken": "t" * 65}, "InvalidParameterValue: Value (ttt"),
+    ({"ClientToken": "tökén"}, "InvalidParameterValue: Value (tök"),
+    (tagged({"k" * 129: ""}), "InvalidParameterValue: Tag key exceeds the maximum length of 128"),
+    (tagged({"k": "v" * 257}), "InvalidParameterValue: Tag value exceeds the maximum length of"),
+    (tagged({"aws:mine": ""}), "InvalidParameterValue: Tag keys starting with 'aws:'"),
+    (tagged({str(n): "" for n in range(51)}), "TagLimitExceeded: "),
+    ({"ImageId": "ami-0123456789abcdef0"}, "InvalidAMIID.NotFound: The image id '[ami-0123"),
+    ({"ImageId": "ami-nonsense"}, "InvalidAMIID.Malformed: "),
+    ({"SubnetId": "subnet-0123456789abcdef0"}, "InvalidSubnetID.NotFound: The subnet ID"),
+    ({"SecurityGroupIds": ["sg-0123456789abcdef0"]}, "InvalidGroup.NotFound: The security"),
+    ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound: The key pair 'nobody's' does not"),
+    ({"ImageId": IMAGES["arm64"]}, "InvalidParameterValue: The architecture 'x86_64' of the"),
+    ({"InstanceType": "g5g.xlarge"}, "InvalidParameterValue: The architecture 'arm64' of the"),
+    ({"IamInstanceProfile": {"Name": "none"}}, "InvalidParameterValue: Value (none) for parameter"),
+    ({"Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported: Your requested instance typ"),
+    ({"InstanceMarketOptions": SPOT}, "SpotMaxPriceTooLow: Your Spot request price of 0.00001 is"),
+]
+
+
+@pytest.mark.parametrize(("request_", "refusal"), REFUSED, ids=lambda each: str(each)[:40])
+def test_a_launch_is_refused_as_ec2_does(
+    account: Account, request_: dict[str, Any], refusal: str
+) -> None:
+    assert launch(account, **request_).startswith(refusal)
+
+
+def test_a_launch_that_is_right_is_taken(account: Account) -> None:
     ec2 = account.client("ec2")
-    plain = {
-        "ImageId": image,
-        "InstanceType": "g4dn.xlarge",
-        "MinCount": 1,
-        "MaxCount": 1,
-        "UserData": "#!/bin/bash\nsleep 30\n",
-    }
-
-    def launch(**changed: Any) -> str:
-        asked = {name: v for name, v in {**plain, **changed}.items() if v is not None}
-        instance: str = ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
-        account.gone(instance)
-        return instance
-
-    return launch
-
-
-def tagged(key: str, value: str, count: int = 1) -> dict[str, Any]:
-    tags = [{"Key": f"{key}{n or ''}", "Value": value} for n in range(count)]
-    return {"TagSpecifications": [{"ResourceType": "instance", "Tags": tags}]}
+    zone = ec2.describe_availability_zones()["AvailabilityZones"][1]["ZoneName"]
+    where = [{"Name": "availability-zone", "Values": [zone]}]
+    (subnet,) = ec2.describe_subnets(Filters=where)["Subnets"]
+    made = ec2.create_security_group(
+        GroupName="ours", Description="of a test", VpcId=subnet["VpcId"]
+    )
+    tags = tagged({"k" * 128: "v" * 256, **{str(n): "" for n in range(49)}})
+    found = launch(
+        account,
+        SubnetId=subnet["SubnetId"],
+        SecurityGroupIds=[made["GroupId"]],
+        ClientToken="t" * 64,
+        UserData="#" * 16_384,
+        **market_request("spot", zone, 0.5),
+        **tags,
+    )
+    assert found.startswith("i-")
 
 
-def on_spot(price: str) -> dict[str, Any]:
-    options = {"SpotInstanceType": "one-time", "MaxPrice": price}
-    return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": options}}
-
-
-REFUSED: Mapping[str, tuple[dict[str, Any], str, str]] = {
-    "no image": ({"ImageId": None}, "MissingParameter", "ImageId"),
-    "no such image": (
-        {"ImageId": "ami-0123456789abcdef0"},
-        "InvalidAMIID.NotFound",
-        "does not exist",
-    ),
-    "no image's name": ({"ImageId": "my-image"}, "InvalidAMIID.Malformed", "expecting"),
-    "arm": ({"InstanceType": "g5g.xlarge"}, "InvalidParameterValue", "architecture 'arm64'"),
-    "user data": ({"UserData": "x" * 20_000}, "InvalidParameterValue", "16384 bytes"),
-    "token": ({"ClientToken": "t" * 70}, "InvalidParameterValue", "clientToken"),
-    "tag key": (tagged("k" * 129, "v"), "InvalidParameterValue", "Tag key exceeds"),
-    "tag value": (tagged("k", "v" * 300), "InvalidParameterValue", "Tag value exceeds"),
-    "aws's tags": (tagged("aws:mine", "v"), "InvalidParameterValue", "reserved"),
-    "51 tags": (tagged("k", "v", 51), "TagLimitExceeded", "50"),
-    "group": (
-        {"SecurityGroupIds": ["sg-0123456789abcdef0"]},
-        "InvalidGroup.NotFound",
-        "does not exist",
-    ),
-    "subnet": ({"SubnetId": "subnet-0123"}, "InvalidSubnetID.NotFound", "does not exist"),
-    "profile": (
-        {"IamInstanceProfile": {"Name": "none"}},
-        "InvalidParameterValue",
-        "Invalid IAM Instance Profile name",
-    ),
-    "price": (on_spot("0.00001"), "SpotMaxPriceTooLow", "lower than the minimum"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_launch_that_ec2_refuses_is_refused_in_its_words(account: Account, what: str) -> None:
-    given, code, words = REFUSED[what]
-    with pytest.raises(ClientError, match=words) as refused:
-        launching(account)(**given)
-    assert refused.value.response["Error"]["Code"] == code
-    found = account.client("ec2").describe_instances()["Reservations"]
-    assert all(i["State"]["Name"] != "running" for r in found for i in r["Instances"])
-
-
-def test_a_subnet_of_another_zone_and_a_group_of_another_vpc_are_refused(account: Account) -> None:
-    ec2, launch = account.client("ec2"), launching(account)
-    subnet = ec2.describe_subnets(
-        Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}]
-    )["Subnets"][0]["SubnetId"]
-    assert launch(SubnetId=subnet, Placement={"AvailabilityZone": "us-east-1b"})
-    with pytest.raises(ClientError, match="is not that of subnet"):
-        launch(SubnetId=subnet, Placement={"AvailabilityZone": "us-east-1a"})
+def test_a_subnet_is_in_one_zone_and_a_group_in_one_vpc(account: Account) -> None:
+    ec2 = account.client("ec2")
+    zones = ec2.describe_subnets()["Subnets"]
+    here, there = zones[0], zones[1]["AvailabilityZone"]
+    elsewhere = {"SubnetId": here["SubnetId"], "Placement": {"AvailabilityZone": there}}
+    assert launch(account, **elsewhere).startswith("InvalidParameterValue: The subnet")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
-    group = ec2.create_security_group(GroupName="far", Description="x", VpcId=vpc)["GroupId"]
-    with pytest.raises(ClientError, match="does not exist in VPC"):
-        launch(SubnetId=subnet, SecurityGroupIds=[group])
-    with pytest.raises(ClientError, match="does not exist in VPC"):
-        launch(SecurityGroupIds=[group])
+    foreign = ec2.create_security_group(GroupName="theirs", Description="x", VpcId=vpc)["GroupId"]
+    refused = launch(account, SubnetId=here["SubnetId"], SecurityGroupIds=[foreign])
+    assert refused == (
+        f"InvalidParameter: Security group {foreign} and subnet {here['SubnetId']} belong to "
+        "different networks."
+    )
 
 
-def test_a_new_instance_is_not_seen_at_once(account: Account) -> None:
-    ec2 = account.client("ec2")
-    image = offered(account)
-    made = ec2.run_instances(
-        ImageId=image, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1, UserData="#!/bin/sh\n"
-    )["Instances"][0]["InstanceId"]
-    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
-        ec2.describe_instances(InstanceIds=[made])
-    account.gone(made)
+def test_a_token_is_good_for_one_request(account: Account) -> None:
+    first = launch(account, ClientToken="again")
+    assert launch(account, ClientToken="again") == first
+    other = launch(account, ClientToken="again", InstanceType="g4dn.2xlarge")
+    assert other.startswith("IdempotentParameterMismatch: ")
 
 
-def offered(account: Account) -> str:
-    found: str = account.client("ssm").get_parameter(Name=PARAMETER)["Parameter"]["Value"]
-    return found
+@pytest.mark.parametrize(
+    ("market", "code"),
+    [("on-demand", "VcpuLimitExceeded"), ("spot", "MaxSpotInstanceCountExceeded")],
+)
+def test_an_account_has_vcpu_quotas_and_tells_them(
+    account: Account, market: str, code: str
+) -> None:
+    quotas = account.client("service-quotas")
+    bucket = {"on-demand": "L-DB2E81BA", "spot": "L-3819A6DF"}[market]
+    told = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=bucket)["Quota"]
+    assert told["Value"] == 768.0
+    many = {"InstanceType": "g4dn.12xlarge", "MinCount": 17, "MaxCount": 17}
+    refused = launch(account, **many, **market_request(market, ""))
+    assert refused.startswith(code)
+    names = {each["QuotaCode"] for each in quotas.list_service_quotas(ServiceCode="ec2")["Quotas"]}
+    assert {"L-DB2E81BA", "L-417A185B", "L-3819A6DF", "L-7212CCBC"} <= names
 
 
-def test_calls_are_taken_from_buckets_that_fill_again() -> None:
-    now = 0.0
-    throttle = Throttle(lambda: now)
-
-    def many(action: str, **given: str) -> int:
-        """Return how many calls there are until one is refused."""
-        for count in range(5000):
-            try:
-                throttle.check("us-east-1", action, given)
-            except Ec2Error:
-                return count
-        return 5000
-
-    assert many("RunInstances", MaxCount="1") == OF_THEIR_OWN["RunInstances"].size == 5
-    assert many("DescribeInstances") == 50
-    assert many("DescribeInstances", **{"Filter.1.Name": "tag-key"}) == 100
-    assert many("CreateTags") == 50
-    with pytest.raises(Ec2Error) as refused:
-        throttle.check("us-east-1", "CreateTags", {})
-    assert (refused.value.code, refused.value.status) == ("RequestLimitExceeded", 503)
-    now = 1.0
-    assert many("RunInstances", MaxCount="1") == 2
-    assert many("DescribeInstances", **{"Filter.1.Name": "tag-key"}) == 20
-    throttle.check("eu-west-1", "RunInstances", {"MaxCount": "1"})
-    now = 3600.0
-    assert many("RunInstances", MaxCount="900") == 1, "1,000 instances are the most at once"
+def test_the_image_is_found_as_awss_are(account: Account) -> None:
+    name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest"
+    found = account.client("ssm").get_parameter(Name=f"{name}/ami-id")["Parameter"]["Value"]
+    (image,) = account.client("ec2").describe_images(ImageIds=[found])["Images"]
+    assert (image["Architecture"], image["OwnerId"]) == ("x86_64", "898082745236")
 
 
-def test_the_image_is_the_same_each_time() -> None:
-    assert offer_image("eu-north-1") == offer_image("eu-north-1") != offer_image("eu-west-2")
+@pytest.mark.parametrize(("request_", "refusal"), REFUSED[:7], ids=lambda each: str(each)[:40])
+def test_what_no_ec2_takes_is_refused_without_strictness_too(
+    emulator: Any, ec2_client: Any, request_: dict[str, Any], refusal: str
+) -> None:
+    client = ec2_client(emulator.access)
+    with pytest.raises(ClientError) as refused:
+        client.run_instances(
+            ImageId="ami-12345678", InstanceType=TYPE, MinCount=1, MaxCount=1, **request_
+        )
+    found = refused.value.response["Error"]
+    assert f"{found['Code']}: {found['Message']}".startswith(refusal)

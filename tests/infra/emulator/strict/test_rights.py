@@ -1,302 +1,187 @@
-"""The policies that `cloudtune aws setup` writes, on an emulator that asks for rights as AWS does.
-
-Each right is taken away by itself: the call that needs it fails, in AWS's words, and no other does.
-"""
+"""What a caller may do on a strict cloud is what their policies say, resource by resource."""
 
 from __future__ import annotations
 
-import copy
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtune.infra.aws.account import names, policies
-from cloudtune.infra.aws.account.found import Clients, look
-from cloudtune.infra.aws.account.policies import Place
-from cloudtune.infra.aws.account.steps import done, to_make, to_remove
-from cloudtune.infra.aws.ec2 import Ec2, market_request
-from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.emulator.strict.evaluator import Asked, verdict
-from cloudtune.infra.emulator.strict.images import NAME
-from cloudtune.infra.provider import RUN_TAG, Endpoint
+from benchmarks.rights import World, documented, failures, rights
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.strict.images import IMAGES
+from cloudtune.infra.provider import RUN_TAG
+from tests.infra.emulator.strict.conftest import Account, allow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from tests.infra.emulator.strict.conftest import Account
-
-PLACE = Place("123456789012", "us-east-1", ("g4dn.*",))
-DRAIN = "#!/bin/bash\nsleep 60\n"
-
-Document = dict[str, Any]
-Calls = dict[str, "Callable[[], object]"]
-
-
-class Everything:
-    """All the calls that a head makes, or a person, with somebody's keys."""
-
-    def __init__(self, account: Account, client: Callable[[str], Any], role: str) -> None:
-        self._root, self._client = account, client
-        made = client("ec2")
-        self._ec2 = Ec2(endpoint_of(account.access))
-        self._ec2._client = self._ec2._launcher = made
-        self._role = role
-        self._launched: list[str] = []
-
-    def calls(self, types: str) -> Calls:
-        """Return them by what they are for, in an order in which they can be made."""
-        s3, bucket = self._client("s3"), PLACE.bucket
-        return {
-            "launch": lambda: self._launch(types, "on-demand"),
-            "launch on spot": lambda: self._launch(types, "spot"),
-            "see instances": self._ec2.ours,
-            "see zones": self._ec2.zones,
-            "read a console": lambda: self._client("ec2").get_console_output(
-                InstanceId=self._see()
-            ),
-            "see spot prices": lambda: self._client("ec2").describe_spot_price_history(
-                InstanceTypes=["g4dn.xlarge"], MaxResults=1
-            ),
-            "write": lambda: s3.put_object(Bucket=bucket, Key="cloudtune/r/x", Body=b"x"),
-            "write much": self._upload,
-            "list": lambda: s3.list_objects_v2(Bucket=bucket, Prefix="cloudtune/"),
-            "read": lambda: s3.get_object(Bucket=bucket, Key="cloudtune/r/x"),
-            "delete": lambda: s3.delete_object(Bucket=bucket, Key="cloudtune/r/x"),
-            "give back": self._give_back,
-        }
-
-    def _launch(self, types: str, market: str) -> None:
-        image = next(
-            each["ImageId"]
-            for each in self._root.client("ec2").describe_images()["Images"]
-            if each["Name"] == NAME
-        )
-        tags = {RUN_TAG: "r", "cloudtune:intent": "i", "Name": "x"}
-        request = {
-            **market_request(market, "us-east-1a", 1.0),
-            "ImageId": image,
-            "InstanceType": types,
-            "UserData": DRAIN,
-            "IamInstanceProfile": {"Name": self._role},
-        }
-        self._launched.append(self._ec2.run_instance("", tags, request))
-
-    def _see(self) -> str:
-        """Return an instance that EC2 knows of by now."""
-        instance = self._launched[0]
-        self._root.client("ec2").get_waiter("instance_exists").wait(
-            InstanceIds=[instance], WaiterConfig={"Delay": 0.2, "MaxAttempts": 100}
-        )
-        return instance
-
-    def _give_back(self) -> None:
-        self._ec2.terminate([self._see()])
-
-    def _upload(self) -> None:
-        s3, where = self._client("s3"), {"Bucket": PLACE.bucket, "Key": "cloudtune/r/much"}
-        begun = s3.create_multipart_upload(**where)["UploadId"]
-        s3.upload_part(**where, UploadId=begun, PartNumber=1, Body=b"x")
-        s3.abort_multipart_upload(**where, UploadId=begun)
-
-    def give_back(self) -> None:
-        """End what was launched, with every right."""
-        self._root.gone(*self._launched)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def made(account: Account) -> Iterator[None]:
-    """What setup makes, made with the emulator's own key."""
-    clients = Clients(endpoint_of(account.access))
-    for step in to_make(clients, look(clients, "us-east-1", PLACE.types)):
-        done(step)
-    yield
-    account.client("s3").delete_objects(
-        Bucket=PLACE.bucket, Delete={"Objects": [{"Key": "cloudtune/r/x"}]}
-    )
-
-
-ON_INSTANCES = {"launch", "launch on spot", "read a console", "give back"}
-
-
-def refusals(
-    account: Account, document: Document, types: str, role: str, *, launching: bool = True
-) -> dict[str, str]:
-    """Return what fails with a policy, and in which words; `launching`, of instances too."""
-    made = Everything(account, account.person("somebody", document), role)
-    found = {}
-    for name, call in made.calls(types).items():
-        if name in ON_INSTANCES and not launching:
-            continue
-        try:
-            call()
-        except ClientError as error:
-            found[name] = str(error)
-        except IndexError:  # nothing was launched, as is told already
-            continue
-    made.give_back()
-    return found
-
-
-WHO = {
-    "head": (policies.head(PLACE), "g4dn.xlarge", PLACE.node),
-    "person": (policies.person(PLACE), "m7i.large", PLACE.head),
+LAUNCHES = {"launch, on demand", "launch, spot"}
+FAILS = {
+    "See: ec2:DescribeInstances": {"see what is rented"},
+    "LaunchTagged: ec2:RunInstances": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1::image/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:network-interface/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:security-group/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:spot-instances-request/*": {
+        "launch, spot"
+    },
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:subnet/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:volume/*": LAUNCHES,
+    "TagAtLaunch: ec2:CreateTags": LAUNCHES,
+    "GiveBackOurs: ec2:TerminateInstances": {"give back"},
+    "GiveInstancesTheirRole: iam:PassRole": LAUNCHES,
+    "SeeConsoles: ec2:GetConsoleOutput": {"read a console"},
+    "See: ec2:DescribeAvailabilityZones": {"see the zones"},
+    "SeePrices: pricing:GetProducts": {"prices on demand"},
+    "See: ec2:DescribeSpotPriceHistory": {"prices on the spot market"},
+    "See: ec2:GetSpotPlacementScores": {"placement scores"},
+    # pyarrow looks before it deletes, and writes the folder that it deletes from
+    "Keep: s3:GetObject": {"read a checkpoint", "delete an old one"},
+    "Keep: s3:PutObject": {"write a checkpoint", "delete an old one"},
+    "Keep: s3:DeleteObject": {"delete an old one"},
+    "Keep: s3:AbortMultipartUpload": {"give an upload up"},
+    "List: s3:ListBucket": {"list checkpoints"},
 }
-
-NEEDED_FOR: Mapping[str, set[str]] = {
-    "ec2:RunInstances": {"launch", "launch on spot"},
-    "ec2:CreateTags": {"launch", "launch on spot"},
-    "iam:PassRole": {"launch", "launch on spot"},
-    "ec2:DescribeInstances": {"see instances"},
-    "ec2:DescribeAvailabilityZones": {"see zones"},
-    "ec2:DescribeSpotPriceHistory": {"see spot prices"},
-    "ec2:GetConsoleOutput": {"read a console"},
-    "ec2:TerminateInstances": {"give back"},
-    "s3:PutObject": {"write", "write much", "read"},  # what wasn't written can't be read
-    "s3:AbortMultipartUpload": {"write much"},
-    "s3:ListBucket": {"list"},
-    "s3:GetObject": {"read"},
-    "s3:DeleteObject": {"delete"},
-}
-NOT_EMULATED = {"ec2:GetSpotPlacementScores", "pricing:GetProducts"}
+POLICIES = documented()
+CASES = [(role, name, less) for role in POLICIES for name, less in rights(POLICIES[role])]
 
 
-@pytest.mark.parametrize("who", WHO)
-def test_what_setup_writes_is_enough_for_all_that_is_called(account: Account, who: str) -> None:
-    document, types, role = WHO[who]
-    assert refusals(account, dict(document), types, role) == {}
+@pytest.fixture(scope="module")
+def world(account: Account) -> Iterator[World]:
+    world = World(account.access)
+    yield world
+    world.close()
 
 
-def rights() -> Iterator[tuple[str, str, str]]:
-    """Yield every right of a head: its statement, action, and resource."""
-    for statement in policies.head(PLACE)["Statement"]:
-        given = statement["Action"]
-        actions = [given] if isinstance(given, str) else given
-        resources = statement["Resource"]
-        for action in actions:
-            for resource in [resources] if isinstance(resources, str) else resources:
-                if action not in NOT_EMULATED:
-                    yield statement["Sid"], action, resource
+@pytest.mark.parametrize("role", list(POLICIES))
+def test_the_documented_policies_do_for_all_that_a_run_calls(world: World, role: str) -> None:
+    assert failures(world, POLICIES[role], role) == []
 
 
-def without(document: Mapping[str, Any], sid: str, action: str, resource: str) -> Document:
-    """Return a policy that lacks one right."""
-    less = copy.deepcopy(dict(document))
-    (statement,) = (each for each in less["Statement"] if each["Sid"] == sid)
-    if isinstance(statement["Resource"], list):
-        statement["Resource"].remove(resource)
-    elif isinstance(statement["Action"], list):
-        statement["Action"].remove(action)
-    else:
-        less["Statement"].remove(statement)
-    return less
-
-
-@pytest.mark.parametrize(("sid", "action", "resource"), list(rights()))
-def test_each_right_is_needed_and_its_lack_is_told_in_awss_words(
-    account: Account, sid: str, action: str, resource: str
+@pytest.mark.parametrize(("role", "right", "less"), CASES, ids=[name for _, name, _ in CASES])
+def test_without_a_right_the_call_that_needs_it_fails(
+    world: World, role: str, right: str, less: dict[str, Any]
 ) -> None:
-    less = without(policies.head(PLACE), sid, action, resource)
-    launching = bool(NEEDED_FOR[action] & ON_INSTANCES)
-    found = refusals(account, less, "g4dn.xlarge", PLACE.node, launching=launching)
-    spot_alone = resource.endswith(":spot-instances-request/*")
-    wanted = {"launch on spot"} if spot_alone else set(NEEDED_FOR[action])
-    if action == "s3:PutObject":
-        found.setdefault("read", "NoSuchKey")
-    if "launch" in wanted:  # nothing is there to be looked at or given back
-        found = {name: text for name, text in found.items() if name != "give back"}
-    assert set(found) == wanted
-    for text in (text for name, text in found.items() if name != "read" or wanted == {"read"}):
-        assert f"is not authorized to perform: {action}" in text
-        assert "because no identity-based policy allows" in text
-        assert ("AccessDenied" if action.startswith("s3:") else "UnauthorizedOperation") in text
+    found = failures(world, less, role)
+    assert {call for call, _ in found} == FAILS[right]
+    action = right.partition(": ")[2]
+    if not action.startswith("arn:"):
+        told = [message for _, message in found if "No response body" not in message]
+        assert all(f"no identity-based policy allows the {action} action" in m for m in told)
 
 
-def test_nobody_launches_other_types_ends_others_instances_or_leaves_the_region(
-    account: Account,
-) -> None:
-    document = dict(policies.head(PLACE))
-    found = refusals(account, document, "p3.8xlarge", PLACE.node)
-    assert "ec2:RunInstances on resource: arn:aws:ec2:us-east-1" in found["launch"]
-    root, client = account.client("ec2"), account.person("somebody", document)
-    image = root.describe_images()["Images"][0]["ImageId"]
-    theirs = root.run_instances(
-        ImageId=image, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1, UserData=DRAIN
-    )["Instances"][0]["InstanceId"]
-    with pytest.raises(ClientError, match="UnauthorizedOperation"):
-        client("ec2").terminate_instances(InstanceIds=[theirs])
-    with pytest.raises(ClientError, match=r"iam:PassRole on resource: .*:role/admin"):
-        client("ec2").run_instances(
-            ImageId=image,
-            InstanceType="g4dn.xlarge",
-            MinCount=1,
-            MaxCount=1,
-            IamInstanceProfile={"Name": "admin"},
-            TagSpecifications=[
-                {"ResourceType": "instance", "Tags": [{"Key": RUN_TAG, "Value": "r"}]}
-            ],
-        )
-    with pytest.raises(ClientError, match="AccessDenied"):
-        client("s3").get_object(Bucket="somebody-elses", Key="x")
-    with pytest.raises(ClientError, match="AccessDenied"):
-        client("iam").create_role(RoleName="x", AssumeRolePolicyDocument="{}")
-    account.gone(theirs)
+# ---- one by one ----------------------------------------------------------------------------
 
 
-def test_who_sets_up_needs_the_two_documents_and_no_more(account: Account) -> None:
-    elsewhere = Place(PLACE.account, "eu-west-1", ("g5.*",))
-    client = account.person("maker", policies.person(elsewhere), policies.maker(elsewhere))
-    keys = client("sts")._request_signer._credentials
-    endpoint = Endpoint("eu-west-1", account.access.endpoint, keys.access_key, keys.secret_key)
-    clients = Clients(endpoint)
-    for step in to_make(clients, look(clients, "eu-west-1", elsewhere.types)):
-        done(step)
-    after = look(clients, "eu-west-1", elsewhere.types)
-    assert list(to_make(clients, after)) == []
-    assert after.unknown.keys() <= {f"quota {each}" for each in ("on-demand g",)} | set(
-        after.unknown
+def refusal(call: Callable[[], Any]) -> tuple[str, str, int]:
+    with pytest.raises(ClientError) as refused:
+        call()
+    answer = refused.value.response
+    status = answer["ResponseMetadata"]["HTTPStatusCode"]
+    return answer["Error"]["Code"], answer["Error"]["Message"], status
+
+
+def launch(client: Any, **request: Any) -> Any:
+    usual = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge", "MinCount": 1}
+    return client.run_instances(**{**usual, "MaxCount": 1, **request})
+
+
+def tagged(run: str) -> dict[str, Any]:
+    tags = [{"Key": RUN_TAG, "Value": run}]
+    return {"TagSpecifications": [{"ResourceType": "instance", "Tags": tags}]}
+
+
+def test_ec2_says_no_in_its_own_words(account: Account) -> None:
+    bob = account.person("bob", allow("ec2:DescribeInstances"))
+    code, message, status = refusal(lambda: launch(bob("ec2")))
+    assert (code, status) == ("UnauthorizedOperation", 403)
+    assert message.startswith(
+        "You are not authorized to perform this operation. User: "
+        "arn:aws:iam::123456789012:user/bob is not authorized to perform: ec2:RunInstances on "
+        "resource: arn:aws:ec2:us-east-1:"
     )
-    for step in to_remove(clients, after, with_bucket=False):
-        done(step)
-    assert look(clients, "eu-west-1", elsewhere.types).group is None
+    assert message.endswith("because no identity-based policy allows the ec2:RunInstances action")
+    _, message, _ = refusal(lambda: bob("ec2").describe_availability_zones())
+    assert "ec2:DescribeAvailabilityZones because" in message
 
 
-def test_policies_are_read_as_iam_reads_them() -> None:
-    def said(*statements: Document, **context: list[str]) -> str:
-        asked = Asked("ec2:RunInstances", "arn:aws:ec2:r:1:instance/*", context)
-        return verdict([{"Statement": list(statements)}], asked)
-
-    allow: Document = {"Effect": "Allow", "Action": "ec2:Run*", "Resource": "*"}
-    deny: Document = {"Effect": "Deny", "Action": "*", "Resource": "arn:aws:ec2:*:1:instance/*"}
-    assert said() == "not allowed"
-    assert said(allow) == "allowed"
-    assert said(allow, deny) == said(deny, allow) == "denied"
-    assert said({**allow, "Action": "EC2:runinstances"}) == "allowed"
-    assert said({**allow, "Resource": "arn:aws:ec2:r:1:volume/*"}) == "not allowed"
-    assert said({"Effect": "Allow", "NotAction": "iam:*", "Resource": "*"}) == "allowed"
-
-    def on(operator: str, wanted: object, given: list[str] | None) -> str:
-        statement = {**allow, "Condition": {operator: {"ec2:instancetype": wanted}}}
-        return said(statement, **({} if given is None else {"ec2:InstanceType": given}))
-
-    assert on("StringLike", ["g4dn.*", "p3.*"], ["p3.8xlarge"]) == "allowed"
-    assert on("StringLike", "g4dn.*", ["g5.xlarge"]) == "not allowed"
-    assert on("StringEquals", "g5.xlarge", None) == "not allowed"
-    assert on("StringEqualsIfExists", "g5.xlarge", None) == "allowed"
-    assert on("StringNotEquals", "g5.xlarge", None) == "allowed"
-    assert on("StringNotEquals", ["a", "b"], ["b"]) == "not allowed"
-    assert on("Null", "false", ["x"]) == on("Null", "true", None) == "allowed"
-    assert on("Null", "false", None) == on("Null", "true", ["x"]) == "not allowed"
-    assert on("ForAllValues:StringEquals", ["a", "b"], ["a", "c"]) == "not allowed"
-    assert on("ForAnyValue:StringEquals", ["a", "b"], ["a", "c"]) == "allowed"
-    with pytest.raises(ValueError, match="IpAddress"):
-        on("IpAddress", "10.0.0.0/8", ["10.0.0.1"])
+def test_a_dry_run_says_whether_one_may_and_launches_nothing(account: Account) -> None:
+    control = EmulatorControl(account.access)
+    before = len(control.instances())
+    may = account.person("carl", allow("ec2:*"))("ec2")
+    may_not = account.person("dora", allow("ec2:Describe*"))("ec2")
+    assert refusal(lambda: launch(may, DryRun=True))[::2] == ("DryRunOperation", 412)
+    assert refusal(lambda: launch(may_not, DryRun=True))[0] == "UnauthorizedOperation"
+    absent = refusal(lambda: launch(may, DryRun=True, ImageId="ami-0123456789abcdef0"))
+    assert absent[0] == "InvalidAMIID.NotFound"
+    assert len(control.instances()) == before
 
 
-def test_a_policy_can_be_printed_for_whoever_gives_rights() -> None:
-    told = json.dumps(policies.person(PLACE))
-    assert names.head("us-east-1") in told
-    assert len(told) < 6144, "a managed policy's limit (IAM quotas, 2026-11)"
-    inline = sum(len(json.dumps(each(PLACE)).replace(" ", "")) for each in (policies.head,))
-    assert inline < 10240, "what a role's inline policies may come to"
+def test_types_and_regions_can_be_bounded(account: Account) -> None:
+    bounded = allow("ec2:*")
+    bounded["Statement"].append(
+        {
+            "Effect": "Deny",
+            "Action": "ec2:RunInstances",
+            "Resource": "arn:aws:ec2:*:*:instance/*",
+            "Condition": {"StringNotLike": {"ec2:InstanceType": ["g4dn.*"]}},
+        }
+    )
+    eve = account.person("eve", bounded)("ec2")
+    assert launch(eve)["Instances"]
+    code, message, _ = refusal(lambda: launch(eve, InstanceType="g5.xlarge"))
+    assert code == "UnauthorizedOperation"
+    assert message.endswith("with an explicit deny in an identity-based policy")
+
+
+def test_one_runs_controller_cant_end_anothers_instances(account: Account) -> None:
+    own = account.client("ec2")
+    ours = launch(own, **tagged("ours"))["Instances"][0]["InstanceId"]
+    theirs = launch(own, **tagged("theirs"))["Instances"][0]["InstanceId"]
+    EmulatorControl(account.access).move_clock(2.0)
+    policy = allow("ec2:TerminateInstances", resource="arn:aws:ec2:*:*:instance/*")
+    condition = {"StringEquals": {f"aws:ResourceTag/{RUN_TAG}": "ours"}}
+    policy["Statement"][0]["Condition"] = condition
+    fred = account.person("fred", policy)("ec2")
+    code, message, _ = refusal(lambda: fred.terminate_instances(InstanceIds=[ours, theirs]))
+    assert (code, f"instance/{theirs} because" in message) == ("UnauthorizedOperation", True)
+    states = {each["id"]: each["state"] for each in EmulatorControl(account.access).instances()}
+    assert states[ours] not in ("shutting-down", "terminated")
+    assert fred.terminate_instances(InstanceIds=[ours])["TerminatingInstances"]
+
+
+def test_s3_hides_what_isnt_there_from_who_may_not_list(account: Account) -> None:
+    account.client("s3").create_bucket(Bucket="hidden")
+    reads = allow("s3:GetObject", resource="arn:aws:s3:::hidden/*")
+    gina = account.person("gina", reads)("s3")
+    assert refusal(lambda: gina.get_object(Bucket="hidden", Key="no"))[::2] == ("AccessDenied", 403)
+    lists = allow("s3:ListBucket", resource="arn:aws:s3:::hidden")
+    hugo = account.person("hugo", reads, lists)("s3")
+    assert refusal(lambda: hugo.get_object(Bucket="hidden", Key="no"))[0] == "NoSuchKey"
+
+
+def test_several_objects_are_deleted_only_by_who_may(account: Account) -> None:
+    own = account.client("s3")
+    own.create_bucket(Bucket="kept")
+    own.put_object(Bucket="kept", Key="a&b", Body=b"")
+    ida = account.person("ida", allow("s3:DeleteObject", resource="arn:aws:s3:::kept/other/*"))
+    answer = ida("s3").delete_objects(Bucket="kept", Delete={"Objects": [{"Key": "a&b"}]})
+    assert [(each["Key"], each["Code"]) for each in answer["Errors"]] == [("a&b", "AccessDenied")]
+    assert own.list_objects_v2(Bucket="kept")["KeyCount"] == 1
+
+
+def test_other_services_ask_too_but_for_who_one_is(account: Account) -> None:
+    nobody = account.person("jane")
+    assert nobody("sts").get_caller_identity()["Arn"].endswith(":user/jane")
+    assert refusal(lambda: nobody("iam").get_role(RoleName="x"))[::2] == ("AccessDenied", 403)
+    parameter = "/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-24.04"
+    name = f"{parameter}/latest/ami-id"
+    denied = refusal(lambda: nobody("ssm").get_parameter(Name=name))
+    assert denied[::2] == ("AccessDeniedException", 400)
+    public = allow("ssm:GetParameter", resource="arn:aws:ssm:*::parameter/aws/service/*")
+    found = account.person("kim", public)("ssm").get_parameter(Name=name)
+    assert found["Parameter"]["Value"] == IMAGES["arm64"]
+    quota = {"ServiceCode": "ec2", "QuotaCode": "L-DB2E81BA"}
+    refused = refusal(lambda: nobody("service-quotas").get_service_quota(**quota))
+    assert refused[0] == "AccessDeniedException"

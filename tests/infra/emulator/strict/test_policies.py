@@ -1,0 +1,123 @@
+"""The evaluator of IAM policies: statements, wildcards, conditions; an explicit deny wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloudtune.infra.emulator.strict.policies import Asked, verdict
+
+HERE = "arn:aws:ec2:us-east-1:123456789012:instance/i-1"
+
+
+def policy(**statement: Any) -> dict[str, Any]:
+    usual = {"Effect": "Allow", "Action": "ec2:TerminateInstances", "Resource": "*"}
+    if "NotAction" in statement:
+        del usual["Action"]
+    if "NotResource" in statement:
+        del usual["Resource"]
+    return {"Version": "2012-10-17", "Statement": {**usual, **statement}}
+
+
+def ended(resource: str = HERE, **context: list[str]) -> Asked:
+    keys = {name.replace("__", ":").replace("_", "/"): given for name, given in context.items()}
+    return Asked("ec2:TerminateInstances", resource, keys)
+
+
+@pytest.mark.parametrize(
+    ("statement", "fits"),
+    [
+        ({}, True),
+        ({"Action": "EC2:terminate*"}, True),
+        ({"Action": ["ec2:RunInstances", "ec2:Terminate?nstances"]}, True),
+        ({"Action": "ec2:RunInstances"}, False),
+        ({"NotAction": "ec2:Run*"}, True),
+        ({"NotAction": "ec2:*"}, False),
+        ({"Resource": "arn:aws:ec2:*:*:instance/*"}, True),
+        ({"Resource": "arn:aws:ec2:*:instance/*"}, False),
+        ({"Resource": "arn:aws:ec2:us-west-2:*:instance/*"}, False),
+        ({"Resource": "arn:aws:ec2:*:*:volume/*"}, False),
+        ({"Resource": "arn:aws:ec2:us-east-1:123456789012:instance/[i]-1"}, False),
+        ({"NotResource": "arn:aws:ec2:*:*:volume/*"}, True),
+        ({"NotResource": "*"}, False),
+    ],
+)
+def test_a_statement_is_about_actions_and_resources(statement: dict[str, Any], fits: bool) -> None:
+    assert verdict([policy(**statement)], ended()) == ("allowed" if fits else "not allowed")
+
+
+def test_what_is_denied_is_denied_whoever_allows_it() -> None:
+    denying = policy(Effect="Deny", Resource="arn:aws:ec2:*:*:instance/*")
+    assert verdict([policy(), denying], ended()) == "denied"
+    assert verdict([denying, policy()], ended(HERE.replace("i-1", "i-2"))) == "denied"
+    assert verdict([], ended()) == "not allowed"
+
+
+@pytest.mark.parametrize(
+    ("operator", "wanted", "given", "fits"),
+    [
+        ("StringEquals", "g5.xlarge", ["g5.xlarge"], True),
+        ("StringEquals", "g5.xlarge", ["G5.xlarge"], False),
+        ("StringEqualsIgnoreCase", "g5.xlarge", ["G5.xlarge"], True),
+        ("StringEquals", ["a", "g5.xlarge"], ["g5.xlarge"], True),
+        ("StringEquals", "g5.xlarge", None, False),
+        ("StringEqualsIfExists", "g5.xlarge", None, True),
+        ("StringEqualsIfExists", "g5.xlarge", ["p3.2xlarge"], False),
+        ("StringNotEquals", "g5.xlarge", None, True),
+        ("StringNotEquals", ["g5.xlarge", "p3.2xlarge"], ["p3.2xlarge"], False),
+        ("StringLike", ["g4dn.*", "g5.*"], ["g5.xlarge"], True),
+        ("StringLike", "g4dn.*", ["g5.xlarge"], False),
+        ("StringNotLike", "g4dn.*", ["g5.xlarge"], True),
+        ("ArnLike", "arn:aws:iam::*:role/x", ["arn:aws:iam::1:role/x"], True),
+        ("Bool", "true", ["true"], True),
+        ("Bool", True, ["true"], True),
+        ("Bool", "true", None, False),
+        ("Null", "false", ["anything"], True),
+        ("Null", "false", None, False),
+        ("Null", "true", None, True),
+        ("NumericLessThanEquals", "100", ["100"], True),
+        ("NumericLessThan", "100", ["100"], False),
+        ("NumericGreaterThan", "100", ["x"], False),
+        ("NumericNotEquals", "3", ["4"], True),
+        ("ForAllValues:StringEquals", ["a", "b"], ["a"], True),
+        ("ForAllValues:StringEquals", ["a", "b"], ["a", "c"], False),
+        ("ForAllValues:StringEquals", ["a"], None, True),
+        ("ForAnyValue:StringLike", ["a*"], ["b", "ab"], True),
+        ("ForAnyValue:StringLike", ["a*"], None, False),
+    ],
+)
+def test_conditions(operator: str, wanted: Any, given: list[str] | None, fits: bool) -> None:
+    condition = {operator: {"ec2:InstanceType": wanted}}
+    context = {} if given is None else {"EC2:instancetype": given}
+    asked = Asked("ec2:TerminateInstances", HERE, context)
+    found = verdict([policy(Condition=condition)], asked)
+    assert found == ("allowed" if fits else "not allowed")
+
+
+def test_all_conditions_of_a_statement_must_hold() -> None:
+    condition = {
+        "StringEquals": {"aws:RequestedRegion": "us-east-1"},
+        "StringLike": {"ec2:InstanceType": "g5.*"},
+    }
+    both = Asked(
+        "ec2:TerminateInstances",
+        HERE,
+        {"aws:RequestedRegion": ["us-east-1"], "ec2:InstanceType": ["g5.xlarge"]},
+    )
+    one = Asked("ec2:TerminateInstances", HERE, {"aws:RequestedRegion": ["us-east-1"]})
+    assert verdict([policy(Condition=condition)], both) == "allowed"
+    assert verdict([policy(Condition=condition)], one) == "not allowed"
+
+
+def test_variables_are_filled_in() -> None:
+    own = policy(Resource="arn:aws:ec2:*:*:instance/${aws:username}")
+    asked = Asked("ec2:TerminateInstances", HERE, {"aws:username": ["i-1"]})
+    assert verdict([own], asked) == "allowed"
+    assert verdict([own], ended()) == "not allowed"
+
+
+def test_an_operator_that_is_not_known_is_no_silent_no() -> None:
+    strange = policy(Condition={"DateLessThan": {"aws:CurrentTime": "2030-01-01T00:00:00Z"}})
+    with pytest.raises(ValueError, match="DateLessThan"):
+        verdict([strange], ended())

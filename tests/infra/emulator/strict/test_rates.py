@@ -1,0 +1,121 @@
+"""A strict cloud throttles as EC2's page says, and sees new instances late; ours copes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from botocore.exceptions import ClientError
+
+from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.strict.images import IMAGES
+from cloudtune.infra.emulator.strict.rates import (
+    READING,
+    UNFILTERED,
+    WRITING,
+    Buckets,
+    instances_of,
+    rate_of,
+)
+from cloudtune.infra.provider import RUN_TAG, Endpoint
+
+if TYPE_CHECKING:
+    from tests.infra.emulator.strict.conftest import Account
+
+
+@pytest.mark.parametrize(
+    ("action", "parameters", "rate"),
+    [
+        ("DescribeInstances", {"Action": "DescribeInstances", "Version": "x"}, UNFILTERED),
+        ("DescribeInstances", {"Filter.1.Name": "tag-key"}, READING),
+        ("DescribeInstances", {"InstanceId.1": "i-1"}, READING),
+        ("DescribeVolumes", {"MaxResults": "5"}, READING),
+        ("DescribeImages", {}, READING),
+        ("GetConsoleOutput", {"InstanceId": "i-1"}, READING),
+        ("CreateSecurityGroup", {}, WRITING),
+        ("RunInstances", {}, (5, 2)),
+        ("TerminateInstances", {}, (100, 5)),
+        ("CreateTags", {}, (100, 10)),
+    ],
+)
+def test_the_figures_are_those_of_ec2s_page(
+    action: str, parameters: dict[str, str], rate: tuple[float, float]
+) -> None:
+    assert rate_of(action, parameters)[1] == rate
+
+
+def test_a_bucket_empties_and_refills_by_the_clock_for_each_region_and_action() -> None:
+    now = [0.0]
+    buckets = Buckets(lambda: now[0])
+    parameters = {"Filter.1.Name": "tag-key"}
+    let_in = [buckets.let_in("us-east-1", "DescribeInstances", parameters) for _ in range(101)]
+    assert let_in == [True] * 100 + [False]
+    assert buckets.let_in("us-west-2", "DescribeInstances", parameters)
+    assert buckets.let_in("us-east-1", "DescribeImages", {})
+    now[0] = 1.0
+    assert (
+        sum(buckets.let_in("us-east-1", "DescribeInstances", parameters) for _ in range(50)) == 20
+    )
+
+
+def test_instances_are_rationed_too() -> None:
+    now = [0.0]
+    buckets = Buckets(lambda: now[0])
+    assert instances_of("RunInstances", {"MaxCount": "600"}) == 600
+    assert instances_of("TerminateInstances", {"InstanceId.1": "i-1", "InstanceId.2": "i-2"}) == 2
+    assert buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
+    assert not buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
+    now[0] = 100.0
+    assert buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
+
+
+def test_a_sixth_launch_at_once_is_throttled_and_one_later_not(account: Account) -> None:
+    ec2 = account.client("ec2")
+    kind = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge"}
+    control = EmulatorControl(account.access)
+    for _ in range(5):
+        ec2.run_instances(MinCount=1, MaxCount=1, **kind)
+        control.move_clock(-60.0)  # however long it takes, nothing refills
+    with pytest.raises(ClientError) as refused:
+        ec2.run_instances(MinCount=1, MaxCount=1, **kind)
+    answer = refused.value.response
+    assert answer["Error"]["Code"] == "RequestLimitExceeded"
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 503
+    assert control.calls()[-1]["fault"] == "RequestLimitExceeded"
+    control.move_clock(300.0)
+    assert ec2.run_instances(MinCount=1, MaxCount=1, **kind)["Instances"]
+
+
+def test_a_new_instance_is_seen_late_and_by_its_tags_later(account: Account) -> None:
+    access, control = account.access, EmulatorControl(account.access)
+    control.move_clock(60.0)
+    control.add({"kind": "hidden", "seconds": 1000.0, "times": 1})
+    ours = Ec2(Endpoint("us-east-1", access.endpoint, access.key, access.secret))
+    request = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge"}
+    made = ours.run_instance("late", {RUN_TAG: "late"}, request)
+    ec2 = account.client("ec2")
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        ec2.describe_instances(InstanceIds=[made])
+    assert ours.ours("late") == []
+    assert ours.run_instance("late", {RUN_TAG: "late"}, request) == made  # the token knows
+    control.move_clock(1200.0)
+    assert ec2.describe_instances(InstanceIds=[made])["Reservations"]
+    assert ours.ours("late") == []
+    control.move_clock(400.0)
+    assert [each.id for each in ours.ours("late")] == [made]
+
+
+def test_without_a_fault_that_lasts_a_second(account: Account) -> None:
+    control = EmulatorControl(account.access)
+    ec2 = account.client("ec2")
+    control.move_clock(60.0)
+    answer = ec2.run_instances(
+        MinCount=1, MaxCount=1, ImageId=IMAGES["x86_64"], InstanceType="g4dn.xlarge"
+    )
+    control.move_clock(-60.0)
+    made = answer["Instances"][0]["InstanceId"]
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        ec2.describe_instances(InstanceIds=[made])
+    control.move_clock(61.5)
+    assert ec2.describe_instances(InstanceIds=[made])["Reservations"]
