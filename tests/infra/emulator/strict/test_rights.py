@@ -203,3 +203,11 @@ def test_an_instance_may_do_what_its_roles_policy_says(account: Account) -> None
     iam = account.client("iam")
     iam.delete_role_policy(RoleName="reader", PolicyName="p0")
     assert refusal(lambda: as_node.get_object(Bucket="roles", Key="mine/x"))[0] == "AccessDenied"
+
+
+def test_a_policy_that_isnt_understood_is_told_of(account: Account) -> None:
+    strange = allow("ec2:*")
+    strange["Statement"][0]["Condition"] = {"DateLessThan": {"aws:CurrentTime": "2030-01-01"}}
+    lea = account.person("lea", strange)("ec2")
+    code, message, _ = refusal(lea.describe_instances)
+    assert (code, "DateLessThan" in message) == ("MalformedPolicyDocument", True)
