@@ -161,7 +161,7 @@ class World:
     def launch(self, who: Endpoint, market: str = "on-demand") -> str:
         """Launch an instance as a run does."""
         self._number += 1
-        request = {**self.request, **market_request(market, "", 1.0)}
+        request = {**self.request, **market_request(market, "")}
         return Ec2(who).run_instance(f"rights-{self._number}", _TAGS, request)
 
     def node(self) -> str:

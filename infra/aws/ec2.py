@@ -8,12 +8,15 @@ it can be found and returned without any local state.
 from __future__ import annotations
 
 import contextlib
+import random
 import re
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.errors import CALL_ERRORS, SortedErrors
 from cloudtune.infra.provider import BILLING_STATES, INTENT_TAG, LEASE_TAG, RUN_TAG, Instance
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from cloudtune.infra.provider import Endpoint
 
 SPOT_LEEWAY = 1.05
+BUSY_WAITS = (0.5, 1.0, 2.0, 4.0)
+"""Seconds, at most, until a launch that EC2 has throttled is asked for again."""
 _TERMINATE_AT_ONCE = 1000  # EC2's limit per call
 _PLAIN_ZONE = "availability-zone"
 _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
@@ -76,9 +81,22 @@ class Ec2(SortedErrors):
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         """Launch one instance and return its id; asked again with the same token, the same id.
 
+        A launch that is throttled is asked for again after `BUSY_WAITS`: EC2 takes five at once,
+        and two a second after that.
+
         Raises:
             botocore.exceptions.ClientError: EC2 refused; `errors.error_code` names why.
         """
+        for wait in BUSY_WAITS:
+            try:
+                return self._run_instance(token, tags, request)
+            except ClientError as error:
+                if self.refusal_kind(self.code(error)) != "busy":
+                    raise
+                time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - not all at once
+        return self._run_instance(token, tags, request)
+
+    def _run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         answer = self._launcher.run_instances(ClientToken=token, **_whole(tags, request))
         return answer["Instances"][0]["InstanceId"]
 

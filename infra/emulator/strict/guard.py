@@ -53,6 +53,7 @@ def check_rights(who: Principal, wanted: Iterable[Asked]) -> None:
 
     Raises:
         DeniedError: they may not.
+        Ec2Error: a policy has what the emulator doesn't know; AWS refuses it when it is made.
     """
     if who.policies is None:
         return
@@ -62,7 +63,10 @@ def check_rights(who: Principal, wanted: Iterable[Asked]) -> None:
         common["aws:username"] = [who.arn.rpartition("/")[2]]
     for each in wanted:
         asked = replace(each, context={**common, **each.context})
-        found = verdict(policies, asked)
+        try:
+            found = verdict(policies, asked)
+        except ValueError as error:
+            raise Ec2Error("MalformedPolicyDocument", str(error)) from None
         if found != "allowed":
             raise DeniedError(who, asked, explicitly=found == "denied")
 

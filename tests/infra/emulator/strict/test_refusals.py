@@ -84,7 +84,7 @@ def test_a_launch_that_is_right_is_taken(account: Account) -> None:
         SecurityGroupIds=[made["GroupId"]],
         ClientToken="t" * 64,
         UserData="#" * 16_384,
-        **market_request("spot", zone, 0.5),
+        **market_request("spot", zone),
         **tags,
     )
     assert found.startswith("i-")

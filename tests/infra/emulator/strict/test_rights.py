@@ -12,6 +12,7 @@ from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.strict.images import IMAGES
 from cloudtune.infra.provider import RUN_TAG
 from tests.infra.emulator.strict.conftest import Account, allow
+from tests.infra.emulator.strict.test_principals import role_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,3 +186,30 @@ def test_other_services_ask_too_but_for_who_one_is(account: Account) -> None:
     quota = {"ServiceCode": "ec2", "QuotaCode": "L-DB2E81BA"}
     refused = refusal(lambda: nobody("service-quotas").get_service_quota(**quota))
     assert refused[0] == "AccessDeniedException"
+
+
+def test_an_instance_may_do_what_its_roles_policy_says(account: Account) -> None:
+    own = account.client("s3")
+    own.create_bucket(Bucket="roles")
+    own.put_object(Bucket="roles", Key="mine/x", Body=b"there")
+    account.role("reader", allow("s3:GetObject", resource="arn:aws:s3:::roles/mine/*"))
+    account.unhurried()
+    made = launch(account.client("ec2"), IamInstanceProfile={"Name": "reader"})
+    node = made["Instances"][0]["InstanceId"]
+    keys = role_keys(account, node)
+    as_node = account.client("s3", keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
+    assert as_node.get_object(Bucket="roles", Key="mine/x")["Body"].read() == b"there"
+    code, message, _ = refusal(lambda: as_node.put_object(Bucket="roles", Key="mine/x", Body=b""))
+    assert code == "AccessDenied"
+    assert f"User: arn:aws:sts::123456789012:assumed-role/reader/{node} is not" in message
+    iam = account.client("iam")
+    iam.delete_role_policy(RoleName="reader", PolicyName="p0")
+    assert refusal(lambda: as_node.get_object(Bucket="roles", Key="mine/x"))[0] == "AccessDenied"
+
+
+def test_a_policy_that_isnt_understood_is_told_of(account: Account) -> None:
+    strange = allow("ec2:*")
+    strange["Statement"][0]["Condition"] = {"DateLessThan": {"aws:CurrentTime": "2030-01-01"}}
+    lea = account.person("lea", strange)("ec2")
+    code, message, _ = refusal(lea.describe_instances)
+    assert (code, "DateLessThan" in message) == ("MalformedPolicyDocument", True)
