@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.provider import Endpoint
 
-SPOT_LEEWAY = 1.05
 BUSY_WAITS = (0.5, 1.0, 2.0, 4.0)
 """Seconds, at most, until a launch that EC2 has throttled is asked for again."""
 _TERMINATE_AT_ONCE = 1000  # EC2's limit per call
@@ -36,12 +35,13 @@ _PLAIN_ZONE = "availability-zone"
 _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
-def market_request(market: str, zone: str, usd_per_hour: float = 0.0) -> dict[str, Any]:
+def market_request(market: str, zone: str) -> dict[str, Any]:
     """Return what RunInstances is told of the market, and of the zone where there is one.
 
     A spot instance is asked for once and ends when it is interrupted: whether another one takes
-    its place is for the policy to say. Its price is capped a little above the one that the policy
-    reckons with: EC2's own cap is the price on demand, several times as much.
+    its place is for the policy to say. No maximum price is named: EC2's own is the price on
+    demand, and a lower one makes interruptions likelier ("Spot best practices", Amazon EC2 user
+    guide, 2026). The budget is kept by the books.
     """
     request: dict[str, Any] = {}
     if market == "spot":
@@ -49,8 +49,6 @@ def market_request(market: str, zone: str, usd_per_hour: float = 0.0) -> dict[st
             "SpotInstanceType": "one-time",
             "InstanceInterruptionBehavior": "terminate",
         }
-        if usd_per_hour > 0:
-            options["MaxPrice"] = f"{usd_per_hour * SPOT_LEEWAY:.5f}"
         request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
     if zone:
         request["Placement"] = {"AvailabilityZone": zone}

@@ -76,7 +76,7 @@ class Ec2Speaking:
         from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
 
         return {
-            **market_request(launch.market, launch.zone, launch.usd_per_hour),
+            **market_request(launch.market, launch.zone),
             "InstanceType": launch.instance_type,
             "UserData": user_data,
         }

@@ -14,7 +14,7 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.cluster.head import RayHead, Rental, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
-from cloudtune.infra.provider import Endpoint, launch_token
+from cloudtune.infra.provider import Endpoint, launch_token, provider_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +91,13 @@ def test_a_spot_instance_is_asked_for_once_and_ends_when_it_is_interrupted() -> 
         }
     }
     assert market_request("on-demand", "") == {}
+
+
+def test_a_spot_launch_names_no_maximum_price_whatever_was_quoted() -> None:
+    launch = Launch("i000", "p3.8xlarge", "spot", "us-east-1b", 0.0123)
+    request = provider_named("aws").launch_request(launch, "#!/bin/sh")
+    assert "MaxPrice" not in request["InstanceMarketOptions"]["SpotOptions"]
+    assert request["Placement"] == {"AvailabilityZone": "us-east-1b"}
 
 
 def test_tokens_differ_by_all_that_is_asked_for() -> None:
