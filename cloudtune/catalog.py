@@ -87,7 +87,8 @@ class Offer:
     Billed from launch to terminate, rounded up to `granularity_seconds` (0: to the instant), and
     never for less than `minimum_seconds`.
     `zone` is the availability zone, empty where any will do. `interruptions_per_hour` is how often
-    the cloud takes such an instance back.
+    the cloud takes such an instance back. `added_usd_per_hour` is what an hour of an instance costs
+    besides its price, billed like it: its disk, its public address.
     """
 
     instance_type: InstanceType
@@ -98,6 +99,7 @@ class Offer:
     granularity_seconds: float = 0.0
     zone: str = ""
     interruptions_per_hour: float = 0.0
+    added_usd_per_hour: float = 0.0
 
     def __hash__(self) -> int:
         return self._hash
@@ -118,8 +120,8 @@ class Offer:
 
     @property
     def usd_per_second(self) -> float:
-        """The price of a second of one instance."""
-        return self.usd_per_hour / 3600.0
+        """What a second of one instance costs, all told."""
+        return (self.usd_per_hour + self.added_usd_per_hour) / 3600.0
 
     @property
     def quota(self) -> str:
@@ -135,6 +137,11 @@ class Offer:
             grains = math.ceil(billed / self.granularity_seconds - 1e-9)
             billed = grains * self.granularity_seconds
         return billed * self.usd_per_second
+
+    def added(self, dollars: float) -> float:
+        """Return how much of a bill of such an instance isn't its price, but what is added."""
+        whole = self.usd_per_hour + self.added_usd_per_hour
+        return dollars * self.added_usd_per_hour / whole if whole > 0 else 0.0
 
     def __str__(self) -> str:
         where = f" {self.zone}" if self.zone else ""

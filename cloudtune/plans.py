@@ -280,7 +280,7 @@ class RunPlan:
     @property
     def free(self) -> bool:
         """Whether nothing that it could do costs anything."""
-        priced = any(offer.usd_per_hour for offer in self.offers)
+        priced = any(offer.usd_per_second for offer in self.offers)
         return not (priced or self.charges.usd_per_launch or self.charges.usd_per_second)
 
 

@@ -35,6 +35,10 @@ def money(found: Accounting, *, free: bool = False) -> Sheet:
             rows.append((LABELS[name], *_cells(amount, found.whole)))
         if name == "start-up" and 0 < found.boot.gpu_seconds < amount.gpu_seconds:
             rows.append(("  booting", *_cells(found.boot, found.whole)))
+    if found.added > 0:
+        rows.append(
+            ("  of it by the instance-hour", *_cells(Amount(0.0, found.added), found.whole))
+        )
     rows.append(("total", *_cells(found.whole, found.whole)))
     columns = ("", "GPU time", "of all", "cost", "of the bill")
     sheet = Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)

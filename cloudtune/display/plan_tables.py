@@ -411,10 +411,12 @@ def _head(proposal: Proposal) -> str:
 def _charges(proposal: Proposal) -> Iterator[Fact]:
     charges, head = proposal.plan.charges, proposal.head or 0.0
     hourly = charges.usd_per_second * 3600 - head
+    added = max((offer.added_usd_per_hour for offer in proposal.plan.offers), default=0.0)
     parts = [
+        *([f"${added:,.3g} per instance-hour"] if added else []),
         *([f"${charges.usd_per_launch:,.3g} per launch"] if charges.usd_per_launch else []),
         *([f"${hourly:,.3g} per hour"] if hourly > _ROUNDING else []),
     ]
-    named = f"{' and '.join(parts)} for data and storage" if parts else ""
-    if added := [each for each in (named, "the head" if head else "") if each]:
-        yield Fact("cost includes", f"instances, and {', and '.join(added)}")
+    named = f"{' and '.join(parts)} for disks, data and storage" if parts else ""
+    if told := [each for each in (named, "the head" if head else "") if each]:
+        yield Fact("cost includes", f"instances, and {', and '.join(told)}")

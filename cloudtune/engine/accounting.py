@@ -79,6 +79,11 @@ class InstanceAccount:
         return total(self.amounts.values())
 
     @property
+    def added(self) -> float:
+        """The dollars of it that are charged by its hour besides its price: disk, address."""
+        return self.offer.added(self.whole.dollars - self.amounts["launches"].dollars)
+
+    @property
     def busy_share(self) -> float:
         """The share of its GPU-seconds in which trials trained."""
         return _share(self.amounts["training"].gpu_seconds, self.whole.gpu_seconds)
@@ -103,6 +108,11 @@ class Accounting:
     def whole(self) -> Amount:
         """The bill."""
         return total(self.amounts.values())
+
+    @property
+    def added(self) -> float:
+        """The dollars of it that instances are charged by the hour besides their price."""
+        return math.fsum(each.added for each in self.instances)
 
     @property
     def busy_share(self) -> float:

@@ -154,11 +154,11 @@ def bound(
 
 
 def _source(rentable: Rentable, trace: PoolTrace | None, until: float) -> Source:
-    price = rentable.offer.usd_per_hour
+    price, added = rentable.offer.usd_per_hour, rentable.offer.added_usd_per_hour
     if trace is None:
-        return Source(fastest(rentable), (Piece(0.0, until, UNLIMITED, price),))
+        return Source(fastest(rentable), (Piece(0.0, until, UNLIMITED, price + added),))
     pieces = (
-        p._replace(usd_per_hour=price if p.usd_per_hour is None else p.usd_per_hour)
+        p._replace(usd_per_hour=added + (price if p.usd_per_hour is None else p.usd_per_hour))
         for p in trace.pieces(0.0, until)
     )
     return Source(fastest(rentable), tuple(pieces))

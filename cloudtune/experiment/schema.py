@@ -95,13 +95,21 @@ class Charges(Section):
     """What a run costs besides its instances, in US dollars.
 
     `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
-    the machine that cloudtune itself runs on, and the storage of checkpoints. `head` is an hour of
-    the instance that carries a run whose user's machine can't: filled in by `plan` and `run`.
+    the machine that cloudtune itself runs on, and the storage of checkpoints. `per_instance_hour`
+    for each hour that an instance lives, billed like it: its disk, its public address. `head` is an
+    hour of the instance that carries a run whose user's machine can't: filled in by `plan` and
+    `run`.
     """
 
     per_launch: Dollars = Field(default=None, examples=["$0.02"])
     per_hour: Dollars = Field(default=None, examples=["$0.10"])
     head: Dollars = Field(default=None, examples=["$0.1008"])
+    per_instance_hour: Dollars = Field(default=None, examples=["$0.016"])
+
+    @property
+    def any(self) -> bool:
+        """Whether one is named."""
+        return any(value is not None for value in self.__dict__.values())
 
 
 class Strategy(Section):
@@ -170,9 +178,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _a_budget_buys_something(self) -> Experiment:
-        charges = self.charges
-        charged = any((charges.per_hour, charges.per_launch, charges.head))
-        if self.cloud.free and not charged and self.limits.budget is not None:
+        if self.cloud.free and not self.charges.any and self.limits.budget is not None:
             raise refuse(
                 "this machine costs nothing, so a budget limits nothing; leave it out and set a "
                 "deadline, or say what an hour of it costs: cloud.price",

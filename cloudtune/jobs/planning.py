@@ -84,14 +84,16 @@ def markets_of(experiment: Experiment) -> tuple[Market, ...]:
 
 
 def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None) -> Catalog:
-    """Return the prices that apply to an experiment, as its provider has them.
+    """Return the prices that apply to an experiment, as its provider has them, and its charges.
 
     Raises:
         UsageError: a budget could not be kept, as nobody knows the region's prices.
     """
     cloud = experiment.cloud
     provider = provider_named(cloud.provider)
-    return provider.catalog(cloud, markets or markets_of(experiment), home.home())
+    found = provider.catalog(cloud, markets or markets_of(experiment), home.home())
+    added = experiment.charges.per_instance_hour or 0.0
+    return replace(found, offers=tuple(replace(o, added_usd_per_hour=added) for o in found.offers))
 
 
 def stored_profiles(

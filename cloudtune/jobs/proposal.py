@@ -241,7 +241,8 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield f"planned so that the limits hold with {sure:g} probability"
     if asked is not None and asked.limits.budget is None and planned.limits.budget is not None:
         yield "planned for the deadline; the budget ends the run where that comes first"
-    if not (plan.free or charges.usd_per_launch or charges.usd_per_second):
+    added = any(offer.added_usd_per_hour for offer in plan.offers)
+    if not (plan.free or charges.usd_per_launch or charges.usd_per_second or added):
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
     yield from _spot_text(planned)
     yield from crowded(planned.plan, planned.rentables)
@@ -387,6 +388,7 @@ def _launches(plan: RunPlan) -> list[dict[str, Any]]:
             "region": offer.region,
             "zone": offer.zone,
             "usd_per_hour": offer.usd_per_hour,
+            "added_usd_per_hour": offer.added_usd_per_hour,
             "instances": count,
         }
         for offer, count in plan.launches.items()

@@ -390,6 +390,7 @@ def _accounting_json(found: Accounting) -> dict[str, Any]:
         "total": encode(found.whole),
         "categories": _amounts_json(found.amounts),
         "boot": encode(found.boot),
+        "by_instance_hour": found.added,
         "busy_share": found.busy_share,
         "restarts": found.restarts,
         "resizes": found.resizes,

@@ -172,7 +172,8 @@ def _billed(
             total.append(offer.charge(end - begin))
         else:
             end = max(end, begin + offer.minimum_seconds)
-            total.append(trace.dollars(begin, end, offer.usd_per_hour))
+            added = (end - begin) / 3600.0 * offer.added_usd_per_hour
+            total.append(trace.dollars(begin, end, offer.usd_per_hour) + added)
     return math.fsum(total)
 
 

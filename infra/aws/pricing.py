@@ -25,6 +25,12 @@ HEAD_TYPE = "m7i.large"
 HEAD_USD_PER_HOUR = 0.1008
 """Of HEAD_TYPE on demand in PRICED_REGION, by public tables of 2026-11; live prices go first."""
 PRICED_REGION = "us-east-1"
+DISK_USD_PER_GB_MONTH = 0.08
+"""Of a gp3 disk in PRICED_REGION ("Amazon EBS pricing", read 2026-11): by the second, for 60 s at
+least, of a month of 30 days."""
+ADDRESS_USD_PER_HOUR = 0.005
+"""Of a public IPv4 address, in every region ("Amazon VPC pricing", since 2024-02-01)."""
+_MONTH_HOURS = 720.0
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 SOURCES: Mapping[Market, str] = {
     "on-demand": (
@@ -165,6 +171,14 @@ def catalog(
         for zone in zones or ("",)
     )
     return Catalog(offers, source(region, markets), AS_OF, unfit=unfit())
+
+
+def added_usd_per_hour(disk_gb: float, *, address: bool) -> float:
+    """Return what an hour of an instance costs in PRICED_REGION besides its price.
+
+    For `charges.per_instance_hour`: its gp3 disk, and a public address if it has one.
+    """
+    return disk_gb * DISK_USD_PER_GB_MONTH / _MONTH_HOURS + address * ADDRESS_USD_PER_HOUR
 
 
 def source(region: str, markets: Sequence[Market]) -> str:

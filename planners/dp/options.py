@@ -355,7 +355,7 @@ class _Figures:
         return cls(
             rentable,
             (rentable.gpus, offer.minimum_seconds, offer.granularity_seconds, quota),
-            offer.usd_per_hour,
+            offer.usd_per_second,
             min(rentable.most, _quota(request, rentable), request.max_instances),
             offer.instance_type.vcpus if quota else 0,
             {width: rentable.epoch_seconds(width) for width in profile.widths},

@@ -212,3 +212,18 @@ def shown(show: Callable[[Console], None]) -> str:
     file = io.StringIO()
     show(Console(file=file, width=100, highlight=False))
     return file.getvalue()
+
+
+def test_what_an_instance_hour_costs_is_planned_billed_and_told(tmp_path: Path) -> None:
+    text = with_cloud("price: $1/h") + "charges: {per_instance_hour: $2.60}\n"
+    dear = planning.make_plan(problem(load(tmp_path, text)), Limits(600.0, 1.0))
+    alone = with_cloud("price: $1/h")
+    cheap = planning.make_plan(problem(load(tmp_path, alone)), Limits(600.0, 1.0))
+    ratio = dear.plan.estimate.dollars / cheap.plan.estimate.dollars
+    assert ratio == pytest.approx(3.6)
+    assert "$2.6 per instance-hour" in shown(lambda out: show_plan(out, propose(dear)))
+    report = simulate(job_of(dear, 0.0, paced=False))
+    books = report.accounting
+    assert books.whole.dollars == pytest.approx(report.policy.spent(report.policy.now))
+    assert books.added == pytest.approx(books.whole.dollars * 2.6 / 3.6)
+    assert "by the instance-hour" in shown(lambda out: show_report(out, report))

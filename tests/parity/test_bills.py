@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloudtune.engine.accounting import account
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
@@ -71,6 +72,7 @@ class Billed:
     plan: Plan
     drawn: tuple[float, float]
     policy: RunPolicy
+    ledger: MemoryLedger
 
     @property
     def dollars(self) -> tuple[float, ...]:
@@ -85,9 +87,10 @@ def billed(asked: PlanRequest, *stages: tuple[Group, ...], trouble: Sequence[Eve
     world = SimWorld(asked.rentables, "score", lambda config, epoch: float(str(config["x"])))
     for event in trouble:
         world.schedule(event)
-    run(policy, world, MemoryLedger())
+    ledger = MemoryLedger()
+    run(policy, world, ledger)
     assert policy.ending is EndReason.DONE
-    return Billed(plan, (dollars.p5, dollars.p95), policy)
+    return Billed(plan, (dollars.p5, dollars.p95), policy, ledger)
 
 
 def cost(dollars: float) -> Any:
@@ -206,12 +209,24 @@ def test_4_several_types_at_once() -> None:
 
 
 def test_6_charges_by_the_launch_and_by_the_hour() -> None:
-    assert printed(6) == ["$2.66"]
+    assert printed(6) == ["$2.66", "$2.67"]
     asked = job([Stage(12, 0, 5)], *SPEEDS, charges=Charges(0.25, 0.36 / 3600))
     found = billed(asked, BOTH)
     assert found.plan.estimate.seconds == 347
     assert found.dollars == cost(2.662913)
     assert found.policy.fleet.launches == 3
+
+
+def test_6_what_is_charged_by_the_instance_hour_is_billed_as_the_instance_is() -> None:
+    disks = [replace(offer, added_usd_per_hour=0.016) for offer in (G4DN, P3)]
+    speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(disks, SPEEDS, strict=True))
+    asked = job([Stage(12, 0, 5)], *speeds, charges=Charges(0.25, 0.36 / 3600))
+    found = billed(asked, (group(disks[0], 2, 1.0, 8), group(disks[1], 1, 1.0, 4)))
+    assert found.dollars == cost(2.667406)
+    entries = found.ledger.entries
+    books = account(entries, disks, Charges(0.25, 0.36 / 3600))
+    assert books.added == pytest.approx(0.004493, abs=EXACT)
+    assert books.whole.dollars == pytest.approx(2.667406, abs=EXACT)
 
 
 # ---- spot ----------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class Cloud:
         charges = self.request.charges
         total = end * charges.usd_per_second
         for it in self.instances:
-            paid = 0.0 if it.new else -it.launched * it.offer.usd_per_hour / 3600
+            paid = 0.0 if it.new else -it.launched * an_hour(it.offer) / 3600
             total += charged(it.offer, it.ended - it.launched) - paid
             total += charges.usd_per_launch if it.new else 0.0
         return total
@@ -168,7 +168,12 @@ def charged(offer: Offer, life: float) -> float:
     grain, billed = offer.granularity_seconds, max(life, offer.minimum_seconds)
     if grain:
         billed = math.ceil(billed / grain - 1e-9) * grain
-    return billed * offer.usd_per_hour / 3600
+    return billed * an_hour(offer) / 3600
+
+
+def an_hour(offer: Offer) -> float:
+    """Return what an hour of an instance costs, its disk included."""
+    return offer.usd_per_hour + offer.added_usd_per_hour
 
 
 def priced(request: PlanRequest, choices: Sequence[Way]) -> Priced:

@@ -32,7 +32,8 @@ def rented(draw: st.DrawFn, name: str, most: int) -> Rentable:
     gpus, dollars = draw(st.sampled_from([1, 2, 4])), draw(st.floats(1.0, 50.0))
     curve = {width: draw(st.floats(0.5, 50.0)) for width in sorted(widths)}
     delays = {kind: draw(seconds) for kind in ("launch", "boot", "start", "resize", "release")}
-    kind = offer(gpus, dollars, minimum, name=name)
+    added = draw(st.sampled_from([0.0, 0.0, 3.0]))
+    kind = replace(offer(gpus, dollars, minimum, name=name), added_usd_per_hour=added)
     return Rentable(kind, profile(curve, name=name, **delays), most)
 
 

@@ -18,6 +18,7 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws.pricing import (
     AS_OF,
     MARKETS,
+    added_usd_per_hour,
     catalog,
     instance_types,
     interruptions_per_hour,
@@ -203,3 +204,8 @@ def test_a_pattern_means_what_trains() -> None:
         o.instance_type.name for o in catalog("us-east-1").matching(("g[45]*",), ("on-demand",))
     }
     assert {name.partition(".")[0] for name in names} == {"g4dn", "g5"}
+
+
+def test_a_disk_and_an_address_cost_what_aws_says() -> None:
+    assert added_usd_per_hour(720.0, address=False) == pytest.approx(0.08)
+    assert added_usd_per_hour(100.0, address=True) == pytest.approx(0.0161, abs=1e-4)
