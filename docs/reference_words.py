@@ -160,6 +160,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "none",
     ),
     "charges.per_hour": ("for an hour of the run: this machine, storage", "none"),
+    "charges.per_instance_hour": (
+        "for each hour that an instance lives: [its disk, its public address](bills.md)",
+        "none",
+    ),
     "charges.head": (
         "for an hour of the [head](aws.md#the-head); `plan` and `run` fill it in",
         "none, or the head's price",
