@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from cloudtune.scaling import ScalingProfile
 
 
+_FOR_HEADS_TOO = {"KeyName", "MetadataOptions", "Monitoring"}
+"""Of `cloud.request`, what a head has as well: disks, placement and reservations are for GPUs."""
 _LOOK_SECONDS = 1.0  # a laptop has no metadata service, and may wait for ever for one
 
 
@@ -236,8 +238,10 @@ class Aws(Ec2Speaking):
                 "again, or run it on a machine of yours within the VPC (--here)"
             )
         cloud = self.open(experiment, home, pace=False)
-        profile = {"IamInstanceProfile": {"Name": names.head(region)}}
-        return HeadOffer(pricing.HEAD_TYPE, price, {**cloud.request, **profile})
+        theirs = experiment.cloud.request.keys() - _FOR_HEADS_TOO
+        request = {name: value for name, value in cloud.request.items() if name not in theirs}
+        request["IamInstanceProfile"] = {"Name": names.head(region)}
+        return HeadOffer(pricing.HEAD_TYPE, price, request)
 
     def own_address(self) -> str:
         """Return this machine's address within its VPC.

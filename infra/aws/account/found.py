@@ -71,9 +71,13 @@ class Clients:
 
 @dataclass(frozen=True)
 class Role:
-    """A role of ours and its instance profile: whether they are there, and what it may do."""
+    """A role of ours and its instance profile: whether they are there, and what it may do.
+
+    `foreign`: one of that name is there that setup hasn't made.
+    """
 
     exists: bool = False
+    foreign: bool = False
     policy: Document | None = None
     profile: bool = False
     holds: bool = False
@@ -217,16 +221,21 @@ class _Looking:
 
     def role(self, name: str) -> Role:
         iam = self._clients["iam"]
-        policy, profile = None, None
-        if self("", lambda: iam.get_role(RoleName=name)) is None:
-            exists = False
-        else:
-            exists = True
+        policy = None
+        there = self("", lambda: iam.get_role(RoleName=name))
+        if there is not None:
             kept = self("", lambda: iam.get_role_policy(RoleName=name, PolicyName=names.POLICY))
             policy = None if kept is None else _document(kept["PolicyDocument"])
         profile = self("", lambda: iam.get_instance_profile(InstanceProfileName=name))
         held = [] if profile is None else profile["InstanceProfile"]["Roles"]
-        return Role(exists, policy, profile is not None, name in {r["RoleName"] for r in held})
+        return Role(
+            exists=there is not None,
+            foreign=there is not None
+            and names.TAG not in {tag["Key"] for tag in there["Role"].get("Tags", ())},
+            policy=policy,
+            profile=profile is not None,
+            holds=name in {r["RoleName"] for r in held},
+        )
 
     def has_bucket(self) -> bool:
         """Whether it is there and whole: its tag is the last thing that setup gives it."""

@@ -42,7 +42,7 @@ def to_make(clients: Clients, found: Found) -> Iterator[Step]:
     """Yield what is missing, in the order in which it can be made.
 
     Raises:
-        CloudtuneError: there is no VPC to put anything into.
+        CloudtuneError: there is no VPC to put anything into, or a role of that name is another's.
     """
     if found.vpc is None:
         raise CloudtuneError(
@@ -75,6 +75,11 @@ def to_make(clients: Clients, found: Found) -> Iterator[Step]:
 
 def _of_role(make: _Making, found: Found, name: str) -> Iterator[Step]:
     there, is_head = found.roles[name], name == found.place.head
+    if there.foreign:
+        raise CloudtuneError(
+            f"a role {name} is there that cloudtune hasn't made (it lacks the tag {names.TAG}): "
+            "rename it, or tag it to have setup write its policy"
+        )
     wanted = policies.head if is_head else policies.node
     what_for = _FOR_HEADS if is_head else _FOR_NODES
     if not there.exists:
@@ -101,6 +106,8 @@ def to_remove(clients: Clients, found: Found, *, with_bucket: bool) -> Iterator[
         yield Step(f"bucket {found.place.bucket}", why, take.bucket)
     for name in reversed(found.place.roles):
         there = found.roles[name]
+        if there.foreign:
+            continue
         if there.holds:
             yield Step(f"{name} in its instance profile", "", partial(take.holding, name))
         if there.profile:

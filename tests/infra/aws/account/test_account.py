@@ -150,6 +150,19 @@ def test_a_group_cut_off_before_its_rule_gets_it(capsys: pytest.CaptureFixture[s
     assert seen().open_within
 
 
+def test_a_role_of_that_name_that_is_somebody_elses_is_left_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    iam, name = boto3.client("iam", REGION), "cloudtune-head-us-east-1"
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(policies.trust()))
+    done = called(capsys, "aws", "setup", "--yes")
+    assert done.code == 1
+    assert f"a role {name} is there that cloudtune hasn't made" in done.err
+    assert called(capsys, "aws", "teardown", "--yes").code == 0
+    assert iam.get_role(RoleName=name)
+    assert iam.list_role_policies(RoleName=name)["PolicyNames"] == []
+
+
 def test_a_bucket_cut_off_half_made_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Clients(Endpoint(REGION))
     (step,) = (s for s in steps.to_make(clients, seen()) if s.what.startswith("bucket "))
