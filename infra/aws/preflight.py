@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.aws.ec2 import Ec2
 
-DISK_GIB = 60
-"""So much a root disk should have: an environment with torch's CUDA takes 6 GB, packed and unpacked
-15, the driver's image itself 30 (Deep Learning Base AMI, release notes, 2026-11)."""
 _WOULD_HAVE = "DryRunOperation"
 _HINTS: Mapping[str, str] = {
     "InvalidAMIID.Malformed": "cloud.image names no image",

@@ -46,7 +46,7 @@ QUOTAS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Of vCPUs, by market and class: the code and the name that Service Quotas has for them (EC2 user
-guide, EC2 instance type quotas; 2026-11)."""
+guide, EC2 instance type quotas); the codes are those of several public scripts of 2026."""
 
 
 class Clients:

@@ -14,7 +14,7 @@ IMAGE_PARAMETER: Final = (
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
 """Where AWS says which its newest base image with NVIDIA's driver is, in each region (Deep Learning
-AMI developer guide, release notes of the Base OSS Nvidia Driver GPU AMI, Ubuntu 22.04; 2026-11)."""
+AMI developer guide); the name is that of several public scripts of 2026."""
 
 
 def head(region: str) -> str:

@@ -1,7 +1,7 @@
 """Who may do what, as `cloudtune aws setup` writes it: as little as the work can be done with.
 
-Actions, resource types and condition keys are those of the Service Authorization Reference (pages
-on Amazon EC2, S3, IAM, Systems Manager, Price List and Service Quotas; 2026-11).
+Actions, resource types and condition keys are those of the Service Authorization Reference (Amazon
+EC2, S3, IAM, Systems Manager, Price List, Service Quotas), as known to us: not opened here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Tables from "Actions, resources, and condition keys for Amazon EC2" (Service Authorization
 Reference) and "Required permissions for API actions", "IAM roles: PassRole" and "Spot Instances:
-RunInstances" (EC2 user guide), read 2026-11. An action that isn't in `_RESOURCES` knows no
-resources: only a statement on "*" fits it, as for most of Describe*.
+RunInstances" (EC2 user guide), as known to us: not opened here. An action that isn't in
+`_RESOURCES` knows no resources: only a statement on "*" fits it, as for most of Describe*.
 """
 
 from __future__ import annotations

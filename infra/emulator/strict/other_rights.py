@@ -2,8 +2,8 @@
 
 Tables from the Service Authorization Reference ("Actions, resources, and condition keys for Amazon
 S3", "… for AWS Identity and Access Management", "… for AWS Systems Manager"), and "Required
-permissions for Amazon S3 API operations" (S3 user guide), read 2026-11. A service that isn't here
-is asked for by the name of its action alone, on "*".
+permissions for Amazon S3 API operations" (S3 user guide), as known to us: not opened here. A
+service that isn't here is asked for by the name of its action alone, on "*".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether IAM policies let somebody do something: statements, wildcards, conditions.
 
 By the IAM user guide (Policy evaluation logic; IAM JSON policy elements: Action, NotAction,
-Resource, NotResource, Condition operators, Condition set operators; read 2026-11): what no
+Resource, NotResource, Condition operators, Condition set operators), as known to us: what no
 statement allows is denied, and an explicit deny wins. Not there: Principal (policies of resources),
 permissions boundaries, session and organisation policies, dates and addresses in conditions.
 """

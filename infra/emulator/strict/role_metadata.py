@@ -1,7 +1,7 @@
 """What an instance's metadata service tells of its role: the paths under `iam/`.
 
 The paths and the shape of the answers are those of the EC2 user guide (Instance metadata
-categories; Retrieve security credentials from instance metadata), read 2026-11.
+categories; Retrieve security credentials from instance metadata), as known to us.
 """
 
 from __future__ import annotations
