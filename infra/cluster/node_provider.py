@@ -50,6 +50,8 @@ PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
 GIVEN_UP = frozenset({"refused", "lost", "broken"})
 """Notes after which a launch intent is never asked for again."""
 _LOST_ANSWERS = 3
+_UNLISTED_SECONDS = 60.0
+"""For so long what was launched is there, though EC2 doesn't list it yet."""
 
 
 def printable(error: Exception) -> str:
@@ -133,6 +135,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         self._lock = threading.Lock()
         self._seen: dict[str, Instance] = {}
         self._seen_until = -math.inf
+        self._launched: dict[str, tuple[Instance, float]] = {}
         self._told: set[tuple[str, str]] = set()
 
     # ---- what is there -------------------------------------------------------------------
@@ -147,11 +150,26 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             known = self._seen if time.monotonic() < self._seen_until else None
         if known is None:
             until = time.monotonic() + self._look_seconds
-            known = {it.id: it for it in self._listed()}
+            listed = {it.id: it for it in self._listed()}
             with self._lock:
+                known = self._with_launched(listed)
                 self._seen, self._seen_until = known, until
         nodes = [head_instance(self.run), *known]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
+
+    def _with_launched(self, listed: Mapping[str, Instance]) -> dict[str, Instance]:
+        """Return what is listed, and what was launched just now and isn't listed yet.
+
+        A node that joins before Ray has heard of its instance is one too many to it, and stops its
+        autoscaler for good (2.60: "Invalid status transition").
+        """
+        now = time.monotonic()
+        self._launched = {
+            name: (instance, until)
+            for name, (instance, until) in self._launched.items()
+            if name not in listed and now < until
+        }
+        return {**listed, **{name: instance for name, (instance, _) in self._launched.items()}}
 
     def _listed(self) -> list[Instance]:
         """Return the live instances; an error that isn't the cloud's is told, each kind once."""
@@ -277,6 +295,20 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             self._note("broken", intent, code=code, message=printable(error))
             raise NodeLaunchException(code, printable(error), sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
+        made = Instance(
+            id=instance,
+            run=self.run,
+            intent=intent,
+            lease=asked["lease"],
+            instance_type=asked["instance_type"],
+            state="pending",
+            launched_at=time.time(),
+            ended_at=None,
+            reason="",
+            tags=named,
+        )
+        with self._lock:
+            self._launched[instance] = made, time.monotonic() + _UNLISTED_SECONDS
         self._look_anew()
         return {instance: {}}
 
@@ -315,6 +347,9 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             self._note("returning", instance.intent if instance else "", instance=node)
         if doomed:
             self._ec2.terminate(doomed)
+            with self._lock:
+                for node in doomed:
+                    self._launched.pop(node, None)
             self._look_anew()
 
     @staticmethod

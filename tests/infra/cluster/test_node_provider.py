@@ -92,6 +92,45 @@ def test_what_an_instance_printed_is_to_be_had_after_its_end(
     assert bench.ec2.console("i-0123456789abcdef0") == ""
 
 
+def test_what_was_launched_is_there_before_ec2_lists_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that joins before Ray has heard of its instance stops Ray's autoscaler for good."""
+    provider, listed = bench.provider, bench.provider._ec2.ours
+    now, late = 100.0, True
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def ours(*given: Any, **named: Any) -> list[Instance]:
+        return [] if late else listed(*given, **named)
+
+    monkeypatch.setattr(provider._ec2, "ours", ours)
+    worker = {"ray-node-type": "worker"}
+    (instance,) = bench.launch()
+    assert provider.non_terminated_nodes(worker) == [instance]
+    assert provider.node_tags(instance)["ray-launch-request"] == "r"
+    assert not provider.is_running(instance)
+    late = False
+    now += 10
+    assert provider.non_terminated_nodes(worker) == [instance]
+    assert len(provider._seen) == 1
+    late = True
+    now += 10
+    assert provider.non_terminated_nodes(worker) == [], "it has been listed, so it is gone"
+    late = False
+
+
+def test_what_ec2_never_lists_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.provider._ec2, "ours", lambda *_given, **_named: [])
+        (instance,) = bench.launch()
+        now += 59
+        assert bench.provider.non_terminated_nodes({"ray-node-type": "worker"}) == [instance]
+        now += 2
+        assert bench.provider.non_terminated_nodes({"ray-node-type": "worker"}) == []
+
+
 def test_ec2_is_asked_once_in_a_while_and_after_each_change(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
