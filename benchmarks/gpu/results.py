@@ -5,8 +5,8 @@
         "figures": {NAME: number}, "facts": {NAME: text or truth},
         "unknown": {NAME: why}, "failed": {NAME: error}}}}
 
-A figure's name says its unit (`_s`, `_mib`, `_per_s`, `_share`, `_ratio`), so that two files can be laid side
-by side. What couldn't be measured is `unknown`, with the reason; what should have come out
+A figure's name says its unit (`_s`, `_mib`, `_per_s`, `_share`, `_ratio`), so that two files can be
+laid side by side. What couldn't be measured is `unknown`, with the reason; what should have come out
 otherwise is `failed`.
 """
 
