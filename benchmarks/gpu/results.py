@@ -6,8 +6,8 @@
         "unknown": {NAME: why}, "failed": {NAME: error}}}}
 
 A figure's name says its unit (`_s`, `_mib`, `_per_s`, `_share`, `_ratio`), so that two files can be
-laid side by side. What couldn't be measured is `unknown`, with the reason; what should have come out
-otherwise is `failed`.
+laid side by side. What couldn't be measured is `unknown`, with the reason; what should have come
+out otherwise is `failed`.
 """
 
 from __future__ import annotations
