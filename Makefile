@@ -76,7 +76,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_OUT ?= gpu-results.json
 gpu: export PYTHONPATH := .package:.:$(PYTHONPATH)
 gpu: $(if $(filter $(BIN)/%,$(GPU_PYTHON)),$(STAMP))
-	$(GPU_PYTHON) -m pytest -q -m gpu --noconftest tests/gpu \
+	$(GPU_PYTHON) -m pytest -q -m gpu --noconftest -W default tests/gpu \
 		tests/train/test_session.py tests/infra/node/test_mps.py; tests=$$?; \
 	$(GPU_PYTHON) -m benchmarks.gpu all --out $(GPU_OUT); steps=$$?; \
 	$(if $(GPU_OLD),$(GPU_PYTHON) -m benchmarks.gpu compare $(GPU_OLD) $(GPU_OUT);) \

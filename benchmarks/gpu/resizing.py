@@ -45,7 +45,7 @@ def measure(repeats: int = REPEATS) -> Findings:
         found.figures[f"tune_gap_{name}_s"] = gap
         ours = found.figures.get(f"gap_{name}_s")
         if ours:
-            found.figures[f"tune_gap_to_ours_{name}_share"] = gap / ours
+            found.figures[f"tune_gap_to_ours_{name}_ratio"] = gap / ours
     if not real:
         found.unknown["gap_half_to_1_s"] = NO_GPU
     return found

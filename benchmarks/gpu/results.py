@@ -5,9 +5,9 @@
         "figures": {NAME: number}, "facts": {NAME: text or truth},
         "unknown": {NAME: why}, "failed": {NAME: error}}}}
 
-A figure's name says its unit (`_s`, `_mib`, `_per_s`, `_share`), so that two files can be laid side
-by side. What couldn't be measured is `unknown`, with the reason; what should have come out
-otherwise is `failed`.
+A figure's name says its unit (`_s`, `_mib`, `_per_s`, `_share`, `_ratio`), so that two files can be
+laid side by side. What couldn't be measured is `unknown`, with the reason; what should have come
+out otherwise is `failed`.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ def machine() -> dict[str, Any]:
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "mps": bool(_output("which", CONTROL)),
         "cores": cores(),
+        "load": round(
+            os.getloadavg()[0], 1
+        ),  # of other work as well: with much, seconds say little
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
         "nccl": joined,
