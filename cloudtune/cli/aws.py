@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -124,15 +126,36 @@ def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
 @REGION
 @click.option("--instances", metavar="TYPES", hidden=True)
 @VPC
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Try it: one small instance for a minute, a tenth of a cent. Shows it first, and asks.",
+)
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="With --live: the answers, as a JSON file."
+)
+@YES
 @OUTPUT
-def check(region: str, instances: str | None, vpc: str | None, output: str) -> int:
+def check(
+    region: str,
+    instances: str | None,
+    vpc: str | None,
+    report: Path | None,
+    output: str,
+    *,
+    live: bool,
+    yes: bool,
+) -> int:
     """Look whether an account has all that runs need; reads, and changes nothing.
 
-    Each line is a thing and what to do about it. Exit code 1 where something is missing.
+    Each line is a thing and what to do about it. Exit code 1 where something is missing. With
+    --live the calls that all rests on are made, each beside what it was to answer.
     """
     from cloudtune.infra.aws.account.report import lines
 
-    _, found = _look(region, instances, vpc)
+    clients, found = _look(region, instances, vpc)
+    if live:
+        return _live(clients, found, report, yes=yes)
     told = lines(found)
     if output == "json":
         click.echo(json.dumps([vars(each) for each in told], indent=1))
@@ -157,6 +180,33 @@ def policy(who: str, region: str, instances: str | None) -> None:
     _, found = _look(region, instances, None)
     document = getattr(policies, who)(found.place)
     click.echo(json.dumps(document, indent=2))
+
+
+def _live(clients: Any, found: Found, path: Path | None, *, yes: bool) -> int:
+    from cloudtune.infra.aws.account import live
+    from cloudtune.infra.aws.provider import AWS
+    from cloudtune.infra.provider import Endpoint
+
+    if found.image is None or found.group is None or not found.bucket:
+        raise UsageError("setup has something to make: `cloudtune aws check`; nothing was done")
+    ec2 = AWS.calls(Endpoint(found.place.region))
+    made = live.Live(clients, ec2, found, time.strftime("%m%d-%H%M%S"))
+    _tell_who(found)
+    click.echo("This will")
+    for line in made.plan():
+        click.echo(f"  {line}")
+    _confirm(yes=yes)
+    came = []
+    for each in made.calls():
+        came.append(each)
+        word = "ok" if each.ok else "NOT AS EXPECTED"
+        click.echo(f"{word}: {each.call}: {each.came} ({each.seconds:.1f} s)")
+        if not each.ok:
+            click.echo(f"    expected: {each.expected}")
+    if path is not None:
+        path.write_text(json.dumps(live.report(made, came), indent=1) + "\n", encoding="utf-8")
+        click.echo(f"the answers are in {path}")
+    return _OK if all(each.ok for each in came) else _LACKING
 
 
 def _look(region: str, instances: str | None, vpc: str | None) -> tuple[Any, Found]:

@@ -253,7 +253,8 @@ class Aws(Ec2Speaking):
             return metadata("local-ipv4")
         except OSError as error:
             raise UsageError(
-                "the controller must run on a machine inside the VPC (docs/aws.md); "
+                "instances must reach this machine, so it must be one inside the VPC; "
+                "`cloudtune run` measures a script itself, on a head that it rents (docs/aws.md); "
                 f"this one has no instance metadata ({error})"
             ) from None
 

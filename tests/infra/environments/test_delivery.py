@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtune.errors import UsageError
+from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.environments import fetch
 from cloudtune.infra.environments.build import Built, found, uv_program
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 READS = {
     "Version": "2012-10-17",
     "Statement": [
-        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bucket/*"}
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bucket/*"},
+        {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::bucket"},
     ],
 }
 IMAGE = "ami-0c1000000000e8664"
@@ -113,6 +115,7 @@ def cloud(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
         "AWS_ENDPOINT_URL": account.access.endpoint,
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": account.access.metadata(instance),
     }
+    EmulatorControl(account.access).move_clock(2.0)
     account.client("ec2").terminate_instances(InstanceIds=[instance])
 
 
@@ -167,6 +170,7 @@ def test_an_instance_without_a_role_says_so(node: Node, account: Account, tmp_pa
     pack = Pack("s3://bucket/x.tar.gz", "0", 1, str(tmp_path / "e"), "3.11.7", 1.0)
     service = account.access.metadata(bare)
     code, console = node.boots(Delivery(pack=pack), AWS_EC2_METADATA_SERVICE_ENDPOINT=service)
+    EmulatorControl(account.access).move_clock(2.0)  # by then every call knows of it
     account.client("ec2").terminate_instances(InstanceIds=[bare])
     assert code == 1
     assert console[0].endswith("the instance has no role: name an instance profile")

@@ -140,7 +140,7 @@ def test_a_booting_machine_asks_its_metadata_again(
     """One failed answer is no reason to lose an instance; an item that isn't there never comes."""
     asked: list[str] = []
 
-    def answer(path: str) -> str:
+    def answer(path: str, _seconds: float) -> str:
         asked.append(path)
         if len(asked) < 3:
             raise HTTPError("", status, "", Message(), None)

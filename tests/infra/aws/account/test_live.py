@@ -1,0 +1,125 @@
+"""`cloudtune aws check --live`, on the strict emulator: each answer beside what was expected."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+
+from cloudtune.infra.aws.account import live
+from cloudtune.infra.aws.account.found import Clients, look
+from cloudtune.infra.aws.account.steps import done, to_make
+from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from tests.bench import called
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.infra.emulator.service import Emulator
+
+BUCKET = "cloudtune-123456789012-us-east-1"
+
+
+@pytest.fixture
+def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    """A strict account that setup has seen, as boto3 finds it."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    made = ensure_emulator(tmp_path / "emulator", boot_seconds=0.2, strict=True)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", made.access.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.access.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", made.access.secret)
+    monkeypatch.setattr(live, "_PAUSE", 0.1)
+    clients = Clients(endpoint_of(made.access))
+    for step in to_make(clients, look(clients, "us-east-1", ("g4dn.*",))):
+        done(step)
+    yield made
+    stop_emulator(tmp_path / "emulator", only_if_idle=False)
+
+
+def billing(emulator: Emulator) -> list[str]:
+    records = EmulatorControl(emulator.access).instances()
+    return [each["id"] for each in records if each["state"] in {"pending", "running"}]
+
+
+def left_in_bucket() -> int:
+    return int(boto3.client("s3", "us-east-1").list_objects_v2(Bucket=BUCKET)["KeyCount"])
+
+
+def test_it_asks_tries_tells_and_leaves_nothing(
+    emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = called(capsys, "aws", "check", "--live")
+    assert asked.code == 2
+    assert "(about a minute of $0.1008 an hour: $0.002, and a disk for as long)" in asked.out
+    assert EmulatorControl(emulator.access).instances() == [], "nobody has said yes"
+
+    path = tmp_path / "answers.json"
+    tried = called(capsys, "aws", "check", "--live", "--yes", "--report", path)
+    assert tried.code == 0, tried.out + tried.err
+    assert "NOT AS EXPECTED" not in tried.out
+    told = json.loads(path.read_text())
+    assert told["ok"]
+    answers = {each["call"]: each["came"] for each in told["calls"]}
+    assert len(answers) == 10
+    assert answers["RunInstances, DryRun"] == "DryRunOperation"
+    assert answers["RunInstances, the token, another script"] == "IdempotentParameterMismatch"
+    assert "cloudtune-head-us-east-1" in answers["its metadata and role, by what it wrote"]
+    assert len(EmulatorControl(emulator.access).instances()) == 1
+    assert billing(emulator) == []
+    assert left_in_bucket() == 0
+
+
+@pytest.mark.parametrize("cut", [2, 5])
+def test_whoever_is_cut_off_leaves_nothing(emulator: Emulator, cut: int) -> None:
+    clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
+    found = look(clients, "us-east-1", ("g4dn.*",))
+    calls = live.Live(clients, Ec2(endpoint), found, "t").calls()
+    for _ in range(cut):
+        next(calls)
+    assert len(billing(emulator)) == 1
+    calls.close()  # as an interrupt does
+    assert billing(emulator) == []
+    assert left_in_bucket() == 0
+
+
+def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
+    clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
+    fault = {"kind": "lost-answer", "action": "RunInstances", "times": 9}
+    EmulatorControl(emulator.access).add(fault)
+    calls = live.Live(clients, Ec2(endpoint), look(clients, "us-east-1", ()), "t").calls()
+    came = [next(calls), next(calls)]
+    assert not came[-1].ok
+    assert len(billing(emulator)) == 1
+    calls.close()
+    assert billing(emulator) == []
+
+
+def test_an_answer_that_differs_is_said_and_the_code_is_1(
+    emulator: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = {"action": "GetConsoleOutput", "code": "UnauthorizedOperation", "message": "no"}
+    EmulatorControl(emulator.access).replace([{**fault, "times": 9999}])
+    live._PATIENCE["console"] = 0.2
+    tried = called(capsys, "aws", "check", "--live", "--yes")
+    live._PATIENCE["console"] = 90.0
+    assert tried.code == 1
+    assert "NOT AS EXPECTED: GetConsoleOutput: nothing, in the time that it had" in tried.out
+    assert "    expected: what it printed" in tried.out
+    assert billing(emulator) == []
+
+
+def test_without_setup_nothing_is_done(
+    tmp_path: Path, emulator: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(capsys, "aws", "teardown", "--yes").code == 0
+    tried = called(capsys, "aws", "check", "--live", "--yes")
+    assert tried.code == 2
+    assert "nothing was done" in tried.err
+    assert EmulatorControl(emulator.access).instances() == []
