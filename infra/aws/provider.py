@@ -144,7 +144,12 @@ class Aws(Ec2Speaking):
         }
         cloud = settings.model_copy(update=fields)
         storage = experiment.storage if stored or not found.storage else found.storage
-        return experiment.model_copy(update={"cloud": cloud, "storage": storage})
+        charges = experiment.charges
+        if charges.per_instance_hour is None and "image" in fields and found.disk_gb is not None:
+            added = pricing.added_usd_per_hour(found.disk_gb, address=True)
+            charges = charges.model_copy(update={"per_instance_hour": added})
+        changed = {"cloud": cloud, "storage": storage, "charges": charges}
+        return experiment.model_copy(update=changed)
 
     def check(self, experiment: Experiment) -> None:
         """Pass if there are an image to boot and a storage that every instance reaches.

@@ -157,11 +157,13 @@ def look(clients: Clients, region: str, types: tuple[str, ...], vpc: str | None 
 class Made:
     """What setup has made for experiments: fields of `cloud`, None for what isn't there; a storage.
 
-    `storage` is "" where there is no bucket.
+    `storage` is "" where there is no bucket, `disk_gb` the size of the image's root disk, None
+    where that isn't told.
     """
 
     cloud: Mapping[str, str | None]
     storage: str
+    disk_gb: float | None = None
 
 
 def made_for(endpoint: Endpoint) -> Made:
@@ -181,7 +183,9 @@ def made_for(endpoint: Endpoint) -> Made:
         "instance_profile": place.node if profile is not None and profile.holds else None,
     }
     storage = f"s3://{place.bucket}/{names.PREFIX}" if ask("", ask.has_bucket) else ""
-    return Made(cloud, storage)
+    image = cloud["image"]
+    disk = None if image is None else ask("", partial(ask.root_disk, image))
+    return Made(cloud, storage, disk)
 
 
 class _Looking:
@@ -250,6 +254,17 @@ class _Looking:
     def image(self) -> str:
         found = self._clients["ssm"].get_parameter(Name=names.IMAGE_PARAMETER)
         return str(found["Parameter"]["Value"])
+
+    def root_disk(self, image: str) -> float | None:
+        """Return the size of an image's root disk, in GB."""
+        (found,) = self._clients["ec2"].describe_images(ImageIds=[image])["Images"] or [{}]
+        root = found.get("RootDeviceName")
+        sizes = [
+            each["Ebs"]["VolumeSize"]
+            for each in found.get("BlockDeviceMappings", ())
+            if each.get("DeviceName") == root and "VolumeSize" in each.get("Ebs", {})
+        ]
+        return float(sizes[0]) if sizes else None
 
     def spot_role(self) -> bool:
         path = f"/aws-service-role/{names.SPOT_SERVICE}/"

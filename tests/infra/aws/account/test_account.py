@@ -107,10 +107,15 @@ def test_an_experiment_needs_to_say_no_more_than_aws(
     assert full.cloud.image == seen().image
     assert full.cloud.security_group == seen().group
     assert full.cloud.instance_profile == "cloudtune-node-us-east-1"
-    own = {**fields, "storage": "s3://mine/x"}
+    image = boto3.client("ec2", REGION).describe_images(ImageIds=[full.cloud.image or ""])
+    disk = image["Images"][0]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
+    a_month, address = 0.08 * disk / 30 / 24, 0.005
+    assert full.charges.per_instance_hour == pytest.approx(a_month + address)
+    own = {**fields, "storage": "s3://mine/x", "charges": {"per_instance_hour": 0.5}}
     own["cloud"] = {"provider": "aws", "instances": ["g4dn.xlarge"], "image": "ami-1"}
     kept = for_renting(own, {})
     assert (kept.storage, kept.cloud.image) == ("s3://mine/x", "ami-1")
+    assert kept.charges.per_instance_hour == 0.5
 
 
 @pytest.mark.parametrize("cut", [1, 4, 9])
