@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -37,7 +38,7 @@ from cloudtune.train.programs.program import Program
 from cloudtune.train.storage import StorageError, try_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -63,6 +64,7 @@ class Controlled(Policy, Protocol):
         ...
 
 
+_LEAST_FREE = 256 * 2**20
 SCREEN_LOG = "screen.log"
 _DELIVERY = "environment.json"
 
@@ -156,9 +158,20 @@ def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
         UsageError: something would; each such thing is a line.
     """
     check_storage(experiment)
-    found = provider_named(experiment.cloud.provider).preflight(experiment, head)
+    found = [
+        *_full_disk(home.runs()),
+        *provider_named(experiment.cloud.provider).preflight(experiment, head),
+    ]
     if found:
         raise UsageError("\n".join([*found, "nothing was launched"]))
+
+
+def _full_disk(folder: Path) -> Iterator[str]:
+    """Yield that there is no room for a run's record, where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_FREE:
+        yield f"{folder}: {free >> 20} MiB of disk are free, and a run's record needs more"
 
 
 def open_cloud(

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from cloudtune.infra.aws.account.found import QUOTAS, quota
 from cloudtune.infra.aws.errors import error_code, refusal_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cloudtune.catalog import InstanceType
     from cloudtune.infra.aws.ec2 import Ec2
+    from cloudtune.infra.provider import Endpoint
 
 _WOULD_HAVE = "DryRunOperation"
 _HINTS: Mapping[str, str] = {
@@ -54,6 +57,25 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
         told.add(error_code(error))
     if not told and attempts:
         yield from _looked_at(ec2, attempts[0].request)
+
+
+def quotas_lacking(
+    endpoint: Endpoint, types: Sequence[InstanceType], markets: Sequence[str]
+) -> Iterator[str]:
+    """Yield a line for each quota that not even one instance of its types fits into.
+
+    Nothing where the caller may not ask; EC2 itself says it at the launch, which costs nothing.
+    """
+    least: dict[str, InstanceType] = {}
+    for each in sorted(types, key=lambda each: each.vcpus, reverse=True):
+        least |= {f"{market} {each.name[0]}": each for market in markets}
+    for name, smallest in sorted(least.items()):
+        vcpus = quota(endpoint, name)
+        if vcpus is not None and vcpus < smallest.vcpus:
+            yield (
+                f"quota {name}: {vcpus:.0f} vCPUs, and a {smallest.name} has {smallest.vcpus}: ask "
+                f"for more in the console (Service Quotas, EC2, {QUOTAS[name][1]})"
+            )
 
 
 def _looked_at(ec2: Ec2, request: Mapping[str, Any]) -> Iterator[str]:

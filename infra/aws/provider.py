@@ -193,24 +193,32 @@ class Aws(Ec2Speaking):
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what EC2 would refuse: each launch is tried, and looked at as far as one may."""
         from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
-        from cloudtune.infra.aws.preflight import Attempt, mistakes  # noqa: PLC0415
+        from cloudtune.infra.aws.preflight import (  # noqa: PLC0415
+            Attempt,
+            mistakes,
+            quotas_lacking,
+        )
 
         settings = experiment.cloud
         cloud = self.open(experiment, Path(), pace=False)
+        types = self.instance_types(settings)
+        markets = ("on-demand", "spot") if settings.market == "any" else (settings.market,)
         if head is not None:
             request = {**head.request, "InstanceType": head.instance_type}
             attempts = [Attempt(f"the head, a {head.instance_type},", request)]
         else:
-            markets = ("on-demand", "spot") if settings.market == "any" else (settings.market,)
             attempts = [
                 Attempt(
                     f"{each.name} {market}",
                     {**cloud.request, **market_request(market, ""), "InstanceType": each.name},
                 )
-                for each in self.instance_types(settings)
+                for each in types
                 for market in markets
             ]
-        return list(mistakes(self.calls(cloud.endpoint), attempts, {RUN_TAG: "preflight"}))
+        return [
+            *mistakes(self.calls(cloud.endpoint), attempts, {RUN_TAG: "preflight"}),
+            *quotas_lacking(cloud.endpoint, types, markets),
+        ]
 
     def found(
         self,

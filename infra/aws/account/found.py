@@ -188,6 +188,15 @@ def made_for(endpoint: Endpoint) -> Made:
     return Made(cloud, storage, disk)
 
 
+def quota(endpoint: Endpoint, name: str) -> float | None:
+    """Return the vCPUs of a quota ("on-demand g"); None where nobody tells, or it isn't known."""
+    if name not in QUOTAS:
+        return None
+    ask = _Looking(Clients(endpoint), Place("", endpoint.region))
+    found: float | None = ask("", partial(ask.quota, QUOTAS[name][0]))
+    return found
+
+
 class _Looking:
     """Asks for one thing after the other; what isn't there is None, what can't be asked noted."""
 

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -19,6 +20,7 @@ from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.steps import done, to_make
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.provider import Endpoint
@@ -123,6 +125,21 @@ def test_a_type_that_the_role_may_not_rent_is_told_with_what_to_do(
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     with pytest.raises(UsageError, match=r"UnauthorizedOperation.*cloudtune aws setup"):
         runner.preflight(wanted)
+
+
+def test_a_quota_that_no_instance_fits_into_is_told_of(access: Access, tmp_path: Path) -> None:
+    control = EmulatorControl(access)
+    control.add({"kind": "quota", "market": "on-demand", "vcpus": 2})
+    told = refused(experiment(tmp_path))
+    assert "quota on-demand g: 2 vCPUs, and a g4dn.xlarge has 4: ask for more" in told
+    assert "Running On-Demand G and VT instances" in told
+    control.replace([])
+
+
+def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(free=100 * 2**20)
+    monkeypatch.setattr("cloudtune.jobs.runner.shutil.disk_usage", lambda _folder: usage)
+    assert "100 MiB of disk are free" in refused(experiment(tmp_path))
 
 
 # ---- what experiments add to launches ------------------------------------------------------
