@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,16 +65,33 @@ class Outside:
     """What people do on their computers, and what the cloud has on record."""
 
     world: World
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, who: str, *words: str) -> subprocess.Popen[str]:
         """Start a command in the folder `work` of somebody's computer."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.world.on(who, "sh", "-c", 'mkdir -p work; cd work; exec "$@"', "sh", *words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
+
+    def told(self) -> str:
+        """Return what the machines of the cloud have printed: why a test has failed."""
+        consoles = sorted((self.world.home / "instances").glob("*/console.log"))
+        return "\n".join(
+            f"{each}:\n{each.read_text(errors='replace')[-3000:]}" for each in consoles
+        )
+
+    def end(self) -> None:
+        """End what a test that has failed left going; a test's second failure says nothing."""
+        for process in self.started:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
 
     def __call__(self, who: str, *words: str, timeout: float = 200) -> Done:
         """Run a command there to its end."""
@@ -137,11 +154,14 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
     """An account that setup has seen, and two who may use it; at the end no instance is alive."""
     if why := network.unavailable():
         pytest.skip(f"an isolated cloud is not to be had: {why}")
-    with World(tmp_path / "world", "--boot-seconds", "0.5", "--strict") as world:
-        made = Outside(world)
-        done = made("owner", "cloudtune", "aws", "setup", "--yes")
-        assert done.code == 0, done.out + done.err
-        for who in ("ann", "bob"):
-            made.give_rights(who)
-        yield made
-        assert not made.alive()
+    made = Outside(World(tmp_path / "world", "--boot-seconds", "0.5", "--strict"))
+    try:
+        with made.world:
+            done = made("owner", "cloudtune", "aws", "setup", "--yes")
+            assert done.code == 0, done.out + done.err
+            for who in ("ann", "bob"):
+                made.give_rights(who)
+            yield made
+            assert not made.alive()
+    finally:
+        made.end()

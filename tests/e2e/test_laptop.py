@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from tests.bench import Done
@@ -98,7 +99,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
 def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside) -> None:
     outside.script_on("ann", "import time; time.sleep(0.7)")
     process = outside.start("ann", "python3", "-c", FROM_PYTHON)
-    (node,) = wait_for_nodes(outside, 1)
+    (node,) = wait_for_nodes(outside, 1, process)
     outside.world.cut("ann")
     process.communicate()
     run = node["run"]
@@ -138,20 +139,25 @@ def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside)
     assert {each["state"] for each in nodes} == {"terminated"}
 
 
-def wait_for_nodes(outside: Outside, count: int) -> list[dict[str, str]]:
+def wait_for_nodes(
+    outside: Outside, count: int, begun_by: subprocess.Popen[str]
+) -> list[dict[str, str]]:
     """Return the instances of a run other than its head, once there are so many."""
-    give_up = time.monotonic() + 120
+    give_up = time.monotonic() + 240
     while True:
         found = [each for each in outside.alive() if not each.get("run", ".head").endswith(".head")]
         if len(found) >= count:
             return found
-        assert time.monotonic() < give_up, "no node was launched"
+        if begun_by.poll() is not None or time.monotonic() > give_up:
+            begun_by.kill()
+            out, err = begun_by.communicate()
+            raise AssertionError(f"no node was launched\n{out}\n{err}\n{outside.told()}")
         time.sleep(0.5)
 
 
 def wait_for_console(path: Path, *words: str) -> None:
     """Wait until a machine has printed one of these."""
-    give_up = time.monotonic() + 120
+    give_up = time.monotonic() + 240
     printed = ""
     while not any(word in printed for word in words):
         assert time.monotonic() < give_up, printed
