@@ -91,6 +91,14 @@ class FreeGpus:
                 return offer, found
         return None
 
+    def could_hold(self, width: Width) -> bool:
+        """Whether a trial of that width would fit if nothing sat on the instances there are."""
+        return any(
+            width <= offer.gpus * len(rooms)
+            and (self._widths is None or width in self._widths.get(offer, ()))
+            for offer, rooms in self.rooms.items()
+        )
+
     def move(
         self, width: Width, offer: Offer, placed: tuple[Slice, ...]
     ) -> tuple[Placement, tuple[Slice, ...]] | None:

@@ -171,6 +171,7 @@ ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
     "static-fluid:published": lambda _context: StaticFluid(published=True),
     "dynamic-fluid": lambda _context: DynamicFluid(),
     "dynamic-fluid:published": lambda _context: DynamicFluid(published=True),
+    "dynamic-fluid:published-idle": lambda _context: DynamicFluid(published=True, idle=True),
     "ilp": _ilp_widths,
     "hypersched": _hypersched_widths,
     **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},

@@ -173,6 +173,9 @@ class SessionKeeper:
     def start(self, tasks: Sequence[Task]) -> tuple[list[Command], list[Sequence[Shape]]]:
         """Start the tasks that fit, in order.
 
+        A trial that goes on from a rung and finds no room keeps what is free: none that is wanted
+        less takes it, or the trial might wait until nothing new is left to start.
+
         Returns the commands, and the first choice of shape of each task that has to wait.
         """
         live = self._state.live.by_id
@@ -180,14 +183,27 @@ class SessionKeeper:
         commands: list[Command] = []
         waiting: list[Sequence[Shape]] = []
         in_vain: Sequence[Shape] = ()  # what found no room: nothing is given back meanwhile
+        kept = False
         for task, shapes in zip(ready, self._shapes(ready), strict=True):
-            found = None if shapes == in_vain else self._first_fitting(shapes)
+            found = None if kept or shapes == in_vain else self._first_fitting(shapes)
             if found is None:
                 in_vain = shapes
                 waiting += [shapes] if shapes else []
+                kept = kept or self._keeps(task, shapes)
             else:
                 commands.append(self._start(task, *found))
         return commands, waiting
+
+    def _keeps(self, task: Task, shapes: Sequence[Shape]) -> bool:
+        """Whether what is free is kept for a task that has found no room.
+
+        Only for a trial that has trained, only where the instances that are there could hold it,
+        and not where the allocator says on which: then others don't wait for the same GPUs.
+        """
+        trial = self._state.trials.get(task.trial.id)
+        if trial is None or not trial.epoch or any(each.offer is not None for each in shapes):
+            return False
+        return any(self._state.free.could_hold(each.width) for each in shapes)
 
     def start_anyhow(self, tasks: Sequence[Task]) -> list[Command]:
         """Start what waits at any width that there is room for.

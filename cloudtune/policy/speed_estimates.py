@@ -219,10 +219,11 @@ class DelayEstimates:
     def note_started(self, trial: TrialProgress, at: float) -> float:
         """Take note that a trial trains; return the seconds since it was asked for."""
         setup = at - self._asked[trial.id]
-        before = self._stopped.pop(trial.id, 0.0)
+        stopped = self._stopped.pop(trial.id, None)
         if trial.offer is not None:
-            delay: Delay = "resize" if trial.epoch else "start"
-            self.note(trial.offer.instance_type.name, delay, setup + before)
+            # What was lost with its instance, or failed, saved and stopped nothing: it starts.
+            delay: Delay = "start" if stopped is None or not trial.epoch else "resize"
+            self.note(trial.offer.instance_type.name, delay, setup + (stopped or 0.0))
         return setup
 
     def corrected(self, rentable: Rentable) -> Rentable:
