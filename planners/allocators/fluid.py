@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from cloudtune.planners.allocators.fluid_rules import scales_down, scales_up, static_fluid
-from cloudtune.strategies.base import ByWidth, Shape
+from cloudtune.strategies.base import ByWidth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from cloudtune.plans import Rentable
     from cloudtune.progress import TrialProgress
@@ -149,12 +149,11 @@ class DynamicFluid(StaticFluid):
     saves GPU-seconds. A trial is resized when its next epoch is done, for there it has a
     checkpoint. As published that is all of it (F6, F7, F8), and nothing is planned for a trial
     before its first epoch (F10); with `idle` an idle GPU goes to the trial with the longest time
-    left, one GPU at a time, as in Fluid's code (F20). Ours differs in four things:
+    left, one GPU at a time, as in Fluid's code (F20). Ours differs in three things:
 
     - a trial shrinks only where somebody else lacks GPUs, for else what it gives up would idle;
     - GPUs that nobody waits for go where they save most time;
-    - a trial whose epochs turn out otherwise than planned is planned anew with what was measured;
-    - a trial that goes on from a rung, and finds no room as wide as planned, begins narrower.
+    - a trial whose epochs turn out otherwise than planned is planned anew with what was measured.
     """
 
     def __init__(self, *, published: bool = False, idle: bool = False) -> None:
@@ -167,17 +166,6 @@ class DynamicFluid(StaticFluid):
         self._plan: dict[TrialId, Width] = {}
         self._epochs: dict[TrialId, float] = {}  # the seconds by which each was planned
         self._grown: set[TrialId] = set()  # by idle GPUs, since the last planning
-
-    def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Return each task's share; of one that goes on from a rung, what is narrower besides."""
-        known = sorted(reference(view).profile.widths, reverse=True)
-        for task, found in zip(tasks, super().shapes(view, tasks), strict=True):
-            trial = view.trials.get(task.trial.id)
-            if self._published or not found or trial is None or not trial.epoch:
-                yield found
-            else:
-                narrower = (Shape(width) for width in known if width < found[0].width)
-                yield [*found, *narrower]
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         """Return each task's share of all GPUs."""

@@ -1,0 +1,198 @@
+"""A trial that goes on from a rung, and is wider than what is free: what is free is kept for it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.commands import ExtendTrial, StartTrial
+from cloudtune.events import EpochDone, TrialStopped
+from cloudtune.planners.allocators.fluid import DynamicFluid
+from cloudtune.plans import Limits
+from cloudtune.policy.registry import ALLOCATORS
+from cloudtune.policy.speed_estimates import DelayEstimates
+from cloudtune.progress import TrialProgress
+from cloudtune.strategies.base import ByWidth
+from cloudtune.trial import Trial
+from tests.builders import Played, Setting, by_name, offer, play, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.strategies.base import Task, View
+    from cloudtune.trial import Width
+
+LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0, 8.0: 1.0}
+ASHA = by_name("asha", eta=2, max_epochs=8)
+
+
+class WideAfterwards(ByWidth):
+    """One GPU for what is new, `width` for what goes on from a rung."""
+
+    name = "wide-afterwards"
+
+    def __init__(self, width: Width) -> None:
+        self.width = width
+
+    def min_width(self, view: View) -> Width:
+        return 1.0
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        return [self.width if task.trial.id in view.trials else 1.0 for task in tasks]
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        return trial.width
+
+
+def game(**changes: object) -> Setting:
+    """Return 24 trials, no two equally fast, on one instance of four GPUs."""
+    made = Setting(
+        24,
+        metric=lambda number, epoch: (7 * number) % 24 + epoch / 100,
+        pace=lambda config, _epoch: 1 + int(str(config["x"])) % 5 / 7,
+        offer=offer(4),
+        max_instances=1,
+        profile=profile(LINEAR, start=1.0, resize=2.0, boot=0.0),
+    )
+    return made.but(**changes)
+
+
+class Algorithm2:
+    """ASHA's `get_job` (Li et al., MLSys 2020, algorithm 2), fed with what happened in a run."""
+
+    def __init__(self, eta: int, epochs: Sequence[int]) -> None:
+        self.eta, self.epochs = eta, list(epochs)
+        self.rungs: list[dict[str, float]] = [{} for _ in epochs]
+        self.promoted: list[set[str]] = [set() for _ in epochs]
+        self.paused: set[str] = set()
+
+    def job(self) -> tuple[int, set[str]]:
+        """Return the rung that is left, and who may leave it; -1 and nobody for a new trial."""
+        for level in range(len(self.epochs) - 2, -1, -1):
+            rung = self.rungs[level]
+            ranked = sorted(rung, key=lambda name: -rung[name])[: len(rung) // self.eta]
+            candidates = {n for n in ranked if n not in self.promoted[level] and n in self.paused}
+            if candidates:
+                return level, candidates
+        return -1, set()
+
+
+def decisions(played: Played, epochs: Sequence[int], eta: int) -> tuple[int, int]:
+    """Return how often a trial was given GPUs, and how often by algorithm 2 it was not its turn."""
+    asha, count, differing = Algorithm2(eta, epochs), 0, 0
+    reached: dict[str, int] = {}
+    for entry in played.entries:
+        event = entry.event
+        if isinstance(event, TrialStopped):
+            asha.paused.add(trial_of(event.session))
+        if isinstance(event, EpochDone):
+            name = trial_of(event.session)
+            reached[name] = event.epoch
+            if event.epoch in epochs:
+                asha.rungs[epochs.index(event.epoch)][name] = event.metrics["score"]
+        for command in entry.commands:
+            if not isinstance(command, StartTrial | ExtendTrial):
+                continue
+            name = trial_of(command.session)
+            epoch, here = reached.get(name, 0), isinstance(command, ExtendTrial)
+            left = epochs.index(epoch) if epoch in epochs else -1
+            if epoch and (left < 0 or name in asha.promoted[left]):
+                continue  # moved on its way, or lost
+            asha.paused |= {name} if here else set()
+            level, candidates = asha.job()
+            count += 1
+            differing += left != level or (left >= 0 and name not in candidates)
+            if left >= 0:
+                asha.promoted[left].add(name)
+            asha.paused.discard(name)
+    return count, differing
+
+
+def trial_of(session: str) -> str:
+    """Return the trial of a session."""
+    return session.partition(".")[0]
+
+
+FROM_A_QUARTER = {0.25: 28.0, 0.5: 15.0, 1.0: 8.0, 2.0: 4.4, 3.0: 3.2, 4.0: 2.6, 6.0: 2.1, 8.0: 1.8}
+NAMES = sorted(name for name in ALLOCATORS if not name.startswith("hypersched"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("gpus", "instances", "trials"), [(4, 1, 24), (8, 1, 60), (8, 2, 60)])
+def test_f15_asha_decides_as_algorithm_2_whatever_the_widths(
+    name: str, gpus: int, instances: int, trials: int
+) -> None:
+    made = game(
+        trials=trials,
+        offer=offer(gpus),
+        max_instances=instances,
+        profile=profile(FROM_A_QUARTER, start=1.0, resize=2.0, boot=0.0),
+    )
+    played = play(made.but(allocator=lambda: ALLOCATORS[name](made.context())), ASHA)
+    count, differing = decisions(played, [1, 2, 4, 8], 2)
+    assert count > trials
+    assert differing == 0
+
+
+@pytest.mark.parametrize("width", [2.0, 4.0])
+def test_f15_what_is_free_is_kept_for_a_wide_one_that_goes_on(width: float) -> None:
+    played = play(game(allocator=lambda: WideAfterwards(width)), ASHA)
+    count, differing = decisions(played, [1, 2, 4, 8], 2)
+    assert count > 24
+    assert differing == 0
+    assert width in played.widths
+
+
+def test_nothing_is_kept_for_what_no_instance_could_hold() -> None:
+    """Eight GPUs, where instances have four: the others go on as if nobody waited for that."""
+    limits = Limits(400.0)
+    played = play(game(allocator=lambda: WideAfterwards(8.0), limits=limits), ASHA)
+    begun = [start for start in played.starts if start.start_epoch == 0]
+    assert len(begun) == 24
+    _, differing = decisions(played, [1, 2, 4, 8], 2)
+    assert differing, "new ones began while some waited for what there isn't"
+
+
+@pytest.mark.parametrize("resize", [0.0, 5.0])
+def test_f08_a_trial_that_moves_or_is_lost_was_never_away(resize: float) -> None:
+    """Planned for the group, and for each end but the last; lost trials come back to their plan."""
+
+    def lost(trial: str, session: int, epoch: int) -> str:
+        return "lost" if session == 1 and epoch == 3 and trial in {"t01", "t03"} else ""
+
+    quick = profile(LINEAR, start=resize, resize=resize, boot=0.0, launch=0.0, release=0.0)
+    budgets = dict(enumerate([11, 23, 31, 50, 80]))
+    made = Setting(5, caps=budgets, offer=offer(5), max_instances=1, profile=quick)
+    for troubled in (made, made.but(mishap=lost)):
+        built: list[DynamicFluid] = []
+        kind = partial(_kept, built)
+        played = play(troubled.but(allocator=kind), by_name("grid", max_epochs=100))
+        done = {trial_of(e.session): e.at for e in events_of(played)}
+        assert built[0].plannings == len(set(done.values())), "the group, each end but the last"
+
+
+def events_of(played: Played) -> list[EpochDone]:
+    """Return the epochs of a run, in order."""
+    return [entry.event for entry in played.entries if isinstance(entry.event, EpochDone)]
+
+
+def _kept(built: list[DynamicFluid]) -> DynamicFluid:
+    built.append(DynamicFluid())
+    return built[-1]
+
+
+def test_what_was_lost_and_starts_again_is_no_resize() -> None:
+    """It saved nothing, and nothing was stopped."""
+    delays, trial = DelayEstimates(), TrialProgress(Trial("t0", {}), offer=offer(4), epoch=3)
+    rentable = Setting(offer=offer(4), profile=profile(LINEAR, start=1.0, resize=2.0)).rentables[0]
+    delays.asks("t0", 10.0)
+    delays.note_started(trial, 110.0)
+    assert delays.corrected(rentable).profile.resize.mean == 2.0
+    assert delays.corrected(rentable).profile.start.mean == (1 + 100) / 2
+    delays.stops("t0", 200.0)
+    delays.note_stopped("t0", 203.0)
+    delays.asks("t0", 204.0)
+    delays.note_started(trial, 211.0)
+    assert delays.corrected(rentable).profile.resize.mean == (2 + 3 + 7) / 2
