@@ -8,9 +8,11 @@ twice as fast (linear), less so (sublinear: width to the power 0.8), over a node
 (uneven), or measured: a published profile (docs/profiles.md) drawn at random with the nodes that it
 was measured on, some of which are slower at 8 GPUs than at 4. Static
 widths are list-scheduled on the real nodes. DynamicFluid is the real allocator in the real policy,
-in virtual time, at two costs of a resize (shares of the mean budget); trials are asked for longest
-first, as the lists do, and once in the order they were drawn. It may end before the program and its
-bound, whose trials keep their width; not before the bound of any schedule.
+in virtual time, where a resize takes 1, 10, 60 or 300 s and an epoch at one GPU half a minute;
+trials are asked for longest first, as the lists do, and once in the order they were drawn. It may
+end before the program and its bound, whose trials keep their width; not before the bound of any
+schedule. A first start takes no time, as in the lists. Of the published DynamicFluid a trial's
+first epoch is at one GPU, for nothing was measured.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.events import EpochDone
-from cloudtune.planners.allocators.fluid import DynamicFluid
 from cloudtune.planners.allocators.fluid_rules import static_fluid
 from cloudtune.planners.allocators.ilp import best_widths, least
 from cloudtune.planners.allocators.schedules import makespan
@@ -37,7 +38,7 @@ from cloudtune.planners.fleets import ConstantFleet
 from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.registry import run_policy
+from cloudtune.policy.registry import ALLOCATORS, run_policy
 from cloudtune.profiles import bundled
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.strategies.grid import GridSearch
@@ -50,7 +51,11 @@ if TYPE_CHECKING:
 
 _EPOCHS, _MAX_EPOCHS = 20, 800
 """The least budget is so many epochs, and the most: at their ends DynamicFluid may resize."""
-_RESIZES = (0.02, 0.1)
+_EPOCH_SECONDS = 30.0
+"""What an epoch takes at one GPU, where a resize takes real seconds."""
+_RESIZES = (1.0, 10.0, 60.0, 300.0)
+_PLAIN = 10.0
+"""The cost of a resize at which DynamicFluid is compared with its other forms."""
 _PROGRAM, _PUBLISHED, _REPAIRED = "integer program", "StaticFluid, published", "StaticFluid, ours"
 _PROVEN = 1e-4
 
@@ -164,8 +169,10 @@ def ends(one: Group) -> Ends:
     took = {name: makespan(widths, heights, machines) for name, widths in chosen.items()}
     longest_first = replace(one, epochs=tuple(sorted(one.epochs, reverse=True)))
     for resize in _RESIZES:
-        took[f"DynamicFluid, {resize:.0%}"] = _dynamic(longest_first, resize)
-    took[f"DynamicFluid, {_RESIZES[0]:.0%}, as drawn"] = _dynamic(one, _RESIZES[0])
+        took[f"DynamicFluid, {resize:.0f} s"] = _dynamic(longest_first, resize)
+    took[f"DynamicFluid, {_PLAIN:.0f} s, as drawn"] = _dynamic(one, _PLAIN)
+    for name in ("published", "published-idle"):
+        took[f"{name}, {_PLAIN:.0f} s"] = _dynamic(longest_first, _PLAIN, f"dynamic-fluid:{name}")
     took[_PROGRAM] = found.seconds
     return Ends(took, found.bound, least(heights, sum(machines)), solving)
 
@@ -178,17 +185,16 @@ def _fluid(one: Group, *, repaired: bool) -> list[Width]:
     return [max((w for w in known if w <= share + 1e-9), default=min(known)) for share in shares]
 
 
-def _dynamic(one: Group, resize: float) -> float:
-    """Return when the last trial was done in the real policy with the real allocator."""
-    mean = sum(one.epochs) / len(one.epochs)
+def _dynamic(one: Group, resize: float, name: str = "dynamic-fluid") -> float:
+    """Return in how many epochs' time the last trial is done, by the real policy and allocator."""
     trials = [Trial(f"t{n:02d}", {}, epochs) for n, epochs in enumerate(one.epochs)]
-    rentable = Rentable(_offer(one.gpus), _profile(one, resize * mean), one.nodes)
+    rentable = Rentable(_offer(one.gpus), _profile(one, resize), one.nodes)
+    context = BuildContext((rentable,), one.nodes, Limits(), "max", 1, 10**6)
     parts = Components(
         GridSearch(_Given(trials), max_epochs=10**6),
-        DynamicFluid(),
+        ALLOCATORS[name](context),
         ConstantFleet(rentable.offer, one.nodes),
     )
-    context = BuildContext((rentable,), one.nodes, Limits(), "max", 1, 10**6)
     metric = Metric("score", "max")
     policy = run_policy(context, parts, metric, Brakes(), heartbeat=False, checked=False)
     ledger = MemoryLedger()
@@ -196,7 +202,8 @@ def _dynamic(one: Group, resize: float) -> float:
     done = {name: max(trial.history, default=0) for name, trial in policy.trials.items()}
     if done != {trial.id: trial.epochs for trial in trials}:
         raise AssertionError(f"not all was trained: {done}")
-    return max(e.event.at for e in ledger.entries if isinstance(e.event, EpochDone))
+    seconds = max(e.event.at for e in ledger.entries if isinstance(e.event, EpochDone))
+    return seconds / _EPOCH_SECONDS
 
 
 class _Given:
@@ -222,7 +229,7 @@ def _profile(one: Group, resize: float) -> ScalingProfile:
         return Measurement(seconds, 0.0, 1)
 
     none = measured(0.0)
-    epoch = {width: measured(1 / rate) for width, rate in one.speed.items()}
+    epoch = {width: measured(_EPOCH_SECONDS / rate) for width, rate in one.speed.items()}
     return ScalingProfile(
         "x", epoch, none, none, none, measured(resize), none, "", "2026-11-21", "made up"
     )
@@ -278,7 +285,7 @@ def _print_counts(played: Sequence[tuple[Group, Ends]]) -> None:
     print(f"\nthe program's schedule is proven the best in {proven} groups")
     solving = [e.took_to_solve for e in every]
     print(f"it took {median(solving):.2f} s at the median, {max(solving):.2f} s at the most")
-    for name in (n for n in every[0].took if n.startswith("Dynamic")):
+    for name in (n for n in every[0].took if n.startswith(("Dynamic", "publ"))):
         pairs = [(e.took[name], e.took[_REPAIRED]) for e in every]
         better = sum(dynamic < static * (1 - _PROVEN) for dynamic, static in pairs)
         worse = [dynamic / static for dynamic, static in pairs if dynamic > static * (1 + _PROVEN)]
