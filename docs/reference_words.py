@@ -232,9 +232,10 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
         {
             "same": "one GPU each, or the narrowest width that was measured",
             "static-fluid": "shares idle GPUs out among those that start, by their budgets",
-            "static-fluid:published": "the same by the paper's own rule for shares of a GPU",
+            "static-fluid:published": "the same by the paper's own rules",
             "dynamic-fluid": "shares all GPUs out anew whenever trials or GPUs come or go",
-            "dynamic-fluid:published": "the same by the paper's own rule",
+            "dynamic-fluid:published": "the same by the paper's own rules",
+            "dynamic-fluid:published-idle": "these, and idle GPUs go to who has longest left",
             "ilp": "as `static-fluid`, by an integer program for small groups",
             "hypersched": "HyperSched's: by rank, wider as others end; `UNIFORM` unless said",
             "hypersched:UNIFORM": "what is to spare, one by one from the best on",

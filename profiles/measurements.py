@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -9,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.errors import CloudtuneError
 from cloudtune.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.text import gpus_text
+from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.events import EpochDone
-    from cloudtune.trial import EndReason, Slice, Trial, Width
+    from cloudtune.trial import EndReason, Slice, TrialId, Width
 
 
 TRIES = 3
@@ -55,6 +58,27 @@ def phases_of(
     again = whole if len(begins) == 1 and not known.resize else []
     shares = [width for width in packed_widths(pack) if width not in known.epoch]
     return first, (*begins, *again, *shares)
+
+
+def instances_for(width: Width, gpus: int) -> int:
+    """Return how many instances of so many GPUs a trial of that width takes."""
+    return max(1, math.ceil(width / gpus))
+
+
+def able_of(
+    trials: Iterable[Trial], failed: Collection[TrialId], saved: Collection[TrialId]
+) -> list[Trial]:
+    """Return the trials that haven't failed, those with checkpoints first."""
+    able = [trial for trial in trials if trial.id not in failed]
+    return sorted(able, key=lambda trial: trial.id not in saved)
+
+
+def crew(trials: Sequence[Trial], width: Width) -> Iterator[Trial]:
+    """Yield the trials; where GPUs are shared, more of the same follow, to fill them all."""
+    yield from trials
+    for again in itertools.count(2) if width < 1 and trials else ():
+        for trial in trials:
+            yield Trial(f"{trial.id}-{again}", trial.config)
 
 
 @dataclass
@@ -119,6 +143,15 @@ class Session:
         setup = max(0.0, self.first_at - self.first_seconds - self.asked_at)
         each = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
         return setup + epochs * each * max(1.0, self.width / width)
+
+
+def seconds_for(width: Width, epochs: int, sessions: Iterable[Session]) -> float:
+    """Return what so many epochs may take at a width, as the measured ones tell; 0 without any."""
+    known = [session for session in sessions if session.counted]
+    if not known:
+        return 0.0
+    nearest = min(known, key=lambda each: (each.width < width, abs(each.width - width)))
+    return nearest.seconds_at(width, epochs)
 
 
 def unfinished(sessions: Iterable[Session], phase: int, least: int) -> list[Session]:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from cloudtune.scaling import ScalingProfile
 
 
+_WIDEST = 1024
+"""No trial is that wide, whatever is written."""
+
+
 def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     """Ask before money is spent, where the provider asks first.
 
@@ -53,6 +57,25 @@ def _cap(limits: Limits) -> str:
     return "no cap" if limits.budget is None else f"at most {format_dollars(limits.budget)}"
 
 
+class Widths(click.ParamType[tuple[int, ...]]):
+    """Whole numbers of GPUs, with commas between them."""
+
+    name = "widths"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the widths."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isdecimal() and 0 < int(part) <= _WIDEST for part in parts):
+            self.fail(
+                f"{value!r}: write whole GPUs, as in 1,2,3,4; shares are --pack's", param, ctx
+            )
+        return tuple(map(int, parts))
+
+
 @click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
@@ -70,6 +93,13 @@ def _cap(limits: Limits) -> str:
     default=None,
     help="Also with 2, 4 … and so many trials on each GPU.",
 )
+@click.option(
+    "--widths",
+    type=Widths(),
+    default=(),
+    metavar="GPUS",
+    help="Measure these widths, as in 1,2,3,4,6,8; one wider than an instance on several.",
+)
 @click.option("--save", type=click.Path(path_type=Path), help="Write the profile to a file too.")
 @click.option(
     "-y",
@@ -84,11 +114,12 @@ def profile(
     pace: bool,
     epochs: int,
     pack: int | None,
+    widths: tuple[int, ...],
     save: Path | None,
     yes: bool,
     **given: Any,
 ) -> int:
-    """Measure how the script scales, on one rented instance of each type, and keep it."""
+    """Measure how the script scales, on rented instances of each type, and keep it."""
     from cloudtune.api.flow import limits_left, refuse_interrupted
     from cloudtune.jobs import measuring, runner
     from cloudtune.profiles import store
@@ -110,6 +141,7 @@ def profile(
             limits=limits,
             epochs=epochs,
             pack=pack or 1,
+            widths=widths,
             share=1 / (len(names) - number),
             core_seconds=profiles[0].provenance.core_seconds if profiles else None,
         )

@@ -1,8 +1,9 @@
-"""Measuring an experiment's script: a run of its own, on one instance of a type."""
+"""Measuring an experiment's script: a run of its own, on as many instances as a trial may span."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -17,14 +18,20 @@ from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, catalog_of, markets_of
 from cloudtune.jobs.runner import Runner, open_cloud, preflight, where_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
-from cloudtune.profiles.measurements import TRIES, Figures, MeasureError, widths_of
+from cloudtune.profiles.measurements import (
+    TRIES,
+    Figures,
+    MeasureError,
+    instances_for,
+    widths_of,
+)
 from cloudtune.scaling import EMULATED, Provenance
 from cloudtune.text import gpus_text
 from cloudtune.trial import EndReason
 from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from cloudtune.catalog import Offer
@@ -65,10 +72,14 @@ def measure(
     limits: Limits,
     epochs: int = 4,
     pack: int = 1,
+    widths: Sequence[int] = (),
     share: float = 1.0,
     core_seconds: float | None = None,
 ) -> Measured:
     """Measure an experiment's script on one instance, within these limits.
+
+    Of `widths` (in GPUs; else 1, 2, 4 … and all of an instance's) those wider than an instance are
+    measured on several.
 
     Nothing is paced meanwhile. Where `pace` is to be in runs, and the provider has a pace, the
     profile is that of the pace: it begins with what an epoch takes on one core of this machine,
@@ -80,7 +91,8 @@ def measure(
     they would take more than a `share` of what the limits leave.
 
     Raises:
-        UsageError: the instance has fewer GPUs than a trial is to have.
+        UsageError: the instance has fewer GPUs than a trial is to have, or a width is none that
+            such instances can give.
         CloudtuneError: it couldn't be measured; the message says why.
         NoCapacityError: the cloud has no such instance now.
     """
@@ -91,16 +103,14 @@ def measure(
     paced = pace and provider.paced
     patience = FIRST_EPOCH_SECONDS * pack  # as much slower are its epochs, at the worst
     kept = _Unfinished.of(experiment, instance_type, began)
-    policy = MeasurePolicy(
-        trials=trials(replace_trials(experiment, TRIES * max(offer.gpus, 1) * pack)),
-        offer=offer,
-        limits=limits,
-        widths=_widths_to_measure(experiment, offer),
+    policy = _policy(
+        experiment,
+        offer,
+        limits,
+        widths=widths_to_measure(experiment, offer, widths),
         epochs=epochs,
-        pack=1 if experiment.trial.gpus.min else pack,
+        pack=pack,
         alone=paced and core_seconds is None,
-        charges=charges_of(experiment),
-        rules=rules_of(experiment),
         patience=patience,
         share=share,
         known=kept.figures,
@@ -201,15 +211,69 @@ def _profile_of(experiment: Experiment, policy: MeasurePolicy, measured_at: str)
     return replace(found, provenance=made) if provider.paced else found
 
 
-def _widths_to_measure(experiment: Experiment, offer: Offer) -> tuple[Width, ...]:
-    bounds = experiment.trial.gpus
-    widths = widths_of(offer.gpus, bounds.min or 1, bounds.max)
+def _policy(
+    experiment: Experiment,
+    offer: Offer,
+    limits: Limits,
+    *,
+    widths: Sequence[Width],
+    pack: int,
+    **options: Any,
+) -> MeasurePolicy:
+    """Return what measures; `options` are the policy's."""
+    gpus = offer.gpus * instances_for(max(widths), offer.gpus)
+    return MeasurePolicy(
+        trials=trials(replace_trials(experiment, TRIES * max(gpus, 1) * pack)),
+        offer=offer,
+        limits=limits,
+        widths=widths,
+        pack=1 if experiment.trial.gpus.min else pack,
+        charges=charges_of(experiment),
+        rules=rules_of(experiment),
+        **options,
+    )
+
+
+def widths_to_measure(
+    experiment: Experiment, offer: Offer, asked: Sequence[int] = ()
+) -> tuple[Width, ...]:
+    """Return the widths to measure on instances of an offer, ascending.
+
+    Those that were asked for; else 1, 2, 4 … and all GPUs of one instance, within `trial.gpus`.
+
+    Raises:
+        UsageError: there is none that may be measured; or one that was asked for can't be.
+    """
+    bounds, name = experiment.trial.gpus, offer.instance_type.name
+    for width in asked:
+        _check_width(width, experiment, offer)
+    widths = tuple(map(float, sorted(set(asked)))) or widths_of(
+        offer.gpus, bounds.min or 1, bounds.max
+    )
     if not widths:
         raise UsageError(
-            f"{offer.instance_type.name} has {offer.gpus} GPUs, and trial.gpus.min is "
-            f"{bounds.min}; name larger instances, or lower it"
+            f"{name} has {offer.gpus} GPUs, and trial.gpus.min is {bounds.min}; name larger "
+            "instances, or lower it"
         )
     return widths
+
+
+def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
+    bounds, name = experiment.trial.gpus, offer.instance_type.name
+    least, most = bounds.min or 1, math.inf if bounds.max is None else bounds.max
+    if not least <= width <= most:
+        raise UsageError(f"--widths {width}: trial.gpus of the experiment doesn't allow that width")
+    instances = instances_for(width, offer.gpus)
+    if instances > 1 and width % offer.gpus:
+        raise UsageError(
+            f"--widths {width}: {name} has {offer.gpus} GPUs, and a trial on several instances has "
+            f"all of theirs: {width - width % offer.gpus} or {instances * offer.gpus}"
+        )
+    if instances > experiment.cloud.max_instances:
+        raise UsageError(
+            f"--widths {width}: that takes {instances} {name}, and cloud.max_instances is "
+            f"{experiment.cloud.max_instances}"
+        )
 
 
 def _explain(policy: MeasurePolicy, limits: Limits) -> None:

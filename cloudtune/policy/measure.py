@@ -1,8 +1,9 @@
 """Measuring how a script scales: a run like any other, driven by a policy of its own.
 
-A single instance is rented and filled with trials at each width in turn, so that what the trials of
-one machine take from each other is in the figures; whole GPUs first, then, if wanted, shares of
-one, from wide to narrow. Pure, as every policy is: all that it learns comes from events.
+An instance is rented and filled with trials at each width in turn, so that what the trials of one
+machine take from each other is in the figures; whole GPUs first, then, if wanted, shares of one,
+from wide to narrow. Where a width is wider than an instance, as many are rented as it takes, and
+all are filled. Pure, as every policy is: all that it learns comes from events.
 
 A configuration that fails is told and another tried; a width at which none trains is left out. How
 many epochs are measured the first one decides, by the time and money left. All measured is kept.
@@ -47,7 +48,11 @@ from cloudtune.profiles.measurements import (
     MeasureError,
     Session,
     Work,
+    able_of,
+    crew,
+    instances_for,
     phases_of,
+    seconds_for,
     unfinished,
     widths_of,
 )
@@ -61,7 +66,6 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.commands import Command
     from cloudtune.events import Event
-    from cloudtune.fleet import Rented
     from cloudtune.plans import Limits
     from cloudtune.trial import Width
 
@@ -72,7 +76,7 @@ _CUT_SHORT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.INTERRUP
 
 
 class MeasurePolicy:
-    """Rents one instance, trains a few epochs at each width on it, and gives it back.
+    """Rents what the widest width takes, trains a few epochs at each width, and gives it back.
 
     `epochs` at each width, at least 2: the first of a session is reckoned to starting it as far
     as it is slower than the others (a GPU warms up). The last phase of whole GPUs resumes from
@@ -81,7 +85,8 @@ class MeasurePolicy:
     Up to `pack` trials share a GPU. A share at which a trial fails, or which the limits leave no
     room for, is left out with all narrower ones (`left_out` says so). Of whole GPUs a width is left
     out at which every configuration tried failed; and all above one GPU where the workers of a
-    trial don't train one model. How long a start takes is measured on whole GPUs alone.
+    trial don't train one model. How long a start takes is measured on whole GPUs alone. Where not
+    all instances are to be had, the widths that need them are left out.
 
     With `alone` a single trial is trained on one GPU before all that: `figures.alone`. What is
     `known`, of a measurement that was killed, isn't measured again.
@@ -126,6 +131,7 @@ class MeasurePolicy:
         self._epochs = epochs
         measured = tuple(widths or widths_of(offer.gpus))
         self._single, self.phases = phases_of(measured, pack, alone=alone, known=self.figures)
+        self.instances = instances_for(max(self.phases, default=1.0), offer.gpus)
         self.failed: list[Failed] = []
         self._left_out: list[str] = []
         self._alone = ""  # why no trial trains on several GPUs
@@ -137,7 +143,7 @@ class MeasurePolicy:
         self._asked_at = 0.0
         self._phase_began = 0.0
         self._released_at: float | None = None
-        self._joined = False
+        self._joined: dict[str, str] = {}  # instances by intent, in the order of their coming
         self._over = False
 
     @property
@@ -210,17 +216,16 @@ class MeasurePolicy:
                 rented.instance, rented.launched_at = event.instance, event.launched_at
                 self.figures.launch.append(event.launched_at - self._asked_at)
             case NodeJoined():
-                self._joined = True
+                rented = self.fleet[event.intent]
+                self._joined[event.intent] = rented.instance or ""
                 self._extend(event.at + (self._patience or 0.0))
-                self.figures.boot.append(event.at - (self._rented.launched_at or 0.0))
+                self.figures.boot.append(event.at - (rented.launched_at or 0.0))
             case NodeLost():
                 self._fail("the node left the cluster", event.reason)
             case InstanceGone():
                 self._note_gone(event)
             case LaunchFailed():
-                self._rented.gone_at = event.at
-                reason = EndReason.FAILED if event.permanent else EndReason.NO_CAPACITY
-                self._fail(f"{event.code}: {event.message}", "", reason)
+                self._note_refused(event)
             case EpochDone():
                 return self._note_epoch(event)
             case TrialStarted():
@@ -241,28 +246,36 @@ class MeasurePolicy:
                 assert_never(event)
         return []
 
-    @property
-    def _rented(self) -> Rented:
-        return next(iter(self.fleet))
+    def _note_refused(self, event: LaunchFailed) -> None:
+        """Do without the widths that an instance was for, unless it is the only one."""
+        self.fleet[event.intent].gone_at = event.at
+        self.instances, why = len(self.fleet.alive()), f"{event.code}: {event.message}"
+        lost = [width for width in self.phases if width > self.instances * self.offer.gpus]
+        if len(lost) == len(self.phases) or self._released_at is not None:
+            self._fail(why, "", EndReason.FAILED if event.permanent else EndReason.NO_CAPACITY)
+        self.phases = tuple(width for width in self.phases if width not in lost)
+        self._left_out += [f"{gpus_text(width)} left out: {why}" for width in lost]
 
     def _begin(self, at: float) -> Iterable[Command]:
         offer, reached = self.offer, self._limits.reached()
-        if reached is None and not self._limits.affordable([offer]):
+        wanted = [offer] * self.instances
+        if reached is None and len(self._limits.affordable(wanted)) < len(wanted):
             reached = EndReason.BUDGET
         if reached is not None:
             self._run_out(reached)
             return []
-        self._asked_at = at
-        rented = self.fleet.request(offer, at)
-        launch = Launch(rented.intent, offer.instance_type.name, offer.market, offer.zone)
-        return [SetTimer("tick", at + self.brakes.tick), launch]
+        self._asked_at, name = at, offer.instance_type.name
+        asked = [self.fleet.request(each, at) for each in wanted]
+        launches = [Launch(each.intent, name, offer.market, offer.zone) for each in asked]
+        return [SetTimer("tick", at + self.brakes.tick), *launches]
 
     def _fail(self, error: str, traceback: str, reason: EndReason = EndReason.FAILED) -> None:
         if self.ending is None:
             self.ending, self.error = reason, (error, traceback)
 
     def _note_gone(self, event: InstanceGone) -> None:
-        self._rented.gone_at, self._rented.last_words = event.gone_at, event.console
+        rented = self.fleet[event.intent]
+        rented.gone_at, rented.last_words = event.gone_at, event.console
         if self._released_at is None:
             self._fail("the instance went away", event.reason)
         else:
@@ -358,18 +371,15 @@ class MeasurePolicy:
 
     def _has_time(self, width: Width, at: float) -> bool:
         """Whether the limits leave time for a width, as far as the widths before it tell."""
-        known = [s for s in self._sessions.values() if s.counted]
-        if not known:
-            return True
-        nearest = min(known, key=lambda s: (s.width < width, abs(s.width - width)))
-        return nearest.seconds_at(width, self._epochs) <= self._seconds_left(at)
+        seconds = seconds_for(width, self._epochs, self._sessions.values())
+        return seconds <= self._seconds_left(at)
 
     # ---- decisions -----------------------------------------------------------------------
 
     def _advance(self, at: float) -> Iterable[Command]:
         if self.ending is not None:
             return self._wind_down(at)
-        if not self._joined:
+        if len(self._joined) < self.instances:
             return []
         live = [session for session in self._sessions.values() if session.live]
         if not live:
@@ -425,32 +435,22 @@ class MeasurePolicy:
                 return self._wind_down(at)
             self._left_out.append(f"{gpus_text(width)} left out: {_NO_TIME}")
             return self._next_phase(at)
-        return self._start_all(self._crew(width), width, at)
+        return self._start_all(crew(self._able(), width), width, at)
 
     def _able(self) -> list[Trial]:
-        """Return the trials that haven't failed, those with the most checkpoints first."""
         failed = {each.trial.id for each in self.failed if not each.out_of_memory}
-        able = [trial for trial in self._trials if trial.id not in failed]
-        return sorted(able, key=lambda trial: trial.id not in self._checkpoints)
-
-    def _crew(self, width: Width) -> Iterable[Trial]:
-        """Yield the trials; where GPUs are shared, more of the same follow, to fill them all."""
-        able = self._able()
-        yield from able
-        for again in itertools.count(2) if width < 1 and able else ():
-            for trial in able:
-                yield Trial(f"{trial.id}-{again}", trial.config)
+        return able_of(self._trials, failed, self._checkpoints)
 
     def _start_all(self, trials: Iterable[Trial], width: Width, at: float) -> Iterable[Command]:
         self._attempt += 1
-        room = 1 if self._single else slots(width, self.offer.gpus, 1)
+        room = 1 if self._single else slots(width, self.offer.gpus, self.instances)
         return [self._start(trial, width, at) for trial in itertools.islice(trials, room)]
 
     def _start(self, trial: Trial, width: Width, at: float) -> Command:
-        instance = self._rented.instance or ""
         taken = [p for s in self._sessions.values() if s.live for p in s.placement]
-        placement = place(width, self.offer.gpus, rooms({instance: self.offer.gpus}, taken))
-        assert placement is not None, "a phase never asks for more than the instance has"
+        there = dict.fromkeys(self._joined.values(), self.offer.gpus)
+        placement = place(width, self.offer.gpus, rooms(there, taken))
+        assert placement is not None, "a phase never asks for more than the instances have"
         session = f"{trial.id}.{self._attempt}"
         start, checkpoint = self._checkpoints.get(trial.id, (0, None))
         # A script that saves nothing begins anew: then that is what a change of width takes.

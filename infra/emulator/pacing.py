@@ -178,7 +178,8 @@ def emulated(
         pace_of(machine.gpu, scale=scale, core_seconds=core_seconds),
         core_factor(machine.gpu),
     )
-    paced = {width: pace.epoch_seconds / speedup(pace, width, 1) for width in found.epoch}
+    nodes = {width: max(1, math.ceil(width / machine.gpus)) for width in found.epoch}
+    paced = {w: pace.epoch_seconds / speedup(pace, w, nodes[w]) for w in found.epoch}
     slow = [w for w, seconds in paced.items() if found.epoch[w].mean > seconds]
     start = _at_least(found.start, pace.start_seconds)
     resize = replace(found.resize, mean=found.resize.mean + start.mean - found.start.mean)
