@@ -76,11 +76,9 @@ def measure(
     share: float = 1.0,
     core_seconds: float | None = None,
 ) -> Measured:
-    """Measure an experiment's script on one instance, within these limits.
+    """Measure an experiment's script within these limits, on instances of one type.
 
-    Of `widths` (in GPUs; else 1, 2, 4 … and all of an instance's) those wider than an instance are
-    measured on several.
-
+    Of `widths` (else 1, 2, 4 … and all GPUs of one) those wider than an instance take several.
     Nothing is paced meanwhile. Where `pace` is to be in runs, and the provider has a pace, the
     profile is that of the pace: it begins with what an epoch takes on one core of this machine,
     which is timed first unless it is known (`core_seconds`).
@@ -144,8 +142,7 @@ def measure(
         text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in "
         raise CleanupError(text + str(keep_profile(profile)), swept.unconfirmed.instance_ids)
     cut = policy.ending if policy.cut_short else None
-    dollars = policy.fleet.dollars(time.time() - began)
-    return Measured(profile, dollars, tuple(_notes(policy)), cut)
+    return Measured(profile, policy.fleet.dollars(time.time() - began), tuple(_notes(policy)), cut)
 
 
 @dataclass
