@@ -41,6 +41,7 @@ MODULES = (
 )
 WIDE = ("tests/planners", "tests/policy", "tests/strategies", "tests/engine", "tests/simulation")
 _LEFT_OUT = ("__init__.py", "base.py")
+_AT_ONCE = ("-n", "2")
 _NARROW = 5
 _SLOWER = 5.0
 _LEAST_SECONDS = 60.0
@@ -240,7 +241,7 @@ def judge(tree: Path, drawn: Sequence[Mutation]) -> None:
             limit = max(_LEAST_SECONDS, _SLOWER * usual[each.module])
             each.fate, each.seconds = notices(tree, narrow or WIDE, limit)
             if each.fate == "survived" and narrow:
-                each.fate, more = notices(tree, WIDE, 1200.0)
+                each.fate, more = notices(tree, (*_AT_ONCE, *WIDE), 1200.0)
                 each.seconds += more
         finally:
             file.write_text(source, "utf-8")
