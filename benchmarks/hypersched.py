@@ -125,6 +125,7 @@ class Outcome:
     trials: int
     resizes: int
     longest: int
+    sessions: int
 
 
 def asha(trials: int, *, stopping: bool = False) -> Choice:
@@ -140,9 +141,16 @@ def asha(trials: int, *, stopping: bool = False) -> Choice:
     return made, SameWidth()
 
 
-def hypersched(trials: int) -> Choice:
-    """Return HyperSched with its own allocator, as published."""
-    made = HyperSched(_Trials(trials), min_epochs=_FIRST, max_epochs=_LAST, eta=_ETA, mode="max")
+def hypersched(trials: int, *, patient: bool = False) -> Choice:
+    """Return HyperSched with its own allocator, as published, or ours."""
+    made = HyperSched(
+        _Trials(trials),
+        min_epochs=_FIRST,
+        max_epochs=_LAST,
+        eta=_ETA,
+        mode="max",
+        patient=patient,
+    )
     return made, HyperSchedAllocator()
 
 
@@ -150,6 +158,7 @@ CHOICES: dict[str, Callable[[int], Choice]] = {
     "asha": asha,
     "asha, stopping": partial(asha, stopping=True),
     "hypersched": hypersched,
+    "hypersched-patient": partial(hypersched, patient=True),
 }
 
 
@@ -173,7 +182,9 @@ def job(bench: Bench, choice: Choice, deadline: float, seed: int) -> Outcome:
     run(policy, SimWorld((rentable,), "accuracy", accuracy, seed), MemoryLedger())
     best = policy.best
     longest = max((max(t.history, default=0) for t in policy.trials.values()), default=0)
-    return Outcome(best.metric if best else 0.0, len(policy.trials), policy.resizes, longest)
+    sessions = sum(trial.sessions for trial in policy.trials.values())
+    found = best.metric if best else 0.0
+    return Outcome(found, len(policy.trials), policy.resizes, longest, sessions)
 
 
 def outcomes(bench: Bench, name: str, deadline: float, seeds: Sequence[int]) -> list[Outcome]:
@@ -183,11 +194,12 @@ def outcomes(bench: Bench, name: str, deadline: float, seeds: Sequence[int]) -> 
 
 def table(bench: Bench, seeds: Sequence[int]) -> list[str]:
     """Return the comparison, line by line, beside the published figures."""
-    lines = [f"{'deadline':>8}  {'':15} {'best':>13} {'trials':>7} {'resizes':>8} {'epochs':>7}"]
+    names = f"{'best':>13} {'trials':>7} {'resizes':>8} {'epochs':>7} {'sessions':>9}"
+    lines = [f"{'deadline':>8}  {'':18} {names}"]
     for column, deadline in enumerate(DEADLINES):
         for name in CHOICES:
             found = outcomes(bench, name, deadline, seeds)
-            lines.append(f"{deadline:8.0f}  {name:15} {_row(found)}{_published(name, column)}")
+            lines.append(f"{deadline:8.0f}  {name:18} {_row(found)}{_published(name, column)}")
     return lines
 
 
@@ -196,7 +208,11 @@ def _row(found: Sequence[Outcome]) -> str:
     error = stdev(best) if len(best) > 1 else 0.0
     trials, resizes = fmean(each.trials for each in found), fmean(each.resizes for each in found)
     longest = fmean(each.longest for each in found)
-    return f"{fmean(best):.3f} ± {error:.3f} {trials:7.1f} {resizes:8.1f} {longest:7.1f}"
+    sessions = fmean(each.sessions for each in found)
+    return (
+        f"{fmean(best):.3f} ± {error:.3f} {trials:7.1f} {resizes:8.1f} {longest:7.1f} "
+        f"{sessions:9.1f}"
+    )
 
 
 def _published(name: str, column: int) -> str:

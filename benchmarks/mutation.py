@@ -223,6 +223,7 @@ def sample(count: int, seed: int, only: Sequence[str]) -> list[Mutation]:
         )
         drawn += itertools.islice(changed, share)
     print(f"{total} places, {len(drawn)} drawn", file=sys.stderr)
+    rng.shuffle(drawn)  # so that one that is cut short is a sample too
     return drawn
 
 

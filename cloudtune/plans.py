@@ -228,10 +228,11 @@ class Machines:
 class RunPlan:
     """What is known of a run before it begins: who decides, what it may rent, what to expect.
 
-    `strategy`, `allocator` and `fleet_rule` are the names that were chosen. `offers` are all that
-    it rents, unless the cloud refuses them; `fleet` is the largest fleet, as far as it is known
-    beforehand. What is alive never exceeds `max_instances` or `vcpu_quotas` (vCPUs by
-    `Offer.quota`). `staged` are the stages that a planner made, where the run goes by any.
+    `strategy`, `allocator` and `fleet_rule` are the names that were chosen, `rules` what was
+    changed of the strategy's. `offers` are all that it rents, unless the cloud refuses them;
+    `fleet` is the largest fleet, as far as it is known beforehand. What is alive never exceeds
+    `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`). `staged` are the stages that a
+    planner made, where the run goes by any.
     """
 
     strategy: str
@@ -244,6 +245,12 @@ class RunPlan:
     charges: Charges = field(default_factory=Charges)
     vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
     staged: Plan | None = None
+    rules: str = ""
+
+    @property
+    def by(self) -> str:
+        """The strategy, with what was changed of its rules."""
+        return f"{self.strategy} ({self.rules})" if self.rules else self.strategy
 
     @property
     def followed(self) -> Plan | None:

@@ -80,7 +80,7 @@ def history_facts(past: Mapping[str, int]) -> list[Fact]:
 def deciders(plan: RunPlan, scale: Scale = EPOCHS) -> list[Fact]:
     """Return who decides which trials train, how wide they are, and on how many instances."""
     return [
-        Fact("strategy", f"{plan.strategy}: {_how(plan, scale)}"),
+        Fact("strategy", f"{plan.by}: {_how(plan, scale)}"),
         Fact("", _widths_and_fleet(plan)),
     ]
 

@@ -69,7 +69,7 @@ def show_report(out: Console, report: Report) -> None:
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan, rests_on = report.job.plan, basis_text(report)
     word = _came_to(report)
-    out.print(f"{run}: {plan.strategy}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
+    out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
     if plan.followed is not None:
         _show_stages(out, run, report)
     else:

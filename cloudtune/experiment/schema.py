@@ -42,6 +42,7 @@ from cloudtune.experiment.sections import (
     Checkpoints,
     Progress,
     Reports,
+    Rules,
     Section,
     Setup,
     TrialSettings,
@@ -117,7 +118,7 @@ class Strategy(Section):
 
     `sampler` draws the configurations, `allocator` says how wide a trial is, `fleet` how many
     instances there are; None is what suits the strategy. At most `max_concurrent` trials run at
-    once; a `target` metric ends the run.
+    once; a `target` metric ends the run. `rules` are HyperSched's.
     Whether a name exists is for who knows them all to say (`Experiment.load`, `policy.registry`).
     """
 
@@ -129,10 +130,13 @@ class Strategy(Section):
     target: Annotated[float, Strict()] | None = Field(
         default=None, allow_inf_nan=False, examples=["0.95"]
     )
+    rules: Rules = Field(default=Rules(), examples=["{no_speculation: true}"])
 
     @model_serializer
     def _briefly(self) -> str | dict[str, Any]:
         options = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
+        if "rules" in options:
+            options["rules"] = self.rules.model_dump(exclude_unset=True)
         return {"name": self.name, **options} if options else self.name
 
 

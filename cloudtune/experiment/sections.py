@@ -8,7 +8,15 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    model_validator,
+)
 
 from cloudtune.errors import shown
 from cloudtune.experiment.field_types import Seconds, Text, Whole
@@ -49,6 +57,35 @@ class Stall(Section):
 
     factor: float = Field(default=10.0, ge=1.0, allow_inf_nan=False, examples=["10"])
     least: Seconds = Field(default=600.0, examples=["10m"])
+
+
+class Rules(Section):
+    """Rules of HyperSched that can be changed one by one; left out they are as published.
+
+    `use_pausing`: a trial that isn't good enough is paused, else it is ended. `atom`: with so many
+    GPUs a trial starts, and by so many it grows. `allocation_grid`: above so many atoms a trial has
+    only multiples of it. The others are its paper's ablations: `no_speculation`,
+    `ignore_overhead`, `no_job_limit`, `fixed_exploration` (new trials until `exploration_ratio` of
+    the deadline), `assume_linear`.
+    """
+
+    use_pausing: Annotated[bool, Strict()] = Field(default=True, examples=["false"])
+    atom: Whole | None = Field(default=None, ge=1, examples=["2"])
+    allocation_grid: Whole | None = Field(default=None, ge=1, examples=["4"])
+    no_speculation: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
+    ignore_overhead: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
+    no_job_limit: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
+    fixed_exploration: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
+    exploration_ratio: float = Field(
+        default=1.0, gt=0.0, le=1.0, allow_inf_nan=False, examples=["0.5"]
+    )
+    assume_linear: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
+
+    @model_validator(mode="after")
+    def _together(self) -> Rules:
+        if "exploration_ratio" in self.model_fields_set and not self.fixed_exploration:
+            raise refuse("says nothing without fixed_exploration: true", "exploration_ratio")
+        return self
 
 
 class TrialSettings(Section):

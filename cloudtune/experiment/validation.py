@@ -22,6 +22,7 @@ FieldPath: TypeAlias = tuple[str | int, ...]
 
 _WANTED = {
     "int_type": "a whole number",
+    "bool_type": "true or false",
     "string_type": "text",
     "tuple_type": "a list",
     "model_type": "a mapping",

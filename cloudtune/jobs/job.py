@@ -27,6 +27,7 @@ from cloudtune.policy.registry import (
     sampler_for,
 )
 from cloudtune.serialization import decode, encode
+from cloudtune.strategies.hypersched_rules import Switches
 from cloudtune.strategies.samplers.newcomers import Experienced
 from cloudtune.strategies.samplers.past import PastRun
 from cloudtune.strategies.samplers.sampler import MODEL_BASED, POOL, SAMPLERS, SpaceSampler
@@ -182,7 +183,18 @@ def choice_of(experiment: Experiment) -> Choice:
         UsageError: there is none of such a name, or they don't go together.
     """
     asked = experiment.strategy
-    return chosen(asked.name, asked.allocator or "", asked.fleet or "")
+    choice = chosen(asked.name, asked.allocator or "", asked.fleet or "")
+    if asked.rules.model_fields_set and not choice.has_rules:
+        raise UsageError(
+            f"strategy.rules are HyperSched's, and {choice.strategy} with the {choice.allocator} "
+            "allocator has none of it; leave them out"
+        )
+    return choice
+
+
+def switches_of(experiment: Experiment) -> Switches:
+    """Return HyperSched's rules, as an experiment would have them."""
+    return Switches(**experiment.strategy.rules.model_dump())
 
 
 def policy_of(
@@ -243,6 +255,7 @@ def context_of(
         eta=experiment.eta,
         trials=experiment.trials,
         seed=experiment.seed,
+        switches=switches_of(experiment),
     )
 
 

@@ -15,7 +15,7 @@ from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, home
 from cloudtune.jobs.forecasting import DRAWS, RUNS, SPOT_RUNS, PlayedRuns, StageDraws
-from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name
+from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
@@ -362,6 +362,7 @@ def run_plan(
         charges=charges_of(experiment),
         vcpu_quotas=cloud.vcpu_quotas,
         staged=staged,
+        rules=str(switches_of(experiment)),
     )
 
 

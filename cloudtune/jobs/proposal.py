@@ -317,6 +317,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "strategy": plan.strategy,
         "allocator": plan.allocator,
         "fleet_rule": plan.fleet_rule,
+        "rules": plan.rules,
         "trials": proposal.trials,
         "epochs": proposal.epochs,
         "progress": encode(proposal.scale),

@@ -338,6 +338,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "strategy": job.plan.strategy,
         "allocator": job.plan.allocator,
         "fleet_rule": job.plan.fleet_rule,
+        "rules": job.plan.rules,
         "target": policy.target and {"value": policy.target, "reached_at": report.target_at},
         "ended": policy.ending.value if policy.ended and policy.ending else None,
         "exit_code": policy.ending.exit_code if policy.ended and policy.ending else None,

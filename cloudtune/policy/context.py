@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloudtune.errors import UsageError
+from cloudtune.strategies.hypersched_rules import AS_PUBLISHED
+from cloudtune.text import width_text
+
 if TYPE_CHECKING:
     from cloudtune.plans import Limits, Rentable
+    from cloudtune.strategies.hypersched_rules import Switches
     from cloudtune.trial import Mode, Width
 
 
@@ -15,7 +20,7 @@ class BuildContext:
     """The facts of a job that strategies, allocators and fleet rules are made from.
 
     `trials` caps how many trials are started. Trials train from `min_epochs`, where they are first
-    compared, to `max_epochs` at most.
+    compared, to `max_epochs` at most. `switches` are HyperSched's.
     """
 
     rentables: tuple[Rentable, ...]
@@ -27,6 +32,7 @@ class BuildContext:
     eta: int = 3
     trials: int | None = None
     seed: int = 0
+    switches: Switches = AS_PUBLISHED
 
     @property
     def cheapest(self) -> Rentable:
@@ -38,6 +44,21 @@ class BuildContext:
         """A width of one GPU, or the narrowest that was measured."""
         widths = self.cheapest.profile.widths
         return 1.0 if 1.0 in widths else widths[0]
+
+    @property
+    def atom(self) -> Width:
+        """The GPUs of HyperSched's atom.
+
+        Raises:
+            UsageError: trials of so many weren't measured.
+        """
+        asked, widths = self.switches.atom, self.cheapest.profile.widths
+        if asked is None:
+            return self.one_gpu
+        if asked not in widths:
+            known = ", ".join(map(width_text, widths))
+            raise UsageError(f"strategy.rules.atom: {asked} GPUs weren't measured; {known} were")
+        return float(asked)
 
 
 def epoch_dollars(rentable: Rentable) -> float:

@@ -115,8 +115,10 @@ def _asha_stopping(context: BuildContext, sampler: Sampler) -> Strategy:
     return Asha(sampler, kind="stopping", **_rungs(context))
 
 
-def _hypersched(context: BuildContext, sampler: Sampler) -> Strategy:
-    return HyperSched(sampler, atom=context.one_gpu, **_rungs(context))
+def _hypersched(context: BuildContext, sampler: Sampler, *, patient: bool = False) -> Strategy:
+    return HyperSched(
+        sampler, atom=context.atom, switches=context.switches, patient=patient, **_rungs(context)
+    )
 
 
 def _seer(context: BuildContext, sampler: Sampler, *, constant: bool = False) -> Strategy:
@@ -142,7 +144,9 @@ def _ilp_widths(_context: BuildContext) -> Allocator:
 
 
 def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Allocator:
-    return HyperSchedAllocator(policy=policy, atom=context.one_gpu, seed=context.seed)
+    return HyperSchedAllocator(
+        policy=policy, atom=context.atom, seed=context.seed, switches=context.switches
+    )
 
 
 MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
@@ -162,6 +166,7 @@ STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
     "asha": _asha,
     "asha-stopping": _asha_stopping,
     "hypersched": _hypersched,
+    "hypersched-patient": partial(_hypersched, patient=True),
     "seer": _seer,
     "seer-constant": partial(_seer, constant=True),
 }
@@ -187,6 +192,7 @@ SEER = "seer"
 SUITED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(PLANNED, (BY_PLAN, BY_PLAN)),
     "hypersched": ("hypersched", "constant"),
+    "hypersched-patient": ("hypersched", "constant"),
     "seer": (SEER, SEER),
     "seer-constant": (SEER, SEER),
 }
@@ -200,6 +206,11 @@ class Choice:
     strategy: str
     allocator: str
     fleet: str
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the strategy or the allocator is HyperSched's, whose rules can be changed."""
+        return any(name.startswith("hypersched") for name in (self.strategy, self.allocator))
 
     @property
     def planned(self) -> bool:

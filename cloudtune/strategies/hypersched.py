@@ -31,10 +31,15 @@ class HyperSched(Judging):
     pause any more (the highest rung first), then to new ones, then to any that are paused. Once
     there is too little time for anything that doesn't run (`Admission`), whatever doesn't run has
     ended. `atom` is how many GPUs a trial starts with.
+
+    As published a paused trial is promoted where the rung at which it was paused would let it go
+    on, though another may pause it at its next result; and once there is nothing new, any paused
+    trial begins again, in the order of their first start, to be paused at its next result.
+    `patient` is ours: a trial is promoted where every rung that it has passed lets it, and another
+    paused one begins only where nothing else trains.
     """
 
     anytime = True
-    name = "hypersched"
 
     def __init__(
         self,
@@ -45,13 +50,15 @@ class HyperSched(Judging):
         eta: int,
         mode: Mode,
         atom: Width = 1.0,
-        use_pausing: bool = True,
         switches: Switches = AS_PUBLISHED,
+        patient: bool = False,
     ) -> None:
+        self.name = "hypersched-patient" if patient else "hypersched"
+        self._patient = patient
         self._new = NewTrials(sampler)
         self._last = max_epochs
         self._sign = 1.0 if mode == "max" else -1.0
-        self._pauses = use_pausing
+        self._pauses = switches.use_pausing
         self._once = switches.no_speculation
         self._admission = Admission(max_epochs=max_epochs, eta=eta, atom=atom, switches=switches)
         self._rungs = [
@@ -61,17 +68,21 @@ class HyperSched(Judging):
         self._closed = False
         self._furthest: dict[TrialId, int] = {}
         self._top: dict[TrialId, Cutoff] = {}
+        self._rests: dict[TrialId, Cutoff] = {}
 
     # ---- what may start ------------------------------------------------------------------
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return promotions, then new trials, then what else is paused; or nothing, for good."""
+        """Return promotions, then new trials, then others that are paused; or nothing, for good."""
         if not self._open(view):
             return ()
         promoted = list(itertools.islice(self._promotable(view), room))
         new = self._new.peek(view, room - len(promoted))
-        others = (trial for trial in self._paused(view) if trial not in promoted)
-        rest = list(itertools.islice(others, room - len(promoted) - len(new)))
+        others = (trial for trial in self._others(view) if trial not in promoted)
+        left = room - len(promoted) - len(new)
+        if self._patient:
+            left = 0 if view.running or promoted or new else 1
+        rest = list(itertools.islice(others, left))
         wanted = {
             "promoted": [view.trials[name].trial for name in promoted],
             "new": new,
@@ -93,8 +104,16 @@ class HyperSched(Judging):
             for trial in self._resting(view, rung):
                 if not rung.passes(trial):
                     break  # those after it did no better
-                if self._once or self._stands(trial):
+                if not self._patient or self._held_back(trial) is None:
                     yield trial
+
+    def _others(self, view: View) -> Iterator[TrialId]:
+        """Yield all that are paused: as published the first that began first, else the best."""
+        paused = self._paused(view)
+        if self._patient:
+            return paused
+        waiting = set(paused)
+        return (name for name in view.trials if name in waiting)
 
     def _paused(self, view: View) -> Iterator[TrialId]:
         for rung in reversed(self._rungs):
@@ -123,11 +142,13 @@ class HyperSched(Judging):
         arrived = self._arrives(trial)
         if trial.epoch >= last:
             return Verdict.FINISH
-        if (self._once and not arrived) or self._stands(trial.id):
+        held = self._held_back(trial.id)
+        if (self._once and not arrived) or held is None:
             return Go(last)
         if self._closed or not self._pauses:
             return Verdict.CUT
-        self._top[trial.id].rest(trial.id)
+        self._rests[trial.id] = self._top[trial.id] if self._patient else held
+        self._rests[trial.id].rest(trial.id)
         return Verdict.PAUSE
 
     def _arrives(self, trial: TrialProgress) -> bool:
@@ -140,11 +161,11 @@ class HyperSched(Judging):
                 self._top[trial.id], arrived = rung, True
         return arrived
 
-    def _stands(self, trial: TrialId) -> bool:
-        """Whether a trial is good enough now: at every rung it passed, or judged once, the last."""
-        if self._once:
-            return self._top[trial].passes(trial)
-        return all(rung.passes(trial) for rung in reversed(self._rungs) if trial in rung)
+    def _held_back(self, trial: TrialId) -> Cutoff | None:
+        """Return the highest rung at which a trial isn't good enough now; judged once, its last."""
+        passed = (rung for rung in reversed(self._rungs) if trial in rung)
+        judging = itertools.islice(passed, 1) if self._once else passed
+        return next((rung for rung in judging if not rung.passes(trial)), None)
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed; the records that it made stay."""
@@ -152,8 +173,8 @@ class HyperSched(Judging):
         self._leave(trial.id)
 
     def _leave(self, trial: TrialId) -> None:
-        if trial in self._top:
-            self._top[trial].leave(trial)
+        if trial in self._rests:
+            self._rests.pop(trial).leave(trial)
 
     def done(self, view: View) -> bool:
         """Whether nothing runs and nothing may start, or nothing is left to start."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,20 +22,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Switches:
-    """Rules that can be changed one by one, to see what each is worth.
+    """Rules that can be changed one by one; as they stand they are as published.
 
-    `no_speculation`: a trial is judged once a rung, when it arrives, as in ASHA (the best
-    floor(n / eta) go on). `ignore_overhead`: set-ups are taken to cost nothing. `no_job_limit`:
+    `use_pausing`: a trial that isn't good enough is paused, else it is ended. `atom`: GPUs of an
+    atom, with which a trial starts and by which it grows; None: one, or the narrowest width.
+    `allocation_grid`: above so many atoms a trial has only multiples of it.
+
+    The others are the paper's ablations, to see what each rule is worth. `no_speculation`: a trial
+    is judged once a rung, when it arrives, as in ASHA (the best floor(n / eta) go on).
+    `ignore_overhead`: set-ups are taken to cost nothing. `no_job_limit`:
     something new may always start. `fixed_exploration`: it may until `exploration_ratio` of the
     deadline. `assume_linear`: k GPUs are taken to be k times as fast.
     """
 
+    use_pausing: bool = True
+    atom: int | None = None
+    allocation_grid: int | None = None
     no_speculation: bool = False
     ignore_overhead: bool = False
     no_job_limit: bool = False
     fixed_exploration: bool = False
     exploration_ratio: float = 1.0
     assume_linear: bool = False
+
+    def __str__(self) -> str:
+        changed = (each for each in fields(self) if getattr(self, each.name) != each.default)
+        return ", ".join(f"{each.name}: {_value(getattr(self, each.name))}" for each in changed)
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 AS_PUBLISHED = Switches()

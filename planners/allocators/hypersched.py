@@ -50,13 +50,14 @@ def _random(scores: Sequence[float], spare: int, rng: np.random.Generator) -> Se
 
 
 def _softmax(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
-    """Share the spare atoms by the softmax of the scores, and by the largest remainder."""
+    """Share the spare atoms by the softmax of the scores, rounded down; what is left is the best's.
+
+    "The best's" is as published: that of the trial whose share is the greatest by then.
+    """
     values = np.clip(np.asarray(scores, dtype=float), -_HUGE, _HUGE)
     weights = np.exp(values - values.max())
-    exact = spare * weights / weights.sum()
-    shares = np.floor(exact + _WHOLE).astype(int)
-    order = np.argsort(shares - exact, kind="stable")
-    shares[order[: spare - int(shares.sum())]] += 1
+    shares = (weights / weights.sum() * spare).astype(int)
+    shares[shares.argmax()] += spare - int(shares.sum())
     return [int(share) for share in shares]
 
 
@@ -99,20 +100,18 @@ class HyperSchedAllocator(ByWidth):
     """Shares out the GPUs that are there, in atoms of so many GPUs, whenever a trial reports.
 
     A trial starts with one atom. The share depends on its rank by the last metric (`POLICIES`), is
-    a multiple of `grid` atoms where it is more than that, and is rounded down to a width that the
-    profile has. A trial shrinks at once, and grows if `min_gain` times as much can be trained in
-    the time left, the overhead of the resize taken off. A trial that has begun anew keeps its width
-    for `recharge` results.
+    a multiple of the grid's atoms where it is more than that, and is rounded down to a width that
+    the profile has; what is left over by that goes to the best trial that a wider width can take it
+    (ours: the paper knows no widths that are missing). A trial shrinks at once, and grows if
+    `min_gain` times as much can be trained in the time left, the overhead of the resize taken off.
+    A trial that has begun anew keeps its width for `recharge` results.
     """
-
-    name = "hypersched"
 
     def __init__(
         self,
         *,
         policy: str = "UNIFORM",
         atom: Width = 1.0,
-        grid: int | None = None,
         seed: int = 0,
         switches: Switches = AS_PUBLISHED,
         min_gain: float = 1.1,
@@ -120,9 +119,10 @@ class HyperSchedAllocator(ByWidth):
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"no allocation policy {policy!r}: {', '.join(POLICIES)}")
+        self.name = "hypersched" if policy == "UNIFORM" else f"hypersched:{policy}"
         self._policy = policy
         self._atom = atom
-        self._grid = grid
+        self._grid = switches.allocation_grid
         self._linear = switches.assume_linear
         self._overhead = Overhead(ignored=switches.ignore_overhead)
         self._min_gain = min_gain
@@ -144,7 +144,7 @@ class HyperSchedAllocator(ByWidth):
         if self._recharges(trial):
             return trial.width
         rentable = self.resizable(view, trial)
-        share = self._rounded(self._share(view, trial), rentable) or trial.width
+        share = self._share(view, trial) or trial.width
         if share <= trial.width or self.gain(view, rentable, trial.width, share) > self._min_gain:
             return share
         return trial.width
@@ -161,13 +161,40 @@ class HyperSchedAllocator(ByWidth):
             self._since[trial.id] = (trial.sessions, first)
         return trial.epoch - first + 1 <= self._recharge
 
-    def _share(self, view: View, trial: TrialProgress) -> int:
-        """Return the trial's atoms if all were shared out now."""
-        keys = {t.id: rank_key(view.mode, t.metric) for t in self._live(view)}
+    def _share(self, view: View, trial: TrialProgress) -> Width:
+        """Return the trial's width if all GPUs were shared out now; 0 if there is none for it."""
+        live = {each.id: each for each in self._live(view)}
+        keys = {name: rank_key(view.mode, each.metric) for name, each in live.items()}
         ranked = sorted(keys, key=lambda name: keys[name])
         scores = [-math.inf if keys[name][0] else -keys[name][1] for name in ranked]
         atoms = math.floor(view.gpus / self._atom + _WHOLE)
-        return shared_out(self._policy, scores, atoms, self._rng)[ranked.index(trial.id)]
+        shares = shared_out(self._policy, scores, atoms, self._rng)
+        known = [self._steps(view, live[name]) for name in ranked]
+        return self._filled(shares, known, atoms)[ranked.index(trial.id)] * self._atom
+
+    @staticmethod
+    def _filled(shares: Sequence[int], known: Sequence[Sequence[int]], most: int) -> list[int]:
+        """Return the shares rounded down to what is known, and what that leaves given out again.
+
+        `known` are the atoms that each trial may have, ascending. The best trial that can take
+        some of it gets as much as it can, then the next.
+        """
+        given = [
+            max((atoms for atoms in steps if atoms <= share), default=0)
+            for share, steps in zip(shares, known, strict=True)
+        ]
+        left = min(sum(shares), most) - sum(given)
+        for rank, steps in enumerate(known):
+            reach = [atoms for atoms in steps if given[rank] < atoms <= given[rank] + left]
+            if reach and given[rank]:
+                left -= max(reach) - given[rank]
+                given[rank] = max(reach)
+        return given
+
+    def _steps(self, view: View, trial: TrialProgress) -> list[int]:
+        """Return the atoms that a trial may have where it trains, ascending."""
+        widths = self.resizable(view, trial).profile.widths
+        return [round(width / self._atom) for width in widths if self._is_share(width)]
 
     def _live(self, view: View) -> list[TrialProgress]:
         """Return the trials that train or are about to, those that were lost or move included."""
@@ -176,15 +203,10 @@ class HyperSchedAllocator(ByWidth):
         self._known = {**live, **lost}
         return list(self._known.values())
 
-    def _rounded(self, atoms: int, rentable: Rentable) -> Width:
-        """Return the widest width of the profile for so many atoms; 0 where there is none."""
-        fitting = (width for width in rentable.profile.widths if self._is_share(width, atoms))
-        return max(fitting, default=0.0)
-
-    def _is_share(self, width: Width, most: int) -> bool:
-        """Whether a width is of so many atoms or fewer, and on the grid."""
+    def _is_share(self, width: Width) -> bool:
+        """Whether a width is of whole atoms, and on the grid."""
         atoms = round(width / self._atom)
-        if atoms < 1 or atoms > most or abs(width - atoms * self._atom) > _WHOLE:
+        if atoms < 1 or abs(width - atoms * self._atom) > _WHOLE:
             return False
         return self._grid is None or atoms <= self._grid or atoms % self._grid == 0
 

@@ -17,6 +17,8 @@ def test_h23_hypersched_finds_no_worse_than_asha_and_starts_fewer_trials(deadlin
     for name in ("asha", "asha, stopping"):
         assert best["hypersched"] >= best[name]
         assert trials["hypersched"] < trials[name]
+    sessions = {name: fmean(each.sessions for each in of) for name, of in found.items()}
+    assert sessions["hypersched-patient"] <= sessions["hypersched"]
 
 
 def test_curves_are_the_same_by_their_seed_and_rise() -> None:
@@ -28,5 +30,5 @@ def test_curves_are_the_same_by_their_seed_and_rise() -> None:
 
 def test_the_table_has_what_was_published_beside_it() -> None:
     lines = table(Bench(trials=8), [1])
-    assert len(lines) == 1 + 3 * len(DEADLINES)
+    assert len(lines) == 1 + 4 * len(DEADLINES)
     assert lines[3].endswith("published: 0.879, 14 trials")

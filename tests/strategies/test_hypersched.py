@@ -37,10 +37,15 @@ WIDTHS = profile(
 )
 """ResNet-50's speed-ups, that of 3 GPUs interpolated."""
 GO = Go(100)
+KILLING = Switches(use_pausing=False)
 
 
 class TestHyperSched(StrategyContract):
     name = "hypersched"
+
+
+class TestPatientHyperSched(StrategyContract):
+    name = "hypersched-patient"
 
 
 class TestHyperSchedWithItsAllocator(StrategyContract):
@@ -57,7 +62,7 @@ class TestKillingHyperSched(StrategyContract):
     name = "hypersched"
 
     def build(self, sampler: Sampler, game: Setting) -> Strategy:
-        return hypersched(max_epochs=9, eta=3, use_pausing=False)(sampler, game)
+        return hypersched(max_epochs=9, eta=3, switches=KILLING)(sampler, game)
 
 
 def hypersched(**options: object) -> Build:
@@ -173,7 +178,7 @@ def test_h5_or_at_its_own_last_one() -> None:
 
 
 def test_h16_killed_instead_of_paused() -> None:
-    script = Script({"use_pausing": False})
+    script = Script({"switches": KILLING})
     script.says("t0", 1, 0.9)
     assert script.says("t1", 1, 0.5) is Verdict.CUT
     assert "paused" not in script.asks()
@@ -228,15 +233,61 @@ def test_h4_paused_trials_rise_as_worse_ones_arrive_the_highest_rung_first() -> 
     assert script.asks()["promoted"] == ["a", "b"]
 
 
-def test_a_paused_trial_that_another_rung_would_pause_at_once_is_not_promoted() -> None:
-    """It is good enough at its last rung, but not at the first."""
-    script = Script()
-    script.says("a", 1, 0.5)
-    script.says("a", 2, 0.5)
-    script.says("b", 1, 0.9)
+@pytest.mark.parametrize("patient", [False, True])
+def test_h4_a_paused_trial_that_another_rung_would_pause_at_its_next_result(patient: bool) -> None:
+    """It is good enough where it was paused, the highest rung that it is below; but not at another.
+
+    As published it is promoted; with patience it waits.
+    """
+    script = Script({"patient": patient})
+    for name, first, second in (("a", 0.5, 0.5), ("b", 0.9, 0.9)):
+        script.says(name, 1, first)
+        script.says(name, 2, second)
     assert script.says("a", 3, 0.5) is Verdict.PAUSE
-    assert "promoted" not in script.asks()
-    assert script.asks(12)["paused"] == ["a"]
+    for name, first in (("c", 0.95), ("d", 0.96)):
+        assert script.says(name, 1, first) == GO
+        assert script.says(name, 2, 0.1) is Verdict.PAUSE, "the rung at 2 asks for 0.3 in the end"
+    assert script.asks().get("promoted", []) == ([] if patient else ["a"])
+    if not patient:
+        assert script.says("a", 4, 0.5) is Verdict.PAUSE, "by the rung at 1"
+
+
+def test_h4_as_published_the_rest_of_the_paused_begin_again_in_the_order_they_came() -> None:
+    script = Script(trials=())
+    for name, metric in (("a", 0.1), ("b", 0.9), ("c", 0.95), ("d", 0.2)):
+        script.says(name, 1, metric)
+    assert script.says("a", 2, 0.1) is Verdict.PAUSE
+    assert script.asks() == {"paused": ["a", "d"]}
+
+
+def test_p9_with_patience_what_would_be_paused_again_begins_only_where_nothing_trains() -> None:
+    script = Script({"patient": True}, trials=())
+    for name, metric in (("a", 0.2), ("b", 0.9), ("c", 0.1), ("d", 0.3)):
+        script.says(name, 1, metric)
+    script.says("a", 2, 0.2)
+    script.state.running = (script.known["b"],)
+    assert script.asks() == {}
+    script.state.running = ()
+    script.known["b"].status = "finished"
+    assert script.asks() == {"paused": ["a"]}, "the furthest"
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("hypersched", 200, 999), ("hypersched-patient", 12, 60)]
+)
+def test_p9_once_there_is_nothing_new(name: str, least: int, most: int) -> None:
+    """As published paused trials begin again and again; with patience most GPUs are the best's."""
+    game = Setting(
+        12,
+        metric=lambda number, epoch: (7 * number) % 12 + epoch / 100,
+        offer=offer(8),
+        max_instances=1,
+        profile=profile({1.0: 8.0, 2.0: 4.5, 4.0: 2.6, 8.0: 1.6}, start=2.0, resize=2.0),
+        limits=Limits(1200.0),
+        allocator=HyperSchedAllocator,
+    )
+    played = play(game, by_name(name, max_epochs=100, eta=4))
+    assert least <= len(played.starts) <= most
 
 
 @pytest.mark.parametrize("status", ["starting", "stopping", "failed"])
@@ -436,4 +487,4 @@ def test_by_its_name_it_comes_with_its_allocator_on_a_constant_fleet() -> None:
     other = components(
         context(Setting(12)), Given(()), chosen("asha", "hypersched:TOP_JOB", "naive:2"), Brakes()
     )
-    assert (other.allocator.name, other.fleet_rule.name) == ("hypersched", "naive")
+    assert (other.allocator.name, other.fleet_rule.name) == ("hypersched:TOP_JOB", "naive")

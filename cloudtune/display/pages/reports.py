@@ -94,7 +94,7 @@ def _facts(told: Told) -> Iterator[Fact]:
     yield Fact("limits", limits_text(report.job.limits))
     plan = report.job.plan
     rules = f"{plan.allocator} allocator, {plan.fleet_rule} fleet rule"
-    yield Fact("strategy", f"{plan.strategy}, {rules}")
+    yield Fact("strategy", f"{plan.by}, {rules}")
     yield Fact("figures", basis_text(report))
     if not report.job.run:
         yield Fact("", "simulated: the metrics are made up, nothing was trained", warning=True)

@@ -107,11 +107,56 @@ def test_h8_random_is_the_same_by_its_seed() -> None:
     assert len(drawn) > 5
 
 
-def test_h8_softmax_gives_by_the_score() -> None:
+def test_h7_where_widths_are_missing_the_best_take_what_rounding_leaves() -> None:
+    """Three of 8 have 3, 3, 2: of the widths 1, 2, 4 and 8 that leaves two GPUs."""
+    three = [trial(name, metric) for name, metric in (("a", 0.9), ("b", 0.8), ("c", 0.7))]
+    assert shares(Stand(three, rentables=(RESNET50,))) == [4.0, 2.0, 2.0]
+    assert shares(Stand(three, rentables=(ALL,))) == [3.0, 3.0, 2.0], "as published"
+    top = ready(policy="TOP_JOB")
+    assert shares(Stand(three, rentables=(RESNET50,)), top) == [4.0, 2.0, 2.0]
+    assert shares(Stand(three, rentables=(ALL,)), top) == [6.0, 1.0, 1.0], "as published"
+    none = ready(policy="NONE")
+    assert shares(Stand(three, rentables=(RESNET50,)), none) == [1.0, 1.0, 1.0]
+
+
+@given(st.sets(st.integers(1, 8)), st.integers(1, 10), st.integers(1, 24))
+def test_h7_no_gpu_idles_that_a_wider_width_could_take(
+    widths: set[int], count: int, gpus: int
+) -> None:
+    curve = profile({float(w): 100 / w for w in widths | {1}})
+    stand = Stand(
+        [trial(f"t{n}", -n) for n in range(count)],
+        gpus=gpus,
+        rentables=(Rentable(ALL.offer, curve, 1),),
+    )
+    found = shares(stand)[: min(count, gpus)]
+    idle = gpus - sum(found)
+    assert idle >= 0
+    wider = [min((w for w in curve.widths if w > width), default=99.0) - width for width in found]
+    assert idle < min(wider)
+
+
+def test_h8_softmax_gives_by_the_score_and_what_rounding_leaves_to_the_best() -> None:
     assert spread("SOFTMAX", [0.5, 0.5]) == [4, 4]
     assert spread("SOFTMAX", [math.log(4.0), math.log(1.0)], 7) == [5, 2]
     assert spread("SOFTMAX", [900.0, 0.0, -math.inf]) == [6, 1, 1]
     assert spread("SOFTMAX", [-math.inf, -math.inf]) == [4, 4]
+    assert spread("SOFTMAX", [0.5, 0.5, 0.5], 8) == [4, 2, 2], "5 in three: 1, 1, 1 and 2 left"
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=12), st.integers(0, 40))
+def test_h8_softmax_is_the_published_rule(scores: list[float], atoms: int) -> None:
+    """Written apart: shares of what is spare, cut off; then one by one to the greatest share."""
+    scores = sorted(scores, reverse=True)
+    spare = max(0, atoms - len(scores))
+    weights = [math.exp(score - scores[0]) for score in scores]
+    wanted = [int(spare * (weight / math.fsum(weights)) + 1e-9) for weight in weights]
+    while sum(wanted) < spare:
+        wanted[wanted.index(max(wanted))] += 1
+    found = spread("SOFTMAX", scores, atoms)
+    first = [1] * min(atoms, len(scores)) + [0] * max(0, len(scores) - atoms)
+    expected = [a + b for a, b in zip(first, wanted, strict=True)]
+    assert sum(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 2  # a last digit
 
 
 SCORES = st.lists(st.floats(allow_nan=False), min_size=1, max_size=20)
@@ -223,19 +268,19 @@ def test_h10_one_resize_in_six_results_since_the_last_start() -> None:
 
 
 def test_h12_above_the_grid_only_its_multiples() -> None:
-    allocator = ready(grid=3)
+    allocator = ready(switches=Switches(allocation_grid=3))
     lonely = [Stand([trial("a", 1.0)], gpus=gpus) for gpus in range(1, 9)]
     assert [shares(stand, allocator)[0] for stand in lonely] == [1, 2, 3, 3, 3, 6, 6, 6]
 
 
 def test_h12_shrinking_keeps_to_the_grid_as_well() -> None:
     wide = Stand([trial("a", 1.0, width=8.0)], gpus=5)
-    assert shares(wide, ready(grid=4)) == [4.0]
+    assert shares(wide, ready(switches=Switches(allocation_grid=4))) == [4.0]
 
 
 def test_a_share_is_rounded_down_to_a_width_of_the_profile() -> None:
-    three = [trial(name, 0.5) for name in "abc"]
-    assert shares(Stand(three, rentables=(RESNET50,))) == [2.0, 2.0, 2.0]
+    five = [trial(name, 0.5) for name in "abcde"]
+    assert shares(Stand(five, gpus=7, rentables=(RESNET50,))) == [2.0, 2.0, 1.0, 1.0, 1.0]
     assert shares(Stand([trial("a", 1.0)], gpus=32)) == [8.0]
 
 
