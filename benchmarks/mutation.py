@@ -6,9 +6,9 @@ Mutations are cosmic-ray's (`pip install cosmic-ray==8.7.0`; it is no dependency
 operator or comparison replaced by another, a number by one more or less, a condition negated, a
 loop that does nothing … A seeded sample is drawn, the same share of each module, and each mutation
 is made in a copy of the tree, never in the tree itself. Some tests that import the module or bear
-its name run first, until one fails; where none does, all tests of decisions do (`WIDE`). Mutations
-of annotations alone are left out. One that has the tests run several times as long as they do
-otherwise counts as noticed: they would have been ended.
+its name run first, until one fails; where none does, those of whole runs (`WIDE`) and of the
+module's package. Mutations of annotations alone are left out. One that has the tests run several
+times as long as they do otherwise counts as noticed: they would have been ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODULES = (
     *("cloudtune/policy/renting.py", "cloudtune/policy/sessions.py"),
     *("cloudtune/policy/free_gpus.py", "cloudtune/policy/speed_estimates.py"),
 )
-WIDE = ("tests/planners", "tests/policy", "tests/strategies", "tests/engine", "tests/simulation")
+WIDE = ("tests/policy", "tests/engine")
 _LEFT_OUT = ("__init__.py", "base.py")
 _AT_ONCE = ("-n", "2")
 _NARROW = 5
@@ -164,6 +164,14 @@ def tests_of(module: str) -> list[str]:
     return sorted(found, key=lambda test: Path(test).stem != f"test_{name}")[:_NARROW]
 
 
+def wide_of(module: str) -> tuple[str, ...]:
+    """Return the folders whose tests run where those that are nearest notice nothing."""
+    beside = Path("tests", *Path(module.removeprefix("cloudtune/")).parent.parts)
+    return tuple(
+        dict.fromkeys((*WIDE, str(beside) if (ROOT / beside).is_dir() else "tests/planners"))
+    )
+
+
 def notices(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]:
     """Return "killed", "survived" or "timeout", and the seconds that the tests took."""
     began = perf_counter()
@@ -242,7 +250,7 @@ def judge(tree: Path, drawn: Sequence[Mutation]) -> None:
             limit = max(_LEAST_SECONDS, _SLOWER * usual[each.module])
             each.fate, each.seconds = notices(tree, narrow or WIDE, limit)
             if each.fate == "survived" and narrow:
-                each.fate, more = notices(tree, (*_AT_ONCE, *WIDE), 1200.0)
+                each.fate, more = notices(tree, (*_AT_ONCE, *wide_of(each.module)), 1200.0)
                 each.seconds += more
         finally:
             file.write_text(source, "utf-8")
