@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _OPTIONAL = ("tensorboard", "mlflow", "wandb")
 """What is an extra of cloudtune, by the name of its module."""
+_TABLES = ("trials", "history", "gpus", "summary")
+"""The tables of a `Result` that are exported."""
 _BATCH = 1000
 """MLflow takes no more metrics at a time."""
 
@@ -100,13 +102,19 @@ def _begun(result: Result) -> float:
 
 
 def _csv(result: Result, target: str) -> str:
-    for name, frame in (("trials", result.trials), ("history", result.history)):
-        frame.to_csv(Path(target, f"{name}.csv"), index=False)
-    return f"Wrote trials.csv and history.csv to {target}"
+    for name in _TABLES:
+        getattr(result, name).to_csv(Path(target, f"{name}.csv"), index=False)
+    return _wrote("csv", target)
+
+
+def _wrote(suffix: str, target: str) -> str:
+    *first, last = (f"{name}.{suffix}" for name in _TABLES)
+    return f"Wrote {', '.join(first)} and {last} to {target}"
 
 
 def _parquet(result: Result, target: str) -> str:
-    for name, frame in (("trials", result.trials), ("history", result.history)):
+    for name in _TABLES:
+        frame = getattr(result, name)
         # A column of several kinds, as a choice of "none" and 3 gives, is text.
         mixed = {
             column: "string"
@@ -115,7 +123,7 @@ def _parquet(result: Result, target: str) -> str:
             and len({type(value) for value in frame[column].dropna()}) > 1
         }
         frame.astype(mixed).to_parquet(Path(target, f"{name}.parquet"), index=False)
-    return f"Wrote trials.parquet and history.parquet to {target}"
+    return _wrote("parquet", target)
 
 
 # ---- TensorBoard ---------------------------------------------------------------------------------

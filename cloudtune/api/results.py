@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtune.api.tables import frame
 from cloudtune.display.pages import document, reports
+from cloudtune.engine.gpu_series import gpu_uses
 from cloudtune.errors import UsageError
 from cloudtune.jobs import home, report
 from cloudtune.private_files import a_guest
@@ -32,6 +33,7 @@ _INSTANCES = (
     *("intent", "instance", "type", "market", "zone", "gpus", "requested", "launched", "joined"),
     *("gone", "dollars", "busy_share"),
 )
+_USES = ("instance", "gpu", "begin", "end", "trial", "share", "use")
 _STAGES = (
     *("trials", "start_epoch", "end_epoch", "instances", "planned_seconds", "seconds"),
     *("planned_dollars", "dollars"),
@@ -239,6 +241,36 @@ class Result:
             for each in found
         ]
         return frame(rows, (*_EPOCHS[:2], *named.values(), *_EPOCHS[2:]), numbers=named.values())
+
+    @cached_property
+    def gpus(self) -> pd.DataFrame:
+        """A row for each use of a GPU by a trial, by instance, GPU and time: its utilisation.
+
+        `instance`, `gpu` (from 0; which physical one that is, no event tells), `begin`, `end`
+        (seconds of the run), `trial`, `share` of the GPU, and `use`: training, checkpoint,
+        start-up, barrier (it waits for others) or lost. Between the rows the GPU idles, or its
+        instance boots or is given back.
+        """
+        found = gpu_uses(self.report.timeline, self.report.accounting)
+        return frame([vars(each) for each in found], _USES)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """A row: what was found, and how far trials were trained.
+
+        `best`, `best_trial`, `best_epoch`; `trials`, `epochs` of all, `shortest`, `median` and
+        `longest` of a trial (epochs); `seconds`, `dollars`; `target`, and `target_at`, the second
+        at which it was reached.
+        """
+        told, target = self.report.summary, self.report.target
+        row = {
+            **vars(told),
+            "seconds": self.report.seconds,
+            "dollars": self.report.dollars,
+            "target": target and target.value,
+            "target_at": target and target.reached_at,
+        }
+        return frame([row], row, numbers=("best", "target", "target_at"))
 
     @cached_property
     def timeline(self) -> pd.DataFrame:

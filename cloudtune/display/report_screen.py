@@ -10,6 +10,7 @@ from rich.table import Table
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.chart import gantt
 from cloudtune.display.terminal import beside, print_sheet, print_title
+from cloudtune.engine.gpu_series import gpu_shares
 from cloudtune.jobs.figures import legs, origins
 from cloudtune.scaling import MEASURED
 from cloudtune.text import counted, gpus_text, group_text, percent, width_text
@@ -184,11 +185,10 @@ def _show_facts(out: Console, report: Report) -> None:
     came_from = origins(report.policy)
     if came_from is not None:
         out.print(came_from.text(), markup=False)
-    target = report.policy.target
-    if target is not None:
-        at = report.target_at
-        when = "not reached" if at is None else f"reached after {format_seconds(at)}"
-        out.print(f"Target {report.policy.state.metric.name} {target:g}: {when}")
+    if report.target is not None:
+        out.print(report.target.text(report.policy.state.metric.name))
+    out.print(report.summary.sentence())
+    _print_some(out, list(_busy_gpus(report)))
     sizes = [str(size) for size in (0, *(size for _, size in report.fleet))]
     if len(sizes) > _MAX_LINES:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
@@ -200,7 +200,7 @@ def _show_facts(out: Console, report: Report) -> None:
     _print_some(out, changes)
     scale = report.job.experiment.scale
     _print_some(out, [_change_text(change, scale) for change in report.width_changes])
-    synced = report.synced().items()
+    synced = report.timeline.synced().items()
     _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
     failed = [each for each in report.policy.trials.values() if each.error]
     _print_some(out, [f"{it.id} failed at {scale.at(it.epoch)}: {it.error}" for it in failed])
@@ -212,6 +212,13 @@ def _show_facts(out: Console, report: Report) -> None:
         )
     if report.basis.emulated and report.job.run:
         out.print(emulated_text(paced=report.job.paced, source=report.job.price_source))
+
+
+def _busy_gpus(report: Report) -> Iterator[str]:
+    """Yield, of each instance with several GPUs, which part of its time each of them trained."""
+    for name, shares in gpu_shares(report.timeline, report.accounting).items():
+        if len(shares) > 1:
+            yield f"GPUs of {name} trained {', '.join(map(percent, shares))} of the time billed"
 
 
 def emulated_text(*, paced: bool, source: str) -> str:

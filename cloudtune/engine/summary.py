@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from cloudtune.trial import rank_key
+from cloudtune.text import counted
+from cloudtune.trial import better, rank_key
+from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,19 +43,41 @@ class Summary:
         middle = median(lengths)
         return cls(best, name, epoch, len(trained), sum(lengths), lengths[0], middle, lengths[-1])
 
-    def text(self) -> str:
-        """Return one line a figure, as in "best: 0.93"."""
-        names = [field.name for field in fields(self)]
-        pairs = zip(names, self._cells(), strict=True)
-        return "\n".join(f"{name.replace('_', ' ')}: {cell}" for name, cell in pairs)
+    def sentence(self) -> str:
+        """Return how many trials there were and how far they were trained, for people."""
+        each = f"{self.shortest} to {self.longest} each, the median {self.median:g}"
+        return f"{counted(self.trials, 'trial')}, {counted(self.epochs, 'epoch')} in all: {each}"
 
-    def csv(self) -> str:
-        """Return a header and a row."""
-        header = ",".join(field.name for field in fields(self))
-        return f"{header}\n{','.join(self._cells())}\n"
 
-    def _cells(self) -> list[str]:
-        return ["" if value is None else str(value) for value in astuple(self)]
+@dataclass(frozen=True)
+class Target:
+    """A metric that ends a run, and the first epoch that reached it (run seconds).
+
+    Where none did, `reached_at` is None, and `best` says how near the run came.
+    """
+
+    value: float
+    reached_at: float | None
+    trial: str
+    epoch: int
+    best: float | None
+
+    @classmethod
+    def of(cls, timeline: Timeline, metric: str, mode: Mode, value: float) -> Target:
+        """Return what became of a target, as far as the ledger was read."""
+        for each in timeline.epochs:
+            told = each.told.metrics.get(metric)
+            if told is not None and not math.isnan(told) and not better(mode, value, told):
+                return cls(value, each.told.at, each.trial, each.number, told)
+        return cls(value, None, "", 0, Summary.of(timeline, metric, mode).best)
+
+    def text(self, name: str) -> str:
+        """Return a sentence, as in "Target loss 0.1: reached after 3m 2s by t04 in epoch 7"."""
+        if self.reached_at is None:
+            near = "" if self.best is None else f" (the best was {self.best:.6g})"
+            return f"Target {name} {self.value:g}: not reached{near}"
+        when = f"{format_seconds(self.reached_at)} by {self.trial} in epoch {self.epoch}"
+        return f"Target {name} {self.value:g}: reached after {when}"
 
 
 def _histories(timeline: Timeline, metric: str) -> dict[TrialId, dict[int, float]]:

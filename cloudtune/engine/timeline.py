@@ -221,6 +221,15 @@ class Timeline:
                 yield Restart(before[trial], session)
             before[trial] = session
 
+    def synced(self) -> dict[TrialId, tuple[int, int]]:
+        """Return, for each trial with several ranks, epochs in sync and epochs checked."""
+        found: dict[TrialId, tuple[int, int]] = {}
+        for epoch in self.epochs:
+            if epoch.told.in_sync is not None:
+                equal, checked = found.get(epoch.trial, (0, 0))
+                found[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
+        return found
+
     def counted(self) -> dict[tuple[TrialId, int], Epoch]:
         """Return the epochs that count, by trial and number: the last, where trained again.
 

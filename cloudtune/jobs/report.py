@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.commands import PlanAnew
 from cloudtune.engine.accounting import accounted
 from cloudtune.engine.flapping import flaps
+from cloudtune.engine.gpu_series import gpu_shares
 from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.engine.summary import Summary, Target
 from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
@@ -29,7 +31,7 @@ from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import keep_best as keep_files
 from cloudtune.train.best import note_of
 from cloudtune.train.checkpoint import standing
-from cloudtune.trial import better, nested
+from cloudtune.trial import nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -138,24 +140,19 @@ class Report:
         """Seconds that the plan said the run takes, from its first request on."""
         return self.job.plan.estimate.seconds
 
-    @property
-    def target_at(self) -> float | None:
-        """When the target was reached, in run seconds; None where none is set, or it wasn't."""
-        metric, target = self.policy.state.metric, self.policy.target
-        for epoch in self.timeline.epochs if target is not None else ():
-            value = epoch.told.metrics.get(metric.name)
-            if value is not None and not better(metric.mode, target, value):
-                return epoch.told.at
-        return None
+    @cached_property
+    def target(self) -> Target | None:
+        """What ends the run when a trial reaches it, and when that was; None where none is set."""
+        wanted, metric = self.policy.target, self.policy.state.metric
+        if wanted is None:
+            return None
+        return Target.of(self.timeline, metric.name, metric.mode, wanted)
 
-    def synced(self) -> dict[str, tuple[int, int]]:
-        """Return, for each trial with several ranks, epochs in sync and epochs checked."""
-        found: dict[str, tuple[int, int]] = {}
-        for epoch in self.timeline.epochs:
-            if epoch.told.in_sync is not None:
-                equal, checked = found.get(epoch.trial, (0, 0))
-                found[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
-        return found
+    @cached_property
+    def summary(self) -> Summary:
+        """The best epoch, and how far trials were trained."""
+        metric = self.policy.state.metric
+        return Summary.of(self.timeline, metric.name, metric.mode)
 
 
 def load(folder: Path) -> Report:
@@ -339,7 +336,9 @@ def to_json(report: Report) -> dict[str, Any]:
         "allocator": job.plan.allocator,
         "fleet_rule": job.plan.fleet_rule,
         "rules": job.plan.rules,
-        "target": policy.target and {"value": policy.target, "reached_at": report.target_at},
+        "target": report.target and encode(report.target),
+        "summary": encode(report.summary),
+        "gpus": gpu_shares(report.timeline, report.accounting),
         "ended": policy.ending.value if policy.ended and policy.ending else None,
         "exit_code": policy.ending.exit_code if policy.ended and policy.ending else None,
         "paced": job.paced,
@@ -378,7 +377,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "width_changes": [vars(change) for change in report.width_changes],
         "parameters_equal": {
             trial: {"epochs": checked, "equal": equal}
-            for trial, (equal, checked) in report.synced().items()
+            for trial, (equal, checked) in report.timeline.synced().items()
         },
         "history": encode(origins(policy)),
         "trials": [_trial_json(trial) for trial in policy.ranking()],

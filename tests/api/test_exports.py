@@ -66,7 +66,8 @@ def test_csv_has_a_row_a_trial_and_a_row_an_epoch(
     folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = called(capsys, "export", "--to", "csv")
-    assert (said.code, said.out) == (0, "Wrote trials.csv and history.csv to digits-1-csv\n")
+    wrote = "Wrote trials.csv, history.csv, gpus.csv and summary.csv to digits-1-csv\n"
+    assert (said.code, said.out) == (0, wrote)
     with (folder / "digits-1-csv" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
     trials = load_run().trials
@@ -84,10 +85,38 @@ def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture
 
     assert called(capsys, "export", "digits", "--to", "parquet", "--out", "out").code == 0
     result = load_run()
-    for name, frame in (("trials", result.trials), ("history", result.history)):
-        found = pd.read_parquet(folder / "out" / f"{name}.parquet")
+    for name in ("trials", "history", "gpus", "summary"):
+        found, frame = pd.read_parquet(folder / "out" / f"{name}.parquet"), getattr(result, name)
         assert list(found.columns) == list(frame.columns)
-        assert list(found["trial"]) == list(frame["trial"])
+        assert len(found) == len(frame) > 0
+        if "trial" in frame:
+            assert list(found["trial"]) == list(frame["trial"])
+
+
+def test_h21_the_summary_is_a_row_of_a_csv(
+    folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(capsys, "export", "--to", "csv").code == 0
+    with (folder / "digits-1-csv" / "summary.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    result = load_run()
+    assert result.best is not None
+    assert (row["best_trial"], int(row["best_epoch"])) == (result.best.trial, result.best.epoch)
+    assert int(row["trials"]) == len(result.trials)
+    assert int(row["epochs"]) == sum(max(each) for each in epochs.values())
+    assert float(row["dollars"]) == result.report.dollars
+    assert row["target"] == ""
+
+
+def test_f17_the_series_of_each_gpu_adds_up_to_what_was_trained(folder: Path) -> None:
+    result = load_run()
+    used = result.gpus
+    assert set(used["use"]) >= {"training", "start-up"}
+    seconds = (used["end"] - used["begin"]) * used["share"]
+    trained = float(seconds[used["use"] == "training"].sum())
+    assert trained == pytest.approx(result.report.accounting.amounts["training"].gpu_seconds)
+    for _, one in used[used["share"] == 1].groupby(["instance", "gpu"]):
+        assert (one["begin"].to_numpy()[1:] >= one["end"].to_numpy()[:-1] - 1e-6).all()
 
 
 def test_parameters_of_several_kinds_are_text_in_parquet(folder: Path) -> None:

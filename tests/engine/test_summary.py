@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudtune.commands import StartTrial, StopTrial
 from cloudtune.engine.ledger import Entry
-from cloudtune.engine.summary import Summary
+from cloudtune.engine.summary import Summary, Target
 from cloudtune.engine.timeline import read
 from cloudtune.events import RunStarted, TrialStopped
 from tests.builders import epoch
@@ -43,17 +42,31 @@ def test_h17_h21_the_best_epoch_of_all_is_found(mode: Mode, best: tuple[float, s
     assert (found.shortest, found.median, found.longest) == (1, 3, 6)
 
 
-def test_h21_a_summary_is_a_row_of_a_csv_and_lines_of_text() -> None:
-    found = summary("max", CURVES)
-    (row,) = csv.DictReader(found.csv().splitlines())
-    assert (row["best"], row["best_epoch"], row["longest"]) == ("0.7", "2", "6")
-    assert found.text().splitlines()[:3] == ["best: 0.7", "best trial: a", "best epoch: 2"]
+def test_h21_a_summary_is_a_sentence() -> None:
+    told = "3 trials, 10 epochs in all: 1 to 6 each, the median 3"
+    assert summary("max", CURVES).sentence() == told
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "told"),
+    [
+        ("max", 0.65, "Target score 0.65: reached after 2s by a in epoch 2"),
+        ("max", 0.7, "Target score 0.7: reached after 2s by a in epoch 2"),
+        ("max", 0.71, "Target score 0.71: not reached (the best was 0.7)"),
+        ("min", 0.1, "Target score 0.1: reached after 1s by a in epoch 1"),
+        ("min", 0.05, "Target score 0.05: not reached (the best was 0.1)"),
+    ],
+)
+def test_f16_when_a_target_was_reached_and_by_whom(mode: Mode, value: float, told: str) -> None:
+    found = Target.of(read(entries(CURVES)), "score", mode, value)
+    assert found.text("score") == told
+    assert (found.reached_at is None) == ("not reached" in told)
 
 
 def test_a_job_without_a_result_has_a_summary_too() -> None:
     found = summary("max", {})
     assert found == Summary(None, "", 0, 0, 0, 0, 0, 0)
-    assert found.text().startswith("best: \n")
+    assert Target.of(read(entries({})), "score", "max", 0.5).text("score").endswith("not reached")
 
 
 def test_an_epoch_that_was_trained_again_counts_as_it_came_out_last() -> None:

@@ -66,7 +66,7 @@ def test_trials_that_changed_their_width_lost_no_epoch() -> None:
 def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
     """Of a simulated run nothing is said: nothing was trained."""
     told = report()
-    assert told.synced() == {}
+    assert told.timeline.synced() == {}
     wide = {
         c.session
         for entry in told.entries
@@ -79,7 +79,7 @@ def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
         else entry
         for entry in told.entries
     )
-    synced = build(SETTING.job(PLAN), entries).synced()
+    synced = build(SETTING.job(PLAN), entries).timeline.synced()
     assert sorted(synced.values()) == [(4, 4), (4, 4), (4, 4), (16, 16)]
 
 

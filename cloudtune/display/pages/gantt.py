@@ -15,6 +15,7 @@ from cloudtune.display.pages.figures import (
     time_axis,
 )
 from cloudtune.engine.accounting import uses
+from cloudtune.engine.gpu_series import GpuRows
 from cloudtune.text import counted, gpus_text, machine_text, percent
 from cloudtune.units import format_seconds
 
@@ -72,48 +73,23 @@ class _Bar(NamedTuple):
 
 @dataclass
 class _Rows:
-    """Which GPUs of an instance are taken until when; `base` is its first row in the chart."""
+    """The rows of an instance's GPUs; `base` is its first one in the chart."""
 
     account: InstanceAccount
     base: int
-    whole: dict[int, float] = field(default_factory=dict)
-    shares: list[tuple[int, float, float, int, float]] = field(default_factory=list)
+    gpus: GpuRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gpus = GpuRows(self.account.offer.gpus)
 
     def take(self, piece: Slice, begin: float, end: float) -> Iterator[tuple[float, float]]:
         """Give rows for GPUs: the first of each stretch and how many, the lowest that are free."""
+        places = self.gpus.take(piece, begin, end)
         if piece.gpus < 1:
-            yield self._share(piece, begin, end)
+            yield from ((self.base + place.gpu + place.low, place.share) for place in places)
             return
-        taken = {row for row, *_, until in self.shares if until > begin + _SAME}
-        free = (
-            row
-            for row in range(self.account.offer.gpus)
-            if row not in taken and self.whole.get(row, 0.0) <= begin + _SAME
-        )
-        rows = [row for row, _ in zip(free, range(round(piece.gpus)), strict=False)]
-        for row in rows:
-            self.whole[row] = end
-        for first, count in _runs(rows):
+        for first, count in _runs(place.gpu for place in places):
             yield self.base + first, count
-
-    def _share(self, piece: Slice, begin: float, end: float) -> tuple[float, float]:
-        """Return where a share of a GPU is: beside the others on the same one."""
-        alive = [each for each in self.shares if each[4] > begin + _SAME]
-        same = [row for row, _, _, gpu, _ in alive if gpu == piece.gpu and gpu >= 0]
-        empty = [
-            row
-            for row in range(self.account.offer.gpus)
-            if self.whole.get(row, 0.0) <= begin + _SAME and row not in same
-        ]
-        for row in (*same, *empty):
-            others = [(low, low + size) for at, low, size, _, _ in alive if at == row]
-            low = 0.0
-            while low + piece.gpus <= 1 + 1e-3:
-                if all(low + piece.gpus <= a + 1e-3 or b <= low + 1e-3 for a, b in others):
-                    self.shares = [*alive, (row, low, piece.gpus, piece.gpu, end)]
-                    return self.base + row + low, piece.gpus
-                low += piece.gpus
-        return float(self.base), piece.gpus
 
 
 def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
