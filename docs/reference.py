@@ -178,7 +178,8 @@ def _kind(annotation: Any, metadata: Iterable[object] = ()) -> str:  # noqa: PLR
         return f"a list of {_kind(inside[0])}"
     if origin is dict:
         return f"a mapping of {_kind(inside[0])} to {_kind(inside[1])}"
-    return {str: "text", int: "a whole number", float: "a number", Any: "a domain"}[annotation]
+    plain = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+    return (plain | {Any: "a domain"})[annotation]
 
 
 def _default(name: str, field: FieldInfo) -> str:

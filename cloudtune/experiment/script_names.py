@@ -32,6 +32,7 @@ _RETURNS: Final = {
     "cloudtune.get_checkpoint": "cloudtune.Checkpoint",
     "cloudtune.train.get_checkpoint": "cloudtune.Checkpoint",
     "cloudtune.Checkpoint.from_directory": "cloudtune.Checkpoint",
+    "cloudtune.Checkpoint.from_storage": "cloudtune.Checkpoint",
 }
 _CHECKED: Final = ("cloudtune.train", "cloudtune.errors")
 """Our modules that a script may use, and that are imported in no time."""
@@ -139,6 +140,8 @@ class _Look:
             if isinstance(node, ast.Import):
                 full = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
+                if node.module == "cloudtune.models":  # a name, and no module
+                    yield node, "write `from cloudtune import models`, and models.space(...)"
                 full = [f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*"]
             else:
                 continue

@@ -243,6 +243,7 @@ def context_of(
         eta=experiment.eta,
         trials=experiment.trials,
         seed=experiment.seed,
+        inherit=experiment.strategy.inherit,
     )
 
 

@@ -15,7 +15,8 @@ class BuildContext:
     """The facts of a job that strategies, allocators and fleet rules are made from.
 
     `trials` caps how many trials are started. Trials train from `min_epochs`, where they are first
-    compared, to `max_epochs` at most.
+    compared, to `max_epochs` at most. With `inherit` a clone may have another network than its
+    parent.
     """
 
     rentables: tuple[Rentable, ...]
@@ -27,6 +28,7 @@ class BuildContext:
     eta: int = 3
     trials: int | None = None
     seed: int = 0
+    inherit: bool = False
 
     @property
     def cheapest(self) -> Rentable:
