@@ -254,9 +254,10 @@ def _applied(mutator: Mutator, network: torch.nn.Module, taken: object) -> torch
     except TypeError as error:
         given = ", ".join(taken) or "none"
         raise UsageError(f"the choices of {name} are {given}: {error}") from None
-    found = mutator(network, **taken)
+    found: object = mutator(network, **taken)
     if not isinstance(found, Module):
-        raise UsageError(f"{name}() gave {shown(found)}; let it return the network")
+        gave = "nothing" if found is None else shown(found)
+        raise UsageError(f"{name}() gave {gave}; let it return the network")
     return found
 
 
