@@ -81,8 +81,7 @@ class _Change:
 
     def _call(self, node: fx.Node, *, last: bool) -> None:
         called = node.target if isinstance(node.target, str) else node.target.__name__
-        known = called in _CALLS or (called in _POOLINGS and not last)
-        if known and len(node.all_input_nodes) == 1:
+        if called in _CALLS or (called in _POOLINGS and not last):
             self.follow(node, last=last)
         elif called == "flatten":
             first = node.args[1] if len(node.args) > 1 else node.kwargs.get("start_dim", 0)

@@ -72,9 +72,9 @@ def test_a_block_takes_the_place_of_another() -> None:
 def test_what_is_inserted_comes_behind_and_the_others_keep_their_names() -> None:
     network = images()
     before = list(network.state_dict())
-    models.insert_after(network, "0", nn.Identity())
-    models.insert_after(network, "0", nn.Conv2d(4, 4, 1))
-    assert list(dict(network.named_children()))[:4] == ["0", "0_then_", "0_then", "1"]
+    models.insert_after(network, "1", nn.Identity())
+    models.insert_after(network, "1", nn.Conv2d(4, 4, 1))
+    assert list(dict(network.named_children()))[:5] == ["0", "1", "1_then_", "1_then", "2"]
     assert set(before) < set(network.state_dict())
     seen: list[str] = []
     for name, child in network.named_children():
@@ -138,6 +138,10 @@ def pooled_features() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.MaxPool2d(2), nn.Linear(4, 2))
 
 
+def flat_from_two() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 4), nn.Flatten(2), nn.Linear(4, 2))
+
+
 class Decides(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -158,6 +162,7 @@ class Decides(nn.Module):
         (groups, "0", "1, behind it, is a Conv2d with groups"),
         (groups, "1", "it is a Conv2d; name a Linear, or a Conv2d without groups"),
         (pooled_features, "0", "1, behind it, is a MaxPool2d"),
+        (flat_from_two, "0", "flattened from another dimension than 1"),
         (images, "8", "the network gives its outputs away"),
         (images, "1", "it is a BatchNorm2d"),
         (images, "11", "no submodule '11'"),
