@@ -39,7 +39,7 @@ from cloudtune.experiment.field_types import (
 from cloudtune.experiment.mutators.reading import read_model
 from cloudtune.experiment.overrides import overridden, placed
 from cloudtune.experiment.script_check import check_function
-from cloudtune.experiment.script_names import check_names
+from cloudtune.experiment.script_names import check_inherits, check_names
 from cloudtune.experiment.sections import (
     Checkpoints,
     Progress,
@@ -299,6 +299,8 @@ class Experiment(Section):
             return
         check_function(self.train_file, self.train_function)
         check_names(self.train_file, self.train_function, self.search)
+        if self.strategy.inherit:
+            check_inherits(self.train_file, self.train_function)
 
     @classmethod
     def load(

@@ -59,8 +59,28 @@ def check_names(path: Path, function: str, keys: Collection[str]) -> None:
 _Flaw = tuple[Path, int, str]
 
 
+def check_inherits(path: Path, function: str) -> None:
+    """Pass if what a worker would run takes weights over from another network.
+
+    Raises:
+        ExperimentError: it doesn't.
+    """
+    used = (full for look in _looks(path, function) for _, full in look.uses)
+    if not any(full.startswith("cloudtune.") and full.endswith(".inherit") for full in used):
+        raise ExperimentError(
+            f"{path}: with strategy.inherit a clone begins from another network's checkpoint, and "
+            f"{function} never calls cloudtune.inherit(); call it in place of load_state_dict()"
+        )
+
+
 def _flaws(path: Path, function: str) -> Iterator[_Flaw]:
     """Yield what is wrong in all that a worker would run."""
+    for look in _looks(path, function):
+        yield from look.flaws()
+
+
+def _looks(path: Path, function: str) -> Iterator[_Look]:
+    """Yield a look at each part of what a worker would run."""
     files: dict[Path, PythonFile | None] = {}
     waiting, seen = [(path, ""), (path, function)], set[tuple[Path, str]]()
     while waiting:
@@ -75,7 +95,7 @@ def _flaws(path: Path, function: str) -> Iterator[_Flaw]:
             continue
         for region in file.regions(here[1]):
             look = _Look(file, region)
-            yield from look.flaws()
+            yield look
             waiting += [(here[0], name) for name in look.names & file.defined]
             waiting += [leads for leads in look.leads() if leads not in seen]
 

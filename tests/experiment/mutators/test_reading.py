@@ -202,6 +202,19 @@ def test_inherit_is_for_pbt_and_for_networks(tmp_path: Path) -> None:
         Experiment.load(path)
 
 
+def test_a_script_that_inherits_nothing_can_have_no_clones_of_other_networks(
+    tmp_path: Path,
+) -> None:
+    yaml = f"{YAML}strategy: {{name: pbt, inherit: true}}\n"
+    path = written(tmp_path, FUNCTIONS + SPACES[0], yaml)
+    with pytest.raises(ExperimentError, match=r"train never calls cloudtune.inherit\(\)"):
+        Experiment.load(path).check_train()
+    text = (tmp_path / "train.py").read_text()
+    load = "import cloudtune\ndef load(net): cloudtune.inherit(net, {})\n"
+    (tmp_path / "train.py").write_text(load + text.replace("(config): ...", "(config): load(1)"))
+    Experiment.load(path).check_train()
+
+
 def test_the_example_says_in_its_file_what_it_says_when_it_runs() -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     experiment.check_train()
