@@ -80,8 +80,9 @@ def widen(network: torch.nn.Module, name: str, width: int) -> torch.nn.Module:
     What comes behind is found with torch.fx, so the network must be one that it can trace. Between
     the layer and the Linear or Conv2d layers that take its outputs may be: normalisation by batch
     (and LayerNorm of a Linear's outputs), activations and dropout by element, pooling, and
-    flattening from dimension 1. Anything else, such as a sum, a concatenation, groups or `view`,
-    is refused. Layers that change are made anew, with their usual initial weights.
+    flattening from dimension 1 (also as `x.view(x.size(0), -1)`). Anything else, such as a sum, a
+    concatenation or groups, is refused. Layers that change are made anew, with their usual initial
+    weights.
 
     Raises:
         UsageError: no such layer, or what can't be fitted, and why.

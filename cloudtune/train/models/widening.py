@@ -6,6 +6,7 @@ takes a layer's outputs, and the network stays the module that it is.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -86,7 +87,9 @@ class _Change:
         elif called == "flatten":
             first = node.args[1] if len(node.args) > 1 else node.kwargs.get("start_dim", 0)
             self._flatten(node, first)
-        else:
+        elif called in ("view", "reshape") and _keeps_batch(node):
+            self.follow(node, last=True)
+        elif not _reads_shape(node):
             self._refuse(f"{called}() is behind it")
 
     def _flatten(self, node: fx.Node, first: object) -> None:
@@ -105,6 +108,21 @@ class _Change:
             f"widen({self.name!r}): {why}, and widen() can't fit that; give the width to the base, "
             "or put other layers there with replace()"
         )
+
+
+def _reads_shape(node: fx.Node) -> bool:
+    """Whether a node asks for sizes, which are what they are when the network runs."""
+    return node.target == "size" or (node.target is getattr and node.args[1] == "shape")
+
+
+def _keeps_batch(node: fx.Node) -> bool:
+    """Whether it is `x.view(x.size(0), -1)`, or the same by `x.shape[0]`."""
+    match node.args:
+        case (_, fx.Node(target="size", args=(_, 0)), -1):
+            return True
+        case (_, fx.Node(target=operator.getitem, args=(fx.Node() as shape, 0)), -1):
+            return _reads_shape(shape)
+    return False
 
 
 def widened(network: nn.Module, name: str, layer: nn.Module, width: int) -> nn.Module:

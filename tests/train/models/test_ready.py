@@ -52,6 +52,16 @@ class Functions(nn.Module):
             found = self.block(found)
         if self.end == "view":
             return self.head(found.view(3, -1))  # type: ignore[no-any-return]
+        if self.end == "size":
+            return self.head(found.view(found.size(0), -1))  # type: ignore[no-any-return]
+        if self.end == "shape":
+            return self.head(found.reshape(found.shape[0], -1))  # type: ignore[no-any-return]
+        if self.end == "channels":
+            return self.head(found.reshape(found.shape[1], -1))  # type: ignore[no-any-return]
+        if self.end == "rows":
+            return self.head(found.view(found.size(1), -1))  # type: ignore[no-any-return]
+        if self.end == "turned":
+            return self.head(found.mT.flatten(1))  # type: ignore[no-any-return]
         if self.end == "pixels":
             return self.head(found)  # type: ignore[no-any-return]
         return self.head(torch.flatten(found, 1))  # type: ignore[no-any-return]
@@ -124,6 +134,13 @@ def test_what_follows_a_wider_layer_is_fitted() -> None:
     assert sizes(functions)["head.weight"] == (2, 3 * 16)
 
 
+@pytest.mark.parametrize("end", ["plain", "size", "shape"])
+def test_flattening_is_known_in_all_its_ways(end: str) -> None:
+    network = models.widen(Functions(end), "block.0", 3)
+    assert sizes(network)["head.weight"] == (2, 3 * 16)
+    assert network(IMAGES).shape == (3, 2)
+
+
 def test_the_same_width_changes_nothing() -> None:
     network = images()
     before = network[0]
@@ -156,6 +173,9 @@ class Decides(nn.Module):
     [
         (lambda: Functions("sum"), "conv", r"add\(\) is behind it"),
         (lambda: Functions("view"), "block.0", r"view\(\) is behind it"),
+        (lambda: Functions("channels"), "block.0", r"reshape\(\) is behind it"),
+        (lambda: Functions("rows"), "block.0", r"view\(\) is behind it"),
+        (lambda: Functions("turned"), "block.0", r"getattr\(\) is behind it"),
         (lambda: Functions("twice"), "conv", "block.0, behind it, is used more than once"),
         (lambda: Functions("twice"), "block.0", "uses it 2 times, not once"),
         (lambda: Functions("pixels"), "block.0", "head, behind it, is a Linear"),
