@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from cloudtune.errors import CloudtuneError
     from cloudtune.experiment import Experiment
     from cloudtune.planners.base import InfeasibleError
+    from cloudtune.train import models
     from cloudtune.train.batch_scaling import batch_and_lr
     from cloudtune.train.checkpoint import Checkpoint
+    from cloudtune.train.models.inheriting import inherit
     from cloudtune.train.session import (
         StopTraining,
         epochs,
@@ -53,8 +55,10 @@ __all__ = [
     "get_checkpoint",
     "get_context",
     "get_device",
+    "inherit",
     "is_leaving",
     "load_run",
+    "models",
     "plan",
     "prepare_data_loader",
     "prepare_model",
@@ -77,7 +81,9 @@ _HOMES = {
     "batch_and_lr": "cloudtune.train.batch_scaling",
     "enable_reproducibility": "cloudtune.train.torch",
     "get_device": "cloudtune.train.torch",
+    "inherit": "cloudtune.train.models.inheriting",
     "load_run": "cloudtune.api.results",
+    "models": "cloudtune.train.models",
     "plan": "cloudtune.api.plans",
     "prepare_data_loader": "cloudtune.train.torch",
     "prepare_model": "cloudtune.train.torch",
@@ -92,6 +98,8 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
+    if name == "models":
+        return importlib.import_module("cloudtune.train.models")
     if name in ("integrations", "train"):  # as `ray.train` is there for who imports only ray
         return importlib.import_module(f"cloudtune.{name}")
     if name not in __all__:

@@ -29,7 +29,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
             "for each parameter `{uniform: [low, high]}`, `{loguniform: [low, high]}`, `{quniform: "
             "[low, high, step]}`, `{randint: [low, high]}` (without high), `{choice: [a, b, …]}`, "
             "`{grid: [a, b, …]}` or a constant, as in Ray Tune; or parameters below it, or "
-            "branches: [search spaces](search-spaces.md)"
+            "branches: [search spaces](search-spaces.md); or `{mutators: train.py:MODEL}`, the "
+            "[networks](models.md) that the script makes"
         ),
     ),
     "trials": ("how many configurations are tried, at most",),
@@ -83,6 +84,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "strategy.rules.assume_linear": ("k GPUs are taken to be k times as fast",),
     "strategy.max_concurrent": ("so many trials run at once, at most", "as many as fit"),
     "strategy.target": ("the run ends when a trial reports a metric as good as this", "none"),
+    "strategy.inherit": (
+        (
+            "of `pbt`: clones may have [another network](models.md#in-population-based-training) "
+            "than their parent, whose weights they inherit"
+        ),
+    ),
     "trial.gpus.min": ("no trial has fewer GPUs than that; none has a share of one then", "none"),
     "trial.gpus.max": (
         "no trial has more GPUs than that: none is measured, planned or run that wide",

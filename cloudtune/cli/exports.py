@@ -70,8 +70,8 @@ def export(run: str | None, kind: str, out: str | None) -> None:
     """Write a run's trials, with every metric of every epoch, for other programs.
 
     Without RUN, the last one. TensorBoard, MLflow and Weights & Biases by their own libraries, a
-    run for each trial; csv and parquet: trials, history, GPUs and summary, a file each. Nothing leaves the machine
-    but to an MLflow server that --out names.
+    run for each trial; csv and parquet: trials, history, GPUs and summary, a file each. Nothing
+    leaves the machine but to an MLflow server that --out names.
     """
     from cloudtune.api.exports import export_run  # noqa: PLC0415
     from cloudtune.api.results import load_run  # noqa: PLC0415

@@ -13,7 +13,13 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.experiment.command import is_command
-from cloudtune.experiment.spaces import PlaceError, check_name, parameter_jsonable, parse_parameter
+from cloudtune.experiment.spaces import (
+    MUTATORS,
+    PlaceError,
+    check_name,
+    parameter_jsonable,
+    parse_parameter,
+)
 from cloudtune.experiment.validation import refuse
 from cloudtune.units import parse_dollars, parse_seconds
 
@@ -82,8 +88,21 @@ def _parameter_name(value: str) -> str:
     return value
 
 
+def model_named(parameter: object) -> str:
+    """Return the `train.py:MODEL` that a parameter names as the script's mutators; else ""."""
+    if not isinstance(parameter, Mapping) or set(parameter) != {MUTATORS}:
+        return ""
+    named = parameter[MUTATORS]
+    return named if isinstance(named, str) and _TRAIN.fullmatch(named) else ""
+
+
 def _parameter(value: object) -> object:
-    """Return the parameter in its one JSON form, whichever way it was written."""
+    """Return the parameter in its one JSON form, whichever way it was written.
+
+    A space over networks that the script has stays its name, until the experiment reads it there.
+    """
+    if model_named(value):
+        return value
     try:
         return parameter_jsonable(parse_parameter(value))
     except PlaceError as error:

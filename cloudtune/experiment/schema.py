@@ -34,10 +34,12 @@ from cloudtune.experiment.field_types import (
     Text,
     Train,
     Whole,
+    model_named,
 )
+from cloudtune.experiment.mutators.reading import read_model
 from cloudtune.experiment.overrides import overridden, placed
 from cloudtune.experiment.script_check import check_function
-from cloudtune.experiment.script_names import check_names
+from cloudtune.experiment.script_names import check_inherits, check_names
 from cloudtune.experiment.sections import (
     Checkpoints,
     Progress,
@@ -47,7 +49,7 @@ from cloudtune.experiment.sections import (
     Setup,
     TrialSettings,
 )
-from cloudtune.experiment.spaces import Space, parse_parameter
+from cloudtune.experiment.spaces import MUTATORS, Space, parse_parameter
 from cloudtune.experiment.validation import (
     ExperimentMistakesError,
     FieldPath,
@@ -118,7 +120,8 @@ class Strategy(Section):
 
     `sampler` draws the configurations, `allocator` says how wide a trial is, `fleet` how many
     instances there are; None is what suits the strategy. At most `max_concurrent` trials run at
-    once; a `target` metric ends the run. `rules` are HyperSched's.
+    once; a `target` metric ends the run. `rules` are HyperSched's. With `inherit` the clones of pbt
+    may have other networks.
     Whether a name exists is for who knows them all to say (`Experiment.load`, `policy.registry`).
     """
 
@@ -131,6 +134,7 @@ class Strategy(Section):
         default=None, allow_inf_nan=False, examples=["0.95"]
     )
     rules: Rules = Field(default=Rules(), examples=["{no_speculation: true}"])
+    inherit: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
 
     @model_serializer
     def _briefly(self) -> str | dict[str, Any]:
@@ -197,6 +201,35 @@ class Experiment(Section):
                 f"are for rented machines, and instances of provider {self.cloud.provider} are "
                 "this one; run them yourself, and leave them out",
                 *("setup", "commands"),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _models_are_read(self) -> Experiment:
+        """Put the choices of the script's mutators in the place of their name: they are kept."""
+        for name, parameter in self.search.items():
+            file, _, space = model_named(parameter).rpartition(":")
+            if not space:
+                continue
+            try:
+                self.search[name] = {MUTATORS: read_model(self.directory / file, space)}
+            except ExperimentError as error:
+                raise refuse(str(error), "search", name, MUTATORS) from None
+        return self
+
+    @model_validator(mode="after")
+    def _who_inherits(self) -> Experiment:
+        if self.strategy.inherit and self.strategy.name != "pbt":
+            raise refuse(
+                "has a meaning for pbt alone, whose clones go on from another's checkpoint; leave "
+                "it out",
+                *("strategy", "inherit"),
+            )
+        if self.strategy.inherit and not self.space.of_models:
+            raise refuse(
+                "lets clones have another network, and the search has no mutators; add "
+                "model: {mutators: train.py:MODEL}, or leave it out",
+                *("strategy", "inherit"),
             )
         return self
 
@@ -271,6 +304,8 @@ class Experiment(Section):
             return
         check_function(self.train_file, self.train_function)
         check_names(self.train_file, self.train_function, self.search)
+        if self.strategy.inherit:
+            check_inherits(self.train_file, self.train_function)
 
     @classmethod
     def load(

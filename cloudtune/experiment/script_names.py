@@ -32,6 +32,7 @@ _RETURNS: Final = {
     "cloudtune.get_checkpoint": "cloudtune.Checkpoint",
     "cloudtune.train.get_checkpoint": "cloudtune.Checkpoint",
     "cloudtune.Checkpoint.from_directory": "cloudtune.Checkpoint",
+    "cloudtune.Checkpoint.from_storage": "cloudtune.Checkpoint",
 }
 _CHECKED: Final = ("cloudtune.train", "cloudtune.errors")
 """Our modules that a script may use, and that are imported in no time."""
@@ -58,8 +59,28 @@ def check_names(path: Path, function: str, keys: Collection[str]) -> None:
 _Flaw = tuple[Path, int, str]
 
 
+def check_inherits(path: Path, function: str) -> None:
+    """Pass if what a worker would run takes weights over from another network.
+
+    Raises:
+        ExperimentError: it doesn't.
+    """
+    used = (full for look in _looks(path, function) for _, full in look.uses)
+    if not any(full.startswith("cloudtune.") and full.endswith(".inherit") for full in used):
+        raise ExperimentError(
+            f"{path}: with strategy.inherit a clone begins from another network's checkpoint, and "
+            f"{function} never calls cloudtune.inherit(); call it in place of load_state_dict()"
+        )
+
+
 def _flaws(path: Path, function: str) -> Iterator[_Flaw]:
     """Yield what is wrong in all that a worker would run."""
+    for look in _looks(path, function):
+        yield from look.flaws()
+
+
+def _looks(path: Path, function: str) -> Iterator[_Look]:
+    """Yield a look at each part of what a worker would run."""
     files: dict[Path, PythonFile | None] = {}
     waiting, seen = [(path, ""), (path, function)], set[tuple[Path, str]]()
     while waiting:
@@ -74,7 +95,7 @@ def _flaws(path: Path, function: str) -> Iterator[_Flaw]:
             continue
         for region in file.regions(here[1]):
             look = _Look(file, region)
-            yield from look.flaws()
+            yield look
             waiting += [(here[0], name) for name in look.names & file.defined]
             waiting += [leads for leads in look.leads() if leads not in seen]
 
@@ -139,6 +160,8 @@ class _Look:
             if isinstance(node, ast.Import):
                 full = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
+                if node.module == "cloudtune.models":  # a name, and no module
+                    yield node, "write `from cloudtune import models`, and models.space(...)"
                 full = [f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*"]
             else:
                 continue

@@ -38,6 +38,9 @@ Path: TypeAlias = tuple[str | int, ...]
 _BRANCH = "\x1f"
 """Parts the name of a choice from the number of a branch; no name that is written has it."""
 
+MUTATORS = "mutators"
+"""What the choices of a network's mutators stand below, in a file."""
+
 ONLY_BRANCH = "0"
 """The number of the branch where there is one only."""
 
@@ -55,6 +58,11 @@ class Nested:
     """Parameters under a common name."""
 
     parameters: Mapping[str, Parameter]
+
+
+@dataclass(frozen=True)
+class Model(Nested):
+    """The choices of a network's mutators: a checkpoint is of the network that they make."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,8 @@ def parse_parameter(value: object) -> Parameter:
 
 def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
     """Return a parameter; with `drawn` it is part of a branch that is left to chance."""
+    if isinstance(value, Mapping) and set(value) == {MUTATORS}:
+        return _model(value[MUTATORS], (*path, MUTATORS), drawn=drawn)
     if isinstance(value, Mapping) and not _means_a_domain(value):
         return _nested(value, path, drawn=drawn)
     kind, options = _branches(value)
@@ -118,6 +128,16 @@ def _nested(value: Mapping[object, object], path: Path, *, drawn: bool) -> Neste
         check_name(name, path)
         found[str(name)] = _parameter(below, (*path, str(name)), drawn=drawn)
     return Nested(found)
+
+
+def _model(value: object, path: Path, *, drawn: bool) -> Model:
+    if not isinstance(value, Mapping) or not value or _means_a_domain(value):
+        raise PlaceError(
+            f"{shown(value)} names no mutators; write the space of the script, train.py:MODEL, "
+            "or the choices of each: {width: {channels: {choice: [8, 16]}}}",
+            path,
+        )
+    return Model(_nested(value, path, drawn=drawn).parameters)
 
 
 def check_name(name: object, path: Path = ()) -> None:
@@ -193,6 +213,8 @@ def _sure(space: Space) -> dict[str, Domain]:
 def parameter_jsonable(parameter: Parameter) -> object:
     """Return what `parse_parameter` reads back into an equal parameter."""
     match parameter:
+        case Model(parameters):
+            return {MUTATORS: parameter_jsonable(Nested(parameters))}
         case Nested(parameters):
             return {name: parameter_jsonable(below) for name, below in parameters.items()}
         case Branches(options, each):
@@ -212,6 +234,7 @@ class Space(Mapping[str, Domain]):
     is a choice or a grid of the numbers of its branches, as text. `conditions` says for what is
     part of a branch, of which branching and of which branch; `flat_name` is the name that a
     configuration has for it. *Values* are by these unique names, a *configuration* by flat names.
+    `of_models` are the names of what makes a network another one.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
@@ -219,6 +242,7 @@ class Space(Mapping[str, Domain]):
         self._names: dict[str, str] = {}
         self._branching: dict[str, int] = {}
         self.conditions: dict[str, tuple[str, str]] = {}
+        self.of_models: set[str] = set()
         for name, parameter in parameters.items():
             self._add(name, name, parameter, None)
 
@@ -226,8 +250,11 @@ class Space(Mapping[str, Domain]):
         self, name: str, flat: str, parameter: Parameter, condition: tuple[str, str] | None
     ) -> None:
         if isinstance(parameter, Nested):
+            before = set(self._domains)
             for below, each in parameter.parameters.items():
                 self._add(_joined(name, below), _joined(flat, below), each, condition)
+            if isinstance(parameter, Model):
+                self.of_models |= set(self._domains) - before
             return
         if condition is not None:
             self.conditions[name] = condition

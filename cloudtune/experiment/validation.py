@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FieldPath: TypeAlias = tuple[str | int, ...]
 
 _WANTED = {
+    "bool_type": "true or false",
     "int_type": "a whole number",
     "bool_type": "true or false",
     "string_type": "text",

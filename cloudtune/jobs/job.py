@@ -256,6 +256,7 @@ def context_of(
         trials=experiment.trials,
         seed=experiment.seed,
         switches=switches_of(experiment),
+        inherit=experiment.strategy.inherit,
     )
 
 

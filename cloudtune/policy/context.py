@@ -20,7 +20,8 @@ class BuildContext:
     """The facts of a job that strategies, allocators and fleet rules are made from.
 
     `trials` caps how many trials are started. Trials train from `min_epochs`, where they are first
-    compared, to `max_epochs` at most. `switches` are HyperSched's.
+    compared, to `max_epochs` at most. `switches` are HyperSched's. With `inherit` a clone may have
+    another network than its parent.
     """
 
     rentables: tuple[Rentable, ...]
@@ -33,6 +34,7 @@ class BuildContext:
     trials: int | None = None
     seed: int = 0
     switches: Switches = AS_PUBLISHED
+    inherit: bool = False
 
     @property
     def cheapest(self) -> Rentable:

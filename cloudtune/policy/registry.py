@@ -98,11 +98,14 @@ def _sync_bohb(context: BuildContext, sampler: Sampler) -> Strategy:
 
 def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
     """Return PBT; the sampler perturbs clones if it can, else they take its next trials."""
+    explore = getattr(sampler, "explore", None)
+    if explore is not None and context.inherit:
+        explore = partial(explore, inherit=True)
     return PopulationBased(
         sampler,
         max_epochs=context.max_epochs,
         mode=context.mode,
-        explore=getattr(sampler, "explore", None),
+        explore=explore,
         seed=context.seed,
     )
 

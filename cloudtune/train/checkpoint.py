@@ -115,6 +115,15 @@ class Checkpoint:
             raise UsageError(f"Checkpoint.from_directory(): {os.fspath(path)} is not a folder")
         return cls(os.fspath(path))
 
+    @classmethod
+    def from_storage(cls, uri: str) -> Checkpoint:
+        """Give a checkpoint that a run has saved, by the folder or URI that its report names.
+
+        Raises:
+            CheckpointError: there is no whole one.
+        """
+        return cls(uri, read_manifest(uri).epoch)
+
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
         """Give a local folder with the files; a stored checkpoint is copied there, and verified."""

@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
+from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import Uniform
+from cloudtune.jobs.job import policy_of
 from cloudtune.strategies.pbt import PopulationBased
+from cloudtune.strategies.samplers.axes import allows
 from cloudtune.strategies.samplers.sampler import SpaceSampler, TableSampler
 from cloudtune.trial import EndReason, Trial
 from tests.builders import Setting, by_name, final, gone, level, offer, play, table
@@ -210,3 +214,87 @@ def test_on_a_table_the_clone_is_a_row_nearby() -> None:
     ]
     assert len(near) >= 8
     assert sum(near) / len(near) > 0.5
+
+
+# ---- networks ------------------------------------------------------------------------------
+
+NETWORKS = {
+    "lr": {"uniform": [0.0, 1.0]},
+    "width": {"choice": [1, 2, 3, 4]},
+    "model": {
+        "mutators": {
+            "width": {"channels": {"choice": [8, 16, 32, 64]}, "kernel": {"choice": [3, 5]}},
+            "block": {
+                "choice": [
+                    "none",
+                    {"name": "residual", "depth": {"randint": [1, 6]}},
+                    {"name": "dropout", "p": {"uniform": [0.0, 0.5]}, "kind": "plain"},
+                ]
+            },
+        }
+    },
+}
+
+
+def bred(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
+    """Run an experiment over networks in virtual time; return its clones with their parents."""
+    experiment = Experiment(
+        name="nets",
+        train="train.py:train",
+        metric={"name": "score", "mode": "max"},
+        search=NETWORKS,
+        trials=60,
+        epochs={"max": 40},
+        strategy=strategy,
+    )
+    game = Setting(12, offer=offer(8), max_instances=1)
+    policy = policy_of(experiment, game.rentables, game.limits)
+    ledger = MemoryLedger()
+    world = SimWorld(
+        game.rentables, "score", lambda config, _epoch: -gap(Trial("", {"x": config["lr"]})), 0
+    )
+    run(policy, world, ledger)
+    assert policy.ending is EndReason.DONE
+    first: dict[str, str] = {}
+    for entry in ledger.entries:
+        for each in entry.commands:
+            if isinstance(each, StartTrial):
+                first.setdefault(each.trial, each.checkpoint or "")
+    began = {name: path.removeprefix("sim://").partition("/")[0] for name, path in first.items()}
+    trials = {name: each.trial for name, each in policy.trials.items()}
+    return experiment, [(trials[n], trials[p]) for n, p in began.items() if p]
+
+
+def network_of(trial: Trial) -> dict[str, object]:
+    return {name: value for name, value in trial.config.items() if name.startswith("model/")}
+
+
+def test_a_clone_keeps_the_network_that_its_checkpoint_is_of() -> None:
+    _, clones = bred("pbt")
+    assert len(clones) >= 10
+    assert [network_of(clone) for clone, _ in clones] == [network_of(each) for _, each in clones]
+    assert any(clone.config["lr"] != parent.config["lr"] for clone, parent in clones)
+    assert any(clone.config["width"] != parent.config["width"] for clone, parent in clones)
+
+
+def test_with_inherit_a_clone_may_have_another_network() -> None:
+    """A number's neighbour, or anything anew; another branch with all that it brings."""
+    experiment, clones = bred({"name": "pbt", "inherit": True})
+    assert len(clones) >= 10
+    pairs = [(network_of(clone), network_of(parent)) for clone, parent in clones]
+    for name in ("model/width/channels", "model/width/kernel"):
+        assert any(one[name] != other[name] for one, other in pairs)
+    assert any(one.get("model/block/name") != other.get("model/block/name") for one, other in pairs)
+    assert all(allows(experiment.space, clone.config) for clone, _ in clones)
+    whole = {"residual": "model/block/depth", "dropout": "model/block/p"}
+    named = [one for one, _ in pairs if "model/block/name" in one]
+    assert named
+    assert all(whole[str(one["model/block/name"])] in one for one in named)
+
+
+def test_a_run_with_inherit_is_the_same_again() -> None:
+    """From its record, too: the option is in it."""
+    strategy = {"name": "pbt", "inherit": True}
+    experiment, clones = bred(strategy)
+    assert bred(strategy)[1] == clones
+    assert Experiment.from_json(experiment.to_json()).strategy.inherit

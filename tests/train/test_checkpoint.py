@@ -309,6 +309,16 @@ def test_a_users_folder_is_used_in_place_and_a_stored_one_copied(
     assert not Path(folder).exists()
 
 
+def test_any_trial_may_read_what_another_has_saved(store: CheckpointStore, tmp_path: Path) -> None:
+    path = store.save("t", 4, {}, folder_of(tmp_path / "in", "x"))
+    found = Checkpoint.from_storage(path)
+    assert found.epoch == 4
+    with found.as_directory() as folder:
+        assert (Path(folder) / "state.pt").read_text() == "x"
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        Checkpoint.from_storage(str(tmp_path / "none"))
+
+
 def test_what_is_no_folder_or_empty_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder"):
         Checkpoint.from_directory(tmp_path / "none")

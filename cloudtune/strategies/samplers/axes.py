@@ -287,15 +287,16 @@ def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[s
     found = dict(config)
     for name, axis in axes.items():
         anew, factor = chance.random() < RESAMPLED, UP if chance.random() < 0.5 else DOWN
-        drawn = chance.random()
+        place = chance.random()
         if anew:
-            found[name] = _drawn(axis, drawn)
+            found[name] = drawn(axis, place)
         else:
             found[name] = _moved(axis, held(config, name), factor)
     return found
 
 
-def _drawn(axis: Axis, place: float) -> Value:
+def drawn(axis: Axis, place: float) -> Value:
+    """Return the value at a place of an axis, from 0 to 1."""
     if isinstance(axis, Labels):
         return axis.values[min(int(place * len(axis.values)), len(axis.values) - 1)]
     return axis.value(place)

@@ -22,6 +22,7 @@ from cloudtune.strategies.samplers.axes import (
     axes_by_size,
     axes_of,
     axes_of_rows,
+    drawn,
     perturbed,
 )
 from cloudtune.strategies.samplers.learner import Learner
@@ -188,19 +189,38 @@ class SpaceSampler:
             return None
         return self._begun(self.candidates()[candidate])
 
-    def explore(self, parent: Trial) -> Trial | None:
+    def explore(self, parent: Trial, *, inherit: bool = False) -> Trial | None:
         """Return a trial whose configuration is a parent's, perturbed; None after the last.
 
-        The branches that the parent has taken stay: its checkpoint is of one of them.
+        The branches that the parent has taken stay, and so do the choices of mutators: its
+        checkpoint is of one of them. With `inherit` those of mutators change as others do, to other
+        branches as well, whose parameters are drawn.
         """
         if self._given >= self._most:
             return None
         values = self._space.values_of(parent.config)
-        axes = {name: axis for name, axis in self._axes.items() if self._changes(name, values)}
-        return self._begun(self._space.config(perturbed(axes, values, self._chance)))
+        axes = {
+            name: axis
+            for name, axis in self._axes.items()
+            if self._space.active(name, values) and self._changes(name, inherit=inherit)
+        }
+        found = perturbed(axes, values, self._chance)
+        return self._begun(self._space.config(self._filled(found) if inherit else found))
 
-    def _changes(self, name: str, values: Config) -> bool:
-        return self._space.active(name, values) and not self._space.is_branching(name)
+    def _changes(self, name: str, *, inherit: bool) -> bool:
+        if name in self._space.of_models:
+            return inherit
+        return not self._space.is_branching(name)
+
+    def _filled(self, values: Config) -> Config:
+        """Return values with those of branches that were taken just now."""
+        found = dict(values)
+        for name, domain in self._space.items():
+            if name not in found and self._space.active(name, found):
+                axis = self._axes.get(name)
+                anew = {} if axis is None else {name: drawn(axis, self._chance.random())}
+                found[name] = self._value(name, domain, anew)
+        return found
 
     def _begun(self, config: Mapping[str, object]) -> Trial:
         trial = Trial(f"t{self._given:0{self._digits}d}", config)
@@ -321,7 +341,7 @@ class TableSampler:
             self._learner.begin(trial)
         return trial
 
-    def explore(self, parent: Trial) -> Trial | None:
+    def explore(self, parent: Trial, *, inherit: bool = False) -> Trial | None:
         """Return the untried row nearest to a parent's configuration, perturbed; None if none.
 
         Raises:

@@ -1,0 +1,1 @@
+"""The choices of a script's mutators, read without running it."""

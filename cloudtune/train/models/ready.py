@@ -1,0 +1,160 @@
+"""Ready changes of a network, by the names of its submodules, for mutators to be made of.
+
+They change the network in place and return it. What stays keeps its name, so that its weights can
+be inherited. Where the submodule stands in a plain `nn.Sequential` what is new is a neighbour of
+it, `block_then` or `block_2`; anywhere else the two are wrapped, as `kept` and `then`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from cloudtune.errors import UsageError, nearest, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+KEPT: Final = "kept"
+"""What was there before, within the wrapper of what was inserted."""
+
+
+def replace(
+    network: torch.nn.Module,
+    name: str,
+    block: torch.nn.Module | Callable[[Any], torch.nn.Module],
+) -> torch.nn.Module:
+    """Put a block in the place of a submodule; a function is given the one that was there.
+
+    Raises:
+        UsageError: no such submodule.
+    """
+    from torch import nn  # noqa: PLC0415
+
+    old = submodule(network, name)
+    put(network, name, block if isinstance(block, nn.Module) else block(old))
+    return network
+
+
+def insert_after(network: torch.nn.Module, name: str, block: torch.nn.Module) -> torch.nn.Module:
+    """Put a block behind a submodule: it is given what that gives, a single tensor.
+
+    Raises:
+        UsageError: no such submodule.
+    """
+    submodule(network, name)
+    _follow(network, name, {"then": block})
+    return network
+
+
+def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
+    """Have a submodule so many times, one behind the other, each with weights of its own.
+
+    It gives what it takes, in shape. The others are copies, which `reset_parameters` of all that
+    has it initialises anew; parameters of other modules begin as copies.
+
+    Raises:
+        UsageError: no such submodule, less than once, or a layer whose width changes within.
+    """
+    block = submodule(network, name)
+    if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+        raise UsageError(f"repeat({name!r}): {shown(times)} times; write a whole number from 1 on")
+    taken, given = (getattr(block, f"{way}_features", None) for way in ("in", "out"))
+    taken, given = (
+        getattr(block, f"{way}_channels", each) for way, each in (("in", taken), ("out", given))
+    )
+    if times > 1 and taken != given:
+        raise UsageError(
+            f"repeat({name!r}): it takes {taken} and gives {given}, so it can't follow itself"
+        )
+    _follow(network, name, {str(number): _anew(block) for number in range(2, times + 1)})
+    return network
+
+
+def widen(network: torch.nn.Module, name: str, width: int) -> torch.nn.Module:
+    """Give a Linear or Conv2d so many outputs, and fit what comes behind it to that.
+
+    What comes behind is found with torch.fx, so the network must be one that it can trace. Between
+    the layer and the Linear or Conv2d layers that take its outputs may be: normalisation by batch
+    (and LayerNorm of a Linear's outputs), activations and dropout by element, pooling, and
+    flattening from dimension 1 (also as `x.view(x.size(0), -1)`). Anything else, such as a sum, a
+    concatenation or groups, is refused. Layers that change are made anew, with their usual initial
+    weights.
+
+    Raises:
+        UsageError: no such layer, or what can't be fitted, and why.
+    """
+    layer = submodule(network, name)
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise UsageError(f"widen({name!r}): {shown(width)} outputs; write a whole number from 1 on")
+    from cloudtune.train.models.widening import widened  # noqa: PLC0415  it needs torch
+
+    return widened(network, name, layer, width)
+
+
+# ---- submodules by name --------------------------------------------------------------------
+
+
+def submodule(network: torch.nn.Module, name: str) -> torch.nn.Module:
+    """Give a submodule.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    found = dict(network.named_modules())
+    if name not in found or not name:
+        names = [each for each in found if each]
+        raise UsageError(
+            f"the network has no submodule {name!r}; it has {', '.join(names[:12])}"
+            f"{', …' if len(names) > 12 else ''}.{nearest(name, names)}"
+        )
+    wanted: torch.nn.Module = found[name]
+    return wanted
+
+
+def put(network: torch.nn.Module, name: str, block: torch.nn.Module) -> None:
+    """Put a block where a submodule is."""
+    above, _, last = name.rpartition(".")
+    setattr(network.get_submodule(above), last, block)
+
+
+def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Module]) -> None:
+    """Put blocks behind a submodule, in their order."""
+    from torch import nn  # noqa: PLC0415
+
+    if not blocks:
+        return
+    above, _, last = name.rpartition(".")
+    parent = network.get_submodule(above)
+    if not isinstance(parent, nn.Sequential) or type(parent).forward is not nn.Sequential.forward:
+        wrapped = OrderedDict({KEPT: network.get_submodule(name), **blocks})
+        put(network, name, nn.Sequential(cast("Any", wrapped)))
+        return
+    children = list(parent.named_children())
+    order: list[tuple[str, torch.nn.Module]] = []
+    for key, child in children:
+        order.append((key, child))
+        if key == last:
+            taken = [each for each, _ in children]
+            order += [(_free(taken, f"{last}_{each}"), new) for each, new in blocks.items()]
+    for key, _ in children:
+        delattr(parent, key)
+    for key, child in order:
+        parent.add_module(key, child)
+
+
+def _free(taken: list[str], wanted: str) -> str:
+    """Give a name that no child has."""
+    return _free(taken, f"{wanted}_") if wanted in taken else wanted
+
+
+def _anew(block: torch.nn.Module) -> torch.nn.Module:
+    copied = copy.deepcopy(block)
+    for each in copied.modules():
+        reset = getattr(each, "reset_parameters", None)
+        if callable(reset):
+            reset()
+    return copied

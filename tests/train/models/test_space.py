@@ -1,0 +1,194 @@
+"""Networks from a search over them: drawn, trained, and built again from what the record has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+import torch
+from torch import nn
+
+from cloudtune import models
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.jobs.job import sampler_of
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
+from cloudtune.train.session import Report, Session
+from cloudtune.train.user_script import load_function
+from cloudtune.trial import Trial, nested
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = ROOT / "examples/models"
+# Another process, which has the script and a line of the record.
+REBUILD = """
+import json, sys
+from pathlib import Path
+import torch
+from cloudtune.train.checkpoint import Checkpoint
+from cloudtune.train.user_script import load_function
+from cloudtune.trial import nested
+
+script = load_function(Path(sys.argv[1]), "train.py:train").__globals__
+record = json.loads(sys.argv[2])
+network = script["MODEL"].build(nested(record["config"])["model"])
+with Checkpoint.from_storage(record["checkpoint"]).as_directory() as folder:
+    network.load_state_dict(torch.load(Path(folder, "state.pt"))["network"])
+images = script["load_digits"]()[1].tensors[0][:20]
+print(json.dumps(network.eval()(images).tolist()))
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_a_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(trial: Trial, store: CheckpointStore, **options: Any) -> Report:
+    """Train a trial for an epoch more, as a worker does."""
+    reports: list[Report] = []
+    last = options.pop("last", 1)
+    session = Session(trial.id, reports.append, "val_accuracy", "max", last, store=store, **options)
+    session.grant(last + 1)
+    session.run(load_function(EXAMPLE, "train.py:train"), nested(trial.config))
+    return reports[-1]
+
+
+def test_the_winners_network_comes_back_from_its_record_in_another_process(tmp_path: Path) -> None:
+    experiment = Experiment.load(EXAMPLE / "experiment.yaml")
+    sampler, store = sampler_of(experiment), CheckpointStore(str(tmp_path))
+    trials = [trial for _ in range(4) if (trial := sampler.ask()) is not None]
+    assert len({tuple(_networks(trial).items()) for trial in trials}) > 1
+    ended = [(train(trial, store), trial) for trial in trials]
+    best, winner = max(ended, key=lambda each: each[0].metrics["val_accuracy"])
+
+    record = json.dumps({"config": dict(winner.config), "checkpoint": best.checkpoint})
+    done = subprocess.run(
+        [sys.executable, "-c", REBUILD, str(EXAMPLE), record],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+    script = load_function(EXAMPLE, "train.py:train").__globals__
+    network = script["MODEL"].build(nested(winner.config)["model"])
+    assert best.checkpoint is not None
+    with Checkpoint.from_storage(best.checkpoint).as_directory() as folder:
+        network.load_state_dict(torch.load(Path(folder, "state.pt"))["network"])
+    images, labels = script["load_digits"]()[1].tensors
+    scores = network.eval()(images)
+    assert torch.allclose(torch.tensor(json.loads(done.stdout)), scores[:20], atol=1e-6)
+    right = (scores.argmax(1) == labels).float().mean().item()
+    assert right == pytest.approx(best.metrics["val_accuracy"], abs=1e-6)
+
+
+def _networks(trial: Trial) -> dict[str, object]:
+    return {name: value for name, value in trial.config.items() if name.startswith("model/")}
+
+
+def test_a_clone_begins_with_the_weights_of_another_network(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The parent has learned; a wider clone of it goes on from there, a new trial doesn't."""
+    plain = {"model/block": "none", "model/regular": "none", "model/activation/kind": "relu"}
+    narrow = {"lr": 0.03, "model/width/channels": 8, "model/width/hidden": 32, **plain}
+    parent = Trial("t00", narrow)
+    clone = Trial("t01", {**narrow, "lr": 0.0, "model/width/channels": 16})
+    store = CheckpointStore(str(tmp_path))
+    before = train(parent, store)
+    after = train(clone, store, restore=before.checkpoint, last=2)
+    assert after.epoch == 2
+    assert after.metrics["val_loss"] == pytest.approx(before.metrics["val_loss"], rel=1e-4)
+    assert "began from another network: 5 tensors taken over, 3 resized" in capfd.readouterr().out
+    alone = train(Trial("t02", clone.config), store)
+    assert alone.metrics["val_loss"] > before.metrics["val_loss"] + 0.3
+
+
+# ---- the space itself ----------------------------------------------------------------------
+
+
+def base() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+def width(network: nn.Module, units: Literal[4, 8]) -> nn.Module:
+    return models.widen(network, "0", units)
+
+
+def tanh(network: nn.Module) -> nn.Module:
+    return models.replace(network, "1", nn.Tanh())
+
+
+def forgetful(network: nn.Module, on: bool) -> None:
+    models.replace(network, "1", nn.Tanh())
+
+
+def kinds(network: nn.Module) -> list[str]:
+    return [type(each).__name__ for each in network.children()]
+
+
+def test_mutators_are_applied_by_the_choices_and_left_out_where_none_is_named() -> None:
+    space = models.space(base, width, models.one_of("act", None, tanh))
+    assert kinds(space.build({})) == ["Linear", "ReLU", "Linear"]
+    assert kinds(space.build({"act": "none"})) == ["Linear", "ReLU", "Linear"]
+    wide = space.build({"width": {"units": 8}, "act": "tanh"})
+    assert kinds(wide) == ["Linear", "Tanh", "Linear"]
+    assert [each.shape for each in wide.parameters()] == [(8, 2), (8,), (1, 8), (1,)]
+    flat = space.build({"width/units": 8, "act": "tanh"})
+    assert [each.shape for each in flat.parameters()] == [(8, 2), (8,), (1, 8), (1,)]
+
+
+def test_equal_choices_and_seeds_give_equal_networks() -> None:
+    space = models.space(base, width)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        found.append(space.build({"width": {"units": 8}}).state_dict())
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        ({"widht": {"units": 8}}, "have widht, and there is no such mutator.*Did you mean 'width'"),
+        ({"width": 8}, "the choices of width are 8; give them by their names"),
+        ({"width": {"unit": 8}}, "the choices of width are unit: "),
+        ({"width": {}}, "the choices of width are none: "),
+        ({"act": "tan"}, "act is 'tan'; it may be none, tanh. Did you mean 'tanh'"),
+        ({"forgetful": {"on": True}}, r"forgetful\(\) gave nothing; let it return the network"),
+    ],
+)
+def test_choices_that_are_none_of_the_spaces_are_refused(choices: Any, told: str) -> None:
+    space = models.space(base, width, models.one_of("act", None, tanh), forgetful)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=told):
+        space.build(choices)
+
+
+def no_type(network: nn.Module, units: int) -> nn.Module:
+    return network
+
+
+def test_a_space_that_says_nothing_is_refused_where_it_is_made() -> None:
+    for make, told in (
+        (lambda: models.space(base), "has no mutators"),
+        (lambda: models.space(base, tanh), r"tanh\(\) has no choices"),
+        (lambda: models.space(base, width, width), "width stands there twice"),
+        (lambda: models.space(base, no_type), "units of no_type.. doesn't say what it may be"),
+        (lambda: models.one_of("act"), "has nothing to choose from"),
+        (lambda: models.one_of("act", lambda network: network), "has no name"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            make()
