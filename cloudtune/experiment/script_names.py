@@ -33,7 +33,8 @@ _RETURNS: Final = {
     "cloudtune.train.get_checkpoint": "cloudtune.Checkpoint",
     "cloudtune.Checkpoint.from_directory": "cloudtune.Checkpoint",
 }
-_CHECKED: Final = ("cloudtune.train", "cloudtune.errors")
+_FUSED: Final = frozenset({"cloudtune.fused.train", "cloudtune.train.fused.train"})
+_CHECKED: Final = ("cloudtune.train", "cloudtune.errors", "cloudtune.fused")
 """Our modules that a script may use, and that are imported in no time."""
 _UNKNOWN: Final = object()
 _MAX_LINES: Final = 8
@@ -55,11 +56,22 @@ def check_names(path: Path, function: str, keys: Collection[str]) -> None:
         raise ExperimentError("\n".join(shown))
 
 
+def trains_fused(path: Path, function: str) -> bool:
+    """Whether what a worker would run uses `cloudtune.fused.train`."""
+    return any(name in _FUSED for look in _looks(path, function) for _, name in look.uses)
+
+
 _Flaw = tuple[Path, int, str]
 
 
 def _flaws(path: Path, function: str) -> Iterator[_Flaw]:
     """Yield what is wrong in all that a worker would run."""
+    for look in _looks(path, function):
+        yield from look.flaws()
+
+
+def _looks(path: Path, function: str) -> Iterator[_Look]:
+    """Yield a look at each part of all that a worker would run."""
     files: dict[Path, PythonFile | None] = {}
     waiting, seen = [(path, ""), (path, function)], set[tuple[Path, str]]()
     while waiting:
@@ -74,7 +86,7 @@ def _flaws(path: Path, function: str) -> Iterator[_Flaw]:
             continue
         for region in file.regions(here[1]):
             look = _Look(file, region)
-            yield from look.flaws()
+            yield look
             waiting += [(here[0], name) for name in look.names & file.defined]
             waiting += [leads for leads in look.leads() if leads not in seen]
 
