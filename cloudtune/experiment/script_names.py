@@ -34,7 +34,7 @@ _RETURNS: Final = {
     "cloudtune.Checkpoint.from_directory": "cloudtune.Checkpoint",
 }
 _FUSED: Final = frozenset({"cloudtune.fused.train", "cloudtune.train.fused.train"})
-_CHECKED: Final = ("cloudtune.train", "cloudtune.errors", "cloudtune.fused")
+_CHECKED: Final = ("cloudtune.train", "cloudtune.errors")
 """Our modules that a script may use, and that are imported in no time."""
 _UNKNOWN: Final = object()
 _MAX_LINES: Final = 8
@@ -156,6 +156,8 @@ class _Look:
                 continue
             for each in full:
                 yield from ((node, why) for why in _why_missing(each))
+            if any(_is_in_fused(node, each) for each in full):
+                yield node, "cloudtune.fused is not imported by itself; from cloudtune import fused"
 
     def _uses(self) -> Iterator[tuple[ast.AST, str]]:
         for node, full in self.uses:
@@ -233,6 +235,13 @@ def _why_missing(full: str) -> Iterator[str]:
         f"{shown} has no {name}; {advice}"
         if advice
         else f"{shown} has no {name}.{_near(owner, name)}"
+    )
+
+
+def _is_in_fused(node: ast.AST, full: str) -> bool:
+    """Whether what is imported is looked for in a file of that name: it has another."""
+    return full.startswith(
+        "cloudtune.fused" if isinstance(node, ast.Import) else "cloudtune.fused."
     )
 
 

@@ -147,6 +147,11 @@ class Group:
 
             return function(net, batch)
 
+        if len(self.members) == 1:
+            found = of_one({name: each[0] for name, each in self._values.items()})
+            if isinstance(found, dict):
+                return {name: value.unsqueeze(0) for name, value in found.items()}
+            return found.unsqueeze(0)
         with self._attention():
             return torch.func.vmap(of_one, randomness="different")(self._values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -121,4 +122,5 @@ class Member:
             if held is None:
                 time.sleep(_AGAIN_SECONDS)  # who has the lock listens in a moment, or is gone
             else:
+                sys.stderr.write("fused: this process trains for all that join it\n")
                 _hosts.append(Host(self._place, held, self._script, self._device))

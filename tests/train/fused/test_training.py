@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
-from cloudtune.infra.node.messages import Epoch, Gone, Training
+from cloudtune.infra.node.messages import Epoch, Failure, Gone, Lost, Ready, Training
+from cloudtune.train.checkpoint import Checkpoint
+from tests.bench import wait_for
 from tests.guard import watched
 from tests.one_node import Node, part_of
 
@@ -54,12 +58,16 @@ def metrics(net, batch):
     inputs, targets = batch
     found = net(inputs)
     right = found.argmax(1) == targets
-    return {"test_loss": functional.cross_entropy(found, targets), "accuracy": right.double().mean()}
+    told = {"test_loss": functional.cross_entropy(found, targets)}
+    return {**told, "accuracy": right.double().mean()}
 
 def train(config):
     numbers = {"loss": loss, "optimizer": optimizer, "metrics": metrics}
     fused.train(config, model=model, data=data, test_data=test_data, **numbers)
 """
+
+
+HOSTS = "fused: this process trains for all that join it"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -139,3 +147,58 @@ def test_trials_of_one_gpu_train_as_one_and_each_as_alone(node: Node) -> None:
         for one, other in zip(metrics_of(together[name]), metrics_of(apart), strict=True):
             assert one == pytest.approx(other, rel=1e-3)
     assert "as one model" not in node.log("a.3")
+
+
+def pid_of(node: Node, session: str) -> int:
+    found = node.agent._forks.pid_of(node.agent._locals[session].workers[0].name)
+    assert found is not None
+    return found
+
+
+def test_others_go_on_where_a_trial_fails_waits_or_is_killed_be_it_their_host(node: Node) -> None:
+    heard = Heard(node)
+    start(node, "d.1", 1 / 4, until=9, lr=0.01, trouble=3)
+    heard.until("d.1", Ready)
+    wait_for(lambda: HOSTS in node.log("d.1"))
+    for name, until in {"e": 4, "f": 4, "g": 2}.items():
+        start(node, f"{name}.1", 1 / 4, until=until, lr=0.02)
+    (failure,) = heard.until("d.1", Failure)
+    assert failure.error == "ValueError: bad luck"
+    assert len(heard.reports("d.1", 2)) == 2
+    for name in ("e", "f"):
+        assert [each["epoch"] for each in heard.reports(f"{name}.1", 4)] == [1, 2, 3, 4]
+    assert len(heard.reports("g.1", 2)) == 2, "it waits for its strategy, and nobody for it"
+
+    hosts = [name for name in "defg" if HOSTS in node.log(f"{name}.1")]
+    assert len(hosts) == 2
+    os.kill(pid_of(node, f"{hosts[1]}.1"), signal.SIGKILL)
+    heard.until(f"{hosts[1]}.1", Lost)
+    others = sorted(set("efg") - set(hosts))
+    for name in others:
+        node.agent.grant(f"{name}.1", 5)
+    for name in others:
+        assert [each["epoch"] for each in heard.reports(f"{name}.1", 5)] == [1, 2, 3, 4, 5]
+    heard.stop(*(f"{name}.1" for name in others))
+
+
+def test_other_shapes_train_beside_and_other_numbers_within(node: Node) -> None:
+    heard = Heard(node)
+    configs: dict[str, dict[str, Any]] = {
+        "h": {"lr": 0.01},
+        "i": {"lr": 0.02, "drop": 0.5},
+        "j": {"lr": 0.01, "hidden": 16},
+    }
+    for name, config in configs.items():
+        start(node, f"{name}.1", 1 / 3, until=1, **config)
+    for name in configs:
+        heard.reports(f"{name}.1", 1)
+    heard.stop(*(f"{name}.1" for name in configs))
+    logs = {name: node.log(f"{name}.1") for name in configs}
+    assert "with 1 other from epoch 1" in logs["h"]
+    assert "with 1 other from epoch 1" in logs["i"]
+    assert "with 0 others from epoch 1" in logs["j"]
+    with Checkpoint(heard.reports("i.1", 1)[0]["checkpoint"], 1).as_directory() as folder:
+        kept = torch.load(Path(folder) / "state.pt")
+    assert set(kept) == {"model", "optimizer"}
+    assert list(kept["model"])[-2:] == ["4.weight", "4.bias"]
+    assert kept["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.02 * 0.9)
