@@ -102,7 +102,9 @@ def step_fused(load: Load, device: str, members: int) -> Callable[[], None]:
     return step
 
 
-def train(name: str, members: int, threads: int, seconds: float, barrier: Any, told: Any) -> None:
+def train(  # noqa: PLR0917  as multiprocessing gives them
+    name: str, members: int, threads: int, seconds: float, barrier: Any, told: Any
+) -> None:
     """Train in a process of its own, once all are warm; tell the samples a second."""
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(threads)

@@ -92,11 +92,9 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "fused",
-        "integrations",
-        "train",
-    ):  # as `ray.train` is there for who imports only ray
+    if name == "fused":
+        return importlib.import_module("cloudtune.train.fused")
+    if name in ("integrations", "train"):  # as `ray.train` is there for who imports only ray
         return importlib.import_module(f"cloudtune.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'cloudtune' has no attribute {name!r}")

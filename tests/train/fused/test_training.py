@@ -106,7 +106,9 @@ class Heard:
             found = [each for each in self.bodies[session] if isinstance(each, kind)]
             if len(found) >= count:
                 return found
-            for message in self.node.agent.messages(self.node.last, self.node.last, 60.0):
+            told = self.node.agent.messages(self.node.last, self.node.last, 60.0)
+            assert told, f"{session} tells no more after {self.bodies[session]}"
+            for message in told:
                 self.node.last = message.number
                 self.bodies[message.session].append(message.body)
 
