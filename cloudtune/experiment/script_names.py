@@ -157,7 +157,10 @@ class _Look:
             for each in full:
                 yield from ((node, why) for why in _why_missing(each))
             if any(_is_in_fused(node, each) for each in full):
-                yield node, "cloudtune.fused is not imported by itself; from cloudtune import fused"
+                yield (
+                    node,
+                    "cloudtune.fused is not imported by itself; write: from cloudtune import fused",
+                )
 
     def _uses(self) -> Iterator[tuple[ast.AST, str]]:
         for node, full in self.uses:
