@@ -2,7 +2,8 @@
 
     python -m benchmarks.fused_plan [--pack 16] [--trials 32] [--folder FOLDER]
 
-A small network on made-up data, on one CPU slot of this machine (provider local, at $1 an hour).
+A small network on made-up data, on one CPU slot of this machine (provider local, $1 an hour), with
+one thread: two of OpenMP on busy cores wait for each other.
 The script is the same twice; in the second `fused.train` is called by another name, so that it
 isn't known for one: trials on shares of a slot are then processes beside each other. Both are
 measured by `cloudtune profile --pack`, and planned by `cloudtune plan` with what was measured.
@@ -66,7 +67,7 @@ def cloudtune(folder: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "cloudtune", *words],
         cwd=folder,
-        env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+        env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -103,9 +104,13 @@ def main() -> None:
     folder = given.folder or Path(tempfile.mkdtemp(prefix="fused"))
     print("| way | share of the slot | seconds an epoch | epochs of all, against one alone |")
     print("|---|---|---|---|")
-    for way in CALLS:
-        plan = plan_of(folder / way, way, given.pack, given.trials)
+    plans = {way: plan_of(folder / way, way, given.pack, given.trials) for way in CALLS}
+    for way, plan in plans.items():
         (folder / f"{way}.json").write_text(json.dumps(plan, indent=1))
+        stages = plan["plan"]["staged"]["stages"]
+        widths = ", ".join(f"1/{1 / stage['groups'][0]['width']:.0f}" for stage in stages)
+        found = {each: plan["plan"]["forecast"][each]["p50"] for each in ("seconds", "dollars")}
+        print(f"\n{way}: {found['seconds']:.0f} s, ${found['dollars']:.4f}; by stage {widths}")
     print(f"\nThe plans are in {folder}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +16,10 @@ from torch.utils.data import DataLoader
 import cloudtune
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment.script_names import check_names, trains_fused
+from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import Session
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloudtune.train.session import Report
 
 fused = cloudtune.fused
@@ -84,7 +85,7 @@ def test_what_functions_have_taken_from_around_them_may_not_differ() -> None:
     assert key({"lr": 0.1, "fixed": 0.1}) != key({"lr": 0.1, "fixed": 0.2})
 
 
-def test_alone_a_schedule_counts_and_a_checkpoint_goes_on_with_its_own_numbers() -> None:
+def test_alone_a_schedule_counts(tmp_path: Path) -> None:
     rates: list[float] = []
 
     def by_epoch(config: Any, epoch: int) -> Any:
@@ -92,7 +93,7 @@ def test_alone_a_schedule_counts_and_a_checkpoint_goes_on_with_its_own_numbers()
         return fused.SGD(rates[-1])
 
     told: list[Report] = []
-    trains = Session("t", told.append, "loss", "min", 3)
+    trains = Session("t", told.append, "loss", "min", 3, store=CheckpointStore(str(tmp_path)))
     trains.grant(4)
     functions = {"model": model, "loss": loss, "data": data}
     trains.run(
@@ -101,7 +102,30 @@ def test_alone_a_schedule_counts_and_a_checkpoint_goes_on_with_its_own_numbers()
     )
     assert [each.epoch for each in told] == [1, 2, 3]
     assert told[2].metrics["loss"] < told[0].metrics["loss"]
-    assert rates[-3:] == pytest.approx([0.6, 0.3, 0.2])
+    (kept,) = Path(told[2].checkpoint or "").rglob("state.pt")
+    (group,) = torch.load(kept)["optimizer"]["param_groups"]
+    assert group["lr"] == pytest.approx(0.2)
+
+
+def test_the_order_of_samples_is_the_epochs_whoever_asks_and_how_often() -> None:
+    from cloudtune.train.fused.script import Functions, Script
+
+    functions = Functions(model, loss, optimizer, lambda _: shuffled(), None, None)
+    orders = [
+        [torch.cat(list(Script(functions, {}, each).batches(epoch))) for epoch in (1, 2)]
+        for each in (session(), replace(session(), trial_id="other"))
+    ]
+    script = Script(functions, {}, session())
+    again = [torch.cat(list(script.batches(epoch))) for epoch in (1, 1, 2)]
+    assert torch.equal(orders[0][0], orders[1][0])
+    assert not torch.equal(orders[0][0], orders[0][1])
+    assert torch.equal(again[0], again[1])
+    assert torch.equal(again[2], orders[0][1])
+
+
+def shuffled() -> DataLoader[Any]:
+    samples: Any = torch.arange(40)
+    return DataLoader(samples, batch_size=8, shuffle=True)
 
 
 def test_a_wrong_contract_is_told_in_a_line() -> None:
