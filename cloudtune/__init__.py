@@ -98,8 +98,8 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return importlib.import_module("cloudtune.train.models")
+    if name in ("fused", "models"):  # `cloudtune` has no room for more modules
+        return importlib.import_module(f"cloudtune.train.{name}")
     if name in ("integrations", "train"):  # as `ray.train` is there for who imports only ray
         return importlib.import_module(f"cloudtune.{name}")
     if name not in __all__:

@@ -89,7 +89,7 @@ class Widths(click.ParamType[tuple[int, ...]]):
 )
 @click.option(
     "--pack",
-    type=click.IntRange(2, 16),
+    type=click.IntRange(2, 64),
     default=None,
     help="Also with 2, 4 … and so many trials on each GPU.",
 )

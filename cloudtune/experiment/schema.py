@@ -39,7 +39,7 @@ from cloudtune.experiment.field_types import (
 from cloudtune.experiment.mutators.reading import read_model
 from cloudtune.experiment.overrides import overridden, placed
 from cloudtune.experiment.script_check import check_function
-from cloudtune.experiment.script_names import check_inherits, check_names
+from cloudtune.experiment.script_names import check_inherits, check_names, trains_fused
 from cloudtune.experiment.sections import (
     Checkpoints,
     Progress,
@@ -287,6 +287,11 @@ class Experiment(Section):
     def train_function(self) -> str:
         """The name of the training function in its file, or the command."""
         return self.train if self.runs_command else self.train.rpartition(":")[2]
+
+    @property
+    def trains_fused(self) -> bool:
+        """Whether trials that share a GPU train as one batched model: the script says so."""
+        return not self.runs_command and trains_fused(self.train_file, self.train_function)
 
     def check_train(self) -> None:
         """Pass if what trains is there, and what it calls of cloudtune and of Ray.

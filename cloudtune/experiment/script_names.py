@@ -34,6 +34,7 @@ _RETURNS: Final = {
     "cloudtune.Checkpoint.from_directory": "cloudtune.Checkpoint",
     "cloudtune.Checkpoint.from_storage": "cloudtune.Checkpoint",
 }
+_FUSED: Final = frozenset({"cloudtune.fused.train", "cloudtune.train.fused.train"})
 _CHECKED: Final = ("cloudtune.train", "cloudtune.errors")
 """Our modules that a script may use, and that are imported in no time."""
 _UNKNOWN: Final = object()
@@ -54,6 +55,11 @@ def check_names(path: Path, function: str, keys: Collection[str]) -> None:
         shown.append(f"… and {len(flaws) - _MAX_LINES} more")
     if shown:
         raise ExperimentError("\n".join(shown))
+
+
+def trains_fused(path: Path, function: str) -> bool:
+    """Whether what a worker would run uses `cloudtune.fused.train`."""
+    return any(name in _FUSED for look in _looks(path, function) for _, name in look.uses)
 
 
 _Flaw = tuple[Path, int, str]
@@ -80,7 +86,7 @@ def _flaws(path: Path, function: str) -> Iterator[_Flaw]:
 
 
 def _looks(path: Path, function: str) -> Iterator[_Look]:
-    """Yield a look at each part of what a worker would run."""
+    """Yield a look at each part of all that a worker would run."""
     files: dict[Path, PythonFile | None] = {}
     waiting, seen = [(path, ""), (path, function)], set[tuple[Path, str]]()
     while waiting:
@@ -167,6 +173,11 @@ class _Look:
                 continue
             for each in full:
                 yield from ((node, why) for why in _why_missing(each))
+            if any(_is_in_fused(node, each) for each in full):
+                yield (
+                    node,
+                    "cloudtune.fused is not imported by itself; write: from cloudtune import fused",
+                )
 
     def _uses(self) -> Iterator[tuple[ast.AST, str]]:
         for node, full in self.uses:
@@ -244,6 +255,13 @@ def _why_missing(full: str) -> Iterator[str]:
         f"{shown} has no {name}; {advice}"
         if advice
         else f"{shown} has no {name}.{_near(owner, name)}"
+    )
+
+
+def _is_in_fused(node: ast.AST, full: str) -> bool:
+    """Whether what is imported is looked for in a file of that name: it has another."""
+    return full.startswith(
+        "cloudtune.fused" if isinstance(node, ast.Import) else "cloudtune.fused."
     )
 
 

@@ -23,7 +23,6 @@ FieldPath: TypeAlias = tuple[str | int, ...]
 _WANTED = {
     "bool_type": "true or false",
     "int_type": "a whole number",
-    "bool_type": "true or false",
     "string_type": "text",
     "tuple_type": "a list",
     "model_type": "a mapping",

@@ -350,6 +350,7 @@ class Runner:
             seed=experiment.seed,
             compared=experiment.trial.sync != "trusted",
             has_gpus=self._provider.has_gpus,
+            fused=experiment.trains_fused,
             losses_per_hour=max((o.interruptions_per_hour for o in self.offers), default=0.0),
         )
 

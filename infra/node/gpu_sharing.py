@@ -21,6 +21,7 @@ from cloudtune.infra.node.gpus import (
 )
 from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.this_machine import physical_cores
+from cloudtune.train.fused.wire import FUSED_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,10 +41,13 @@ class NodeGpus:
     """So many GPUs, named by number: real ones, or on a machine without as many, numbers only.
 
     MPS is started when the first packed worker comes, so that a run without any has none of it.
-    Any thread may call.
+    Where trials train fused, those that share a GPU meet in a folder of `fused`, by its number:
+    each sees all of the GPU, as one of them trains for all, and there is no MPS. Any thread may
+    call.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, fused: Path | None = None) -> None:
+        self._fused = fused
         found = gpus(os.environ.get(GPUS_VARIABLE))
         self.lack = "" if len(found) >= count else f"{len(found)} of its {count} GPUs"
         """What is there where there isn't what was asked for; empty where there is."""
@@ -91,10 +95,13 @@ class NodeGpus:
         A worker of several sees the GPUs of all of them here, in their order: scripts take the one
         of their local rank.
         """
+        meets = {}
+        if self._fused is not None and share < 1.0:
+            meets, share = {FUSED_VARIABLE: str(self._fused / str(gpus[0]))}, 1.0
         if not self._gpus:
-            return {VISIBLE: ""}
+            return {VISIBLE: "", **meets}
         if share >= 1.0:
-            return {VISIBLE: ",".join(self._gpus[gpu].uuid for gpu in gpus)}
+            return {VISIBLE: ",".join(self._gpus[gpu].uuid for gpu in gpus), **meets}
         (gpu,) = gpus
         with self._lock:
             if self._mps is None:
@@ -108,10 +115,12 @@ class NodeGpus:
 
         Its fair share of the node's cores, as Ray gives every worker one; what the node's own
         environment says (OMP_NUM_THREADS) goes first. Emulated machines share the cores of one.
+        Of fused trials one computes for all of a GPU.
         """
         said = os.environ.get(THREADS_VARIABLE, "")
         if said.isdecimal() and int(said):
             return int(said)
+        share = share if self._fused is None else max(1.0, share)
         return 1 if self._emulated else max(1, int(physical_cores() * share / self._count))
 
     def is_faulted(self, gpu: int) -> bool:

@@ -1,0 +1,23 @@
+"""Trials that differ in numbers alone, trained as one batched model in one process."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudtune.train.fused.dropping import dropout
+    from cloudtune.train.fused.group import Group
+    from cloudtune.train.fused.optimizers import SGD, Adam, AdamW
+    from cloudtune.train.fused.training import train
+
+__all__ = ["SGD", "Adam", "AdamW", "Group", "dropout", "train"]
+
+_HOMES = {"dropout": "dropping", "Group": "group", "train": "training"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'cloudtune.fused' has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'optimizers')}")
+    return getattr(module, name)

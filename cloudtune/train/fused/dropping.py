@@ -1,0 +1,44 @@
+"""Dropout whose rate is a number of each member."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def dropout(p: float = 0.5) -> torch.nn.Module:
+    """Return a module that zeroes parts of its input at a rate that members may differ in.
+
+    It does what `torch.nn.Dropout` does. The rate isn't in its state: it is the configuration's.
+
+    Raises:
+        ValueError: the rate isn't from 0 to below 1.
+    """
+    return _kind()(p)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _kind() -> Any:
+    import torch  # noqa: PLC0415  a plan looks at names here, and waits for no torch
+
+    class Dropout(torch.nn.Module):
+        """Dropout with its rate in a buffer, of which a group has one for each member."""
+
+        def __init__(self, p: float) -> None:
+            super().__init__()
+            if not 0 <= p < 1:
+                raise ValueError(f"a dropout rate of {p} isn't from 0 to below 1")
+            self.p: torch.Tensor
+            self.register_buffer("p", torch.tensor(float(p)), persistent=False)
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            if not self.training:
+                return given
+            kept = 1 - self.p.to(given.dtype)
+            return given * (torch.rand_like(given) < kept) / kept
+
+    Dropout.__module__, Dropout.__qualname__ = __name__, "Dropout"
+    return Dropout

@@ -1,0 +1,183 @@
+"""Optimizers as numbers: torch's own for a trial alone, and the same steps for many at once.
+
+The steps are those of torch.optim (SGD; Adam: Kingma and Ba, ICLR 2015; AdamW: Loshchilov and
+Hutter, ICLR 2019), in its order of operations. What is a number there is a number of each member
+here: a tensor of shape (members,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+
+    Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent, as `torch.optim.SGD` without dampening.
+
+    Members may differ in all but `nesterov`.
+    """
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    SLOTS: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+    @property
+    def kind(self) -> str:
+        """What members of a group have in common."""
+        return f"SGD nesterov={self.nesterov}"
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What members may differ in."""
+        return {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
+
+    def options(self) -> dict[str, Any]:
+        """Return these numbers as torch's optimizer has them in its parameter groups."""
+        return {**self.numbers, "nesterov": self.nesterov}
+
+    def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """Return torch's own optimizer with these numbers."""
+        from torch.optim import SGD as TorchSGD  # noqa: N811, PLC0415
+
+        return TorchSGD(parameters, **self.options())
+
+    def keeps(self, slot: str) -> bool:
+        """Whether torch's optimizer has that tensor in its state."""
+        return slot in self.SLOTS and self.momentum != 0
+
+    def step(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        slots: Tensors,
+        numbers: Tensors,
+        steps: torch.Tensor,  # noqa: ARG002  its first step is no other than the rest
+    ) -> None:
+        """Change a parameter of all members, of shape (members, …), in place."""
+        number = _shaped(numbers, parameter)
+        gradient = gradient + number["weight_decay"] * parameter
+        buffer = slots["momentum_buffer"]
+        buffer.mul_(number["momentum"]).add_(gradient)
+        step = gradient + number["momentum"] * buffer if self.nesterov else buffer
+        parameter.sub_(number["lr"] * step)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam, as `torch.optim.Adam` without amsgrad. Members may differ in all numbers."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    SLOTS: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    DECOUPLED: ClassVar[bool] = False
+
+    @property
+    def kind(self) -> str:
+        """What members of a group have in common."""
+        return type(self).__name__
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What members may differ in."""
+        first, second = self.betas
+        more = {"eps": self.eps, "weight_decay": self.weight_decay}
+        return {"lr": self.lr, "beta1": first, "beta2": second, **more}
+
+    def options(self) -> dict[str, Any]:
+        """Return these numbers as torch's optimizer has them in its parameter groups."""
+        more = {"eps": self.eps, "weight_decay": self.weight_decay}
+        return {"lr": self.lr, "betas": tuple(self.betas), **more}
+
+    def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """Return torch's own optimizer with these numbers."""
+        from torch import optim  # noqa: PLC0415
+
+        kind = optim.AdamW if self.DECOUPLED else optim.Adam
+        return kind(parameters, **self.options())
+
+    def keeps(self, slot: str) -> bool:
+        """Whether torch's optimizer has that tensor in its state."""
+        return slot in self.SLOTS
+
+    def step(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        slots: Tensors,
+        numbers: Tensors,
+        steps: torch.Tensor,
+    ) -> None:
+        """Change a parameter of all members, of shape (members, …), in place.
+
+        `steps` is how many each has taken, this one included.
+        """
+        beta1, beta2 = numbers["beta1"], numbers["beta2"]
+        scale = numbers["lr"] / (1 - beta1**steps)
+        number = _shaped({**numbers, "scale": scale, "root": (1 - beta2**steps).sqrt()}, parameter)
+        if self.DECOUPLED:
+            parameter.mul_(1 - number["lr"] * number["weight_decay"])
+        else:
+            gradient = gradient + number["weight_decay"] * parameter
+        mean, square = slots["exp_avg"], slots["exp_avg_sq"]
+        mean.lerp_(gradient, (1 - number["beta1"]).expand_as(mean))
+        square.mul_(number["beta2"]).add_((1 - number["beta2"]) * gradient * gradient)
+        below = (square.sqrt() / number["root"]).add_(number["eps"])
+        parameter.sub_(number["scale"] * mean / below)
+
+
+class AdamW(Adam):
+    """AdamW, as `torch.optim.AdamW` without amsgrad. Members may differ in all numbers."""
+
+    DECOUPLED = True
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(lr, betas, eps, weight_decay)
+
+
+Optimizer = SGD | Adam
+
+
+def optimizer_of(kind: str, options: Mapping[str, Any]) -> Optimizer:
+    """Return the optimizer of that class with those options."""
+    given: dict[str, Any]
+    given = {key: tuple(each) if key == "betas" else each for key, each in options.items()}
+    kinds: dict[str, type[Optimizer]] = {each.__name__: each for each in (SGD, Adam, AdamW)}
+    return kinds[kind](**given)
+
+
+def _shaped(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return numbers of shape (members,) so that they stand before a parameter's own axes.
+
+    They are computed in 64 bits, as torch computes with Python's numbers, and rounded last.
+    """
+    shape = (-1, *(1,) * (parameter.dim() - 1))
+    return {name: each.to(parameter.dtype).view(shape) for name, each in numbers.items()}
+
+
+def stacked_numbers(members: Sequence[Mapping[str, float]], device: str) -> dict[str, torch.Tensor]:
+    """Return each number of all members as a tensor of shape (members,), in 64 bits."""
+    import torch  # noqa: PLC0415
+
+    names = members[0] if members else ()
+    kind = {"dtype": torch.float64, "device": device}
+    return {name: torch.tensor([each[name] for each in members], **kind) for name in names}  # type: ignore[arg-type]

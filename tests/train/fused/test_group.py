@@ -1,0 +1,239 @@
+"""A group of members trains each as it would train alone, to within rounding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cloudtune.train.fused.dropping import dropout
+from cloudtune.train.fused.group import Group
+from cloudtune.train.fused.optimizers import SGD, Adam, AdamW
+from cloudtune.train.fused.state import MemberState, with_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from cloudtune.train.fused.optimizers import Optimizer
+
+TOLERANCE: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-7}
+"""What docs/fused.md states, in 64 bits and after ten steps."""
+ROUNDED = 1e-3
+"""The same of a loss in 32 bits, relative to it."""
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Transformer(nn.Module):
+    """A small causal language model with tied embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.norm = nn.LayerNorm(8)
+        self.mixed, self.joined = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.last = nn.Linear(8, 11, bias=False)
+        self.last.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.embedding(tokens)
+        parts = self.mixed(self.norm(found)).unflatten(-1, (3, 2, 4)).movedim(-3, 0).transpose(2, 3)
+        query, key, value = parts
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: torch.Tensor = self.last(found + self.joined(seen.transpose(1, 2).flatten(-2)))
+        return out.transpose(1, 2)
+
+
+@pytest.fixture(autouse=True)
+def _in_64_bits() -> Iterator[None]:
+    """So that a difference is one of the arithmetic, and not of rounding."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+class Dropped(nn.Module):
+    """Dropout, and one weight."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.drop, self.weight = dropout(rate), nn.Parameter(torch.ones(1))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.drop(given) * self.weight
+        return out
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def cnn() -> nn.Module:
+    convolved = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    return nn.Sequential(*convolved, nn.Linear(16, 3))
+
+
+def batches(kind: Callable[[], nn.Module], count: int = 10) -> list[Batch]:
+    chance = torch.Generator().manual_seed(5)
+    if kind is Transformer:
+        tokens = [torch.randint(0, 11, (4, 7), generator=chance) for _ in range(count)]
+        return [(each[:, :-1], each[:, 1:]) for each in tokens]
+    shape = (6, 8) if kind is mlp else (6, 1, 6, 6)
+    return [
+        (torch.randn(shape, generator=chance), torch.randint(0, 3, (6,), generator=chance))
+        for _ in range(count)
+    ]
+
+
+def loss(net: Any, batch: Batch) -> torch.Tensor:
+    inputs, targets = batch
+    return functional.cross_entropy(net(inputs), targets)
+
+
+def made(kind: Callable[[], nn.Module], seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return kind()
+
+
+def alone(
+    model: nn.Module,
+    wanted: Optimizer,
+    data: Iterable[Batch],
+    start: MemberState | None = None,
+) -> MemberState:
+    optimizer = wanted.alone(model.parameters())
+    if start is not None:
+        start.load_into(model, optimizer)
+        with_numbers(optimizer, wanted)
+    model.train()
+    for batch in data:
+        optimizer.zero_grad()
+        loss(model, batch).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return MemberState.of(model, optimizer)
+
+
+def group_of(kind: Callable[[], nn.Module], wanted: Sequence[Optimizer]) -> Group:
+    group = Group(kind(), wanted[0])
+    for seed, each in enumerate(wanted):
+        group.add(f"t{seed}", MemberState.of(made(kind, seed)), each)
+    return group
+
+
+def assert_equal(found: MemberState, wanted: MemberState) -> None:
+    torch.testing.assert_close(dict(found.model), dict(wanted.model), **TOLERANCE)
+    torch.testing.assert_close(found.optimizer, wanted.optimizer, **TOLERANCE)
+
+
+NUMBERS: dict[str, list[Optimizer]] = {
+    "sgd": [SGD(0.1), SGD(0.03, momentum=0.9), SGD(0.05, momentum=0.5, weight_decay=0.1)],
+    "nesterov": [SGD(lr, momentum=0.9, weight_decay=0.01, nesterov=True) for lr in (0.02, 0.05)],
+    "adam": [Adam(0.01), Adam(0.003, betas=(0.8, 0.99)), Adam(0.01, eps=1e-4, weight_decay=0.1)],
+    "adamw": [AdamW(0.01), AdamW(0.003, betas=(0.8, 0.99), weight_decay=0.3)],
+}
+
+
+@pytest.mark.parametrize("kind", [mlp, cnn, Transformer])
+@pytest.mark.parametrize("wanted", NUMBERS.values(), ids=NUMBERS)
+def test_each_member_becomes_what_it_becomes_alone(
+    kind: Callable[[], nn.Module], wanted: list[Optimizer]
+) -> None:
+    group = group_of(kind, wanted)
+    for batch in batches(kind):
+        losses = group.step(loss, batch)
+    assert losses.shape == (len(wanted),)
+    for seed, each in enumerate(wanted):
+        assert_equal(group.state(f"t{seed}"), alone(made(kind, seed), each, batches(kind)))
+
+
+@pytest.mark.parametrize("kind", [mlp, cnn, Transformer])
+def test_in_32_bits_it_loses_as_much_as_alone(kind: Callable[[], nn.Module]) -> None:
+    torch.set_default_dtype(torch.float32)
+    wanted = [AdamW(lr) for lr in (0.01, 0.003)]
+    group, data = group_of(kind, wanted), batches(kind)
+    for batch in data:
+        losses = group.step(loss, batch)
+    for seed, each in enumerate(wanted):
+        model = made(kind, seed)
+        alone(model, each, data[:-1])
+        assert losses[seed].item() == pytest.approx(loss(model, data[-1]).item(), rel=ROUNDED)
+
+
+def test_a_member_leaves_trains_alone_and_comes_back() -> None:
+    """By its bytes, as a checkpoint has them; who stays is as if it had never been there."""
+    wanted = [Adam(lr) for lr in (0.01, 0.02, 0.005)]
+    group, data = group_of(cnn, wanted), batches(cnn, 9)
+    for batch in data[:3]:
+        group.step(loss, batch)
+    left = MemberState.from_bytes(group.remove("t1").to_bytes())
+    for batch in data[3:6]:
+        group.step(loss, batch)
+    group.add("t1", alone(cnn(), wanted[1], data[3:6], left), wanted[1])
+    assert group.members == ["t0", "t2", "t1"]
+    for batch in data[6:]:
+        group.step(loss, batch)
+    for seed, each in enumerate(wanted):
+        assert_equal(group.state(f"t{seed}"), alone(made(cnn, seed), each, data))
+
+
+def test_members_may_have_come_at_different_times() -> None:
+    """Adam's correction of its first steps goes by each member's own."""
+    wanted, data = [Adam(0.01), Adam(0.02)], batches(mlp, 8)
+    group = group_of(mlp, wanted[:1])
+    for batch in data[:5]:
+        group.step(loss, batch)
+    group.add("t1", MemberState.of(made(mlp, 1)), wanted[1])
+    for batch in data[5:]:
+        group.step(loss, batch)
+    assert_equal(group.state("t1"), alone(made(mlp, 1), wanted[1], data[5:]))
+
+
+def test_a_member_that_diverges_harms_no_other() -> None:
+    group = group_of(mlp, [SGD(1e30, momentum=0.9), SGD(0.1)])
+    for batch in batches(mlp):
+        group.step(loss, batch)
+    assert not all(each.isfinite().all() for each in group.state("t0").model.values())
+    assert_equal(group.state("t1"), alone(made(mlp, 1), SGD(0.1), batches(mlp)))
+
+
+def test_another_rate_counts_from_the_next_step_on() -> None:
+    group, data = group_of(mlp, [SGD(0.1), SGD(0.1)]), batches(mlp, 2)
+    group.step(loss, data[0])
+    group.set_optimizer("t0", SGD(0.01))
+    group.step(loss, data[1])
+    first = alone(made(mlp, 0), SGD(0.1), data[:1])
+    assert_equal(group.state("t0"), alone(mlp(), SGD(0.01), data[1:], first))
+
+
+def test_a_rate_of_dropout_is_each_members_own_and_so_is_its_chance() -> None:
+    def dropped(net: Any, batch: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = net(batch)
+        return out
+
+    rates = [0.0, 0.5, 0.5, 0.9]
+    group = Group(Dropped(0.1), SGD(0.1))
+    for number, rate in enumerate(rates):
+        group.add(f"t{number}", MemberState.of(Dropped(rate)), SGD(0.1))
+    group._model.train()
+    found = group._each(dropped, torch.ones(4000))
+    zeros = (found == 0).double().mean(1).tolist()
+    assert zeros == pytest.approx(rates, abs=0.04)
+    assert found.mean(1).tolist() == pytest.approx([1.0] * 4, abs=0.15)
+    assert not torch.equal(found[1], found[2])
+    assert torch.equal(group.measure(dropped, torch.ones(9)), torch.ones(4, 9))  # type: ignore[arg-type]
+    assert list(group.state("t1").model) == ["weight"], "the rate is the configuration's"
+    assert group.state("t3").settings["drop.p"].item() == pytest.approx(0.9)
+
+
+def test_what_does_not_fit_is_refused_by_its_name() -> None:
+    group = group_of(mlp, [SGD(0.1)])
+    with pytest.raises(ValueError, match="t0 is a member already"):
+        group.add("t0", MemberState.of(mlp()), SGD(0.1))
+    with pytest.raises(ValueError, match="t9 has Adam, and the group SGD nesterov=False"):
+        group.add("t9", MemberState.of(mlp()), Adam(0.1))
+    with pytest.raises(ValueError, match=r"t9 has other tensors than the group: .*3\.bias"):
+        group.add("t9", MemberState.of(nn.Sequential(*mlp().children(), nn.Linear(3, 3))), SGD(0.1))
+    with pytest.raises(ValueError, match=r"a dropout rate of 1\.0 isn't from 0 to below 1"):
+        dropout(1.0)
