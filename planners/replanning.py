@@ -247,7 +247,7 @@ class Rest:
     @property
     def _rate(self) -> float:
         """Dollars a second of what is held."""
-        held = sum(offer.usd_per_second * n for offer, n in self.view.held.items())
+        held = sum(offer.held_usd_per_second * n for offer, n in self.view.held.items())
         return held + self.it.plan.charges.usd_per_second
 
     def _wait(self) -> float:
