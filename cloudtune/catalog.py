@@ -161,6 +161,17 @@ class Offer:
         letters = "".join(itertools.takewhile(str.isalpha, self.instance_type.name))
         return f"{self.market} {self.instance_type.quota_class or letters}"
 
+    @property
+    def billing(self) -> str:
+        """How it is billed, in words."""
+        if self.per_function:
+            return "by the GPU-second that trials use, not by the instance"
+        names = {0.0: "to the instant", **{each: f"by the {unit}" for unit, each in GRAINS.items()}}
+        grain = self.granularity_seconds
+        by = names.get(grain, f"by {grain:g} s")
+        least = self.minimum_seconds
+        return f"{by}, for {least:g} s at least" if least > grain else by
+
     def charge(self, seconds: float) -> float:
         """Return the dollars that one instance costs when it lives so many seconds.
 

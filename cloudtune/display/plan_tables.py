@@ -370,6 +370,7 @@ def creation(proposal: Proposal) -> list[Fact]:
     return [
         *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
         Fact("", f"at most {counted(plan.peak_instances, 'instance')} at once {by}"),
+        *([] if plan.free else _billed(plan)),
         *_caps(proposal),
         Fact("head", _head(proposal)),
         Fact("checkpoints", proposal.storage),
@@ -377,6 +378,11 @@ def creation(proposal: Proposal) -> list[Fact]:
         *([] if plan.free else [_worst(proposal)]),
         *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
     ]
+
+
+def _billed(plan: RunPlan) -> Iterator[Fact]:
+    for number, text in enumerate(dict.fromkeys(offer.billing for offer in plan.launches)):
+        yield Fact("" if number else "billed", text)
 
 
 def _worst(proposal: Proposal) -> Fact:

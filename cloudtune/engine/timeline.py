@@ -245,11 +245,13 @@ class Timeline:
         rates = {
             each.instance: offers[intent].used_usd_per_second
             for intent, each in self.instances.items()
+            if intent in offers
         }
         return math.fsum(
             piece.gpus * rates[piece.instance] * session.used(begin, min(end, self.at))
             for session in self.sessions.values()
             for piece in session.start.placement
+            if piece.instance in rates
         )
 
     def restarts(self) -> Iterator[Restart]:

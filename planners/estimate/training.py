@@ -160,7 +160,7 @@ class Training:
         spot = pool.goes
         self._interruptions = _Interruptions(self, began) if spot else None
         durations = self._durations(stage, slowness, staying)
-        self._use(durations.sum(axis=1))
+        self.use(durations.sum(axis=1))
         self._train(durations)
 
     @property
@@ -172,7 +172,7 @@ class Training:
         """Keep the instances until the stage is over: they may be taken back all the same."""
         self._interrupt(lambda: until)
 
-    def _use(self, seconds: Floats) -> None:
+    def use(self, seconds: Floats) -> None:
         """Bill what trials use by the function, in seconds of all of them, sample by sample."""
         self.dollars += seconds * self.group.width * self.group.offer.used_usd_per_second
 
@@ -297,6 +297,7 @@ class _Interruptions:
         if training.group.offer.per_function:
             redone = again + np.minimum(part, trained)
             used = (held > at[:, None]) & (at[:, None] >= opened[:, None])
-            more = np.bincount(samples, np.where(used, redone, 0.0).sum(axis=1), len(training.done))
-            training._use(more)
+            more = np.zeros(training.dice.samples)
+            np.add.at(more, samples, np.where(used, redone, 0.0).sum(axis=1))
+            training.use(more)
         training.opened[samples, hosts] = np.maximum(opened, joined)

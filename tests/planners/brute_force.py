@@ -158,7 +158,8 @@ class Cloud:
         charges = self.request.charges
         total = end * charges.usd_per_second + self.functions
         for it in self.instances:
-            paid = 0.0 if it.new or it.offer.per_function else -it.launched * an_hour(it.offer) / 3600
+            held = 0.0 if it.offer.per_function else an_hour(it.offer) / 3600
+            paid = 0.0 if it.new else -it.launched * held
             total += charged(it.offer, it.ended - it.launched) - paid
             total += charges.usd_per_launch if it.new else 0.0
         return total
