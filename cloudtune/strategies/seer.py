@@ -319,12 +319,9 @@ class Seer:
             if name == trial.id:
                 break
             if view.trials[name].status == "parked":  # who is ahead of it waits
-                return Verdict.PAUSE if self._complete(view) else Go(last)
+                complete = all(rented.joined for rented in view.fleet.wanted())
+                return Verdict.PAUSE if complete else Go(last)
         return Go(last)
-
-    def _complete(self, view: View) -> bool:
-        """Whether no instance has yet to join."""
-        return all(rented.joined for rented in view.fleet.wanted())
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed: its seat is free."""

@@ -44,7 +44,7 @@ SEASON = 2.0
 LATE = 0.03
 """A plan's epochs may take longer by such a part."""
 DOUBT = 0.35
-"""By so large a part a profile may be wrong, and the first results of exploring come soon enough."""
+"""By so large a part a profile may be wrong, and exploring still ends in time."""
 _WHOLE = 1e-6
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cloudtune.simulation.benchmark import Benchmark
     from cloudtune.simulation.case import Result
     from cloudtune.strategies.base import View
+    from tests.builders.trials import Watched
 
 BOTH = ["seer", "seer-constant"]
 FLAT = {1.0: 8.0, 2.0: 7.6, 4.0: 7.4}
@@ -361,7 +362,7 @@ def test_se3_whoever_is_ahead_is_at_least_as_wide_at_every_moment(seed: int) -> 
     game = drawn(seed)
     played = play(game, "seer")
     again = game.but(by="seer").policy(sampler=Given(game.given))
-    strategy = cast("Seer", cast("Any", again.strategy).inner)
+    strategy = cast("Seer", cast("Watched", again.strategy).inner)
     for entry in played.entries:
         again.handle(entry.event)
         widths = [seat.width for seat in strategy.seats.values()]
