@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Fact, Sheet, beside
 from cloudtune.plans import BY_PLAN
+from cloudtune.policy.registry import WHOSE
 from cloudtune.scaling import PUBLISHED
 from cloudtune.text import (
     EPOCHS,
@@ -81,6 +82,7 @@ def deciders(plan: RunPlan, scale: Scale = EPOCHS) -> list[Fact]:
     """Return who decides which trials train, how wide they are, and on how many instances."""
     return [
         Fact("strategy", f"{plan.strategy}: {_how(plan, scale)}"),
+        *([Fact("", WHOSE[plan.strategy])] if plan.strategy in WHOSE else []),
         Fact("", _widths_and_fleet(plan)),
     ]
 

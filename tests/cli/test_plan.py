@@ -577,3 +577,33 @@ def test_a_billing_that_there_is_not_is_refused_with_its_line(
     refused = command("plan", "experiment.yaml")
     assert refused.code == 2
     assert re.search(rf"experiment.yaml:\d+.*{said}", refused.err, re.DOTALL), refused.err
+
+
+# ---- whose a strategy is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("seer-barrier", "our reconstruction of SEER from its abstract, not the paper's algorithm"),
+        ("seer", "a method of our own with SEER's aim"),
+        ("rubberband", "our reconstruction of RubberBand's planner"),
+        ("asha", None),
+    ],
+)
+def test_what_stands_for_a_paper_that_we_have_not_says_so_wherever_it_is_shown(
+    command: Command, strategy: str, said: str | None
+) -> None:
+    base = ["experiment.yaml", "--strategy", strategy, "--trials", "4", *LIMITED]
+    for verb in ("plan", "simulate"):
+        told = " ".join(command(verb, *base).out.split())
+        assert (said or "our reconstruction") in told if said else "our recon" not in told
+        assert said or "of our own" not in told
+
+
+@pytest.mark.parametrize("verb", [("plan",), ("run",), ("simulate",)])
+def test_the_help_says_that_seer_barrier_is_a_reconstruction(
+    command: Command, verb: tuple[str, ...]
+) -> None:
+    shown = " ".join(command(*verb, "--help").out.split()).replace("- ", "-")
+    assert "seer-barrier is our reconstruction of SEER" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
+from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
@@ -46,8 +48,8 @@ def measure(plan: Plan, objective: str) -> float:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@given(request=requests(stages=2), data=st.data())
-@settings(max_examples=12, deadline=None)
+@given(request=requests(stages=2).map(partial(replace, objective="cost")), data=st.data())
+@settings(max_examples=30, deadline=None)
 def test_all_planners_and_brute_force_say_the_same(
     unit: BillingUnit, request: PlanRequest, data: st.DataObject
 ) -> None:
@@ -66,6 +68,10 @@ def test_all_planners_and_brute_force_say_the_same(
     else:
         assert best * (1 - 1e-9) - 1e-9 <= mine
         assert mine <= best * (1 + (exact.gap or 0.0)) + 1e-9
+    if unit == "function":
+        found = search_of(request).best(request.limits, "cost")
+        assert found is not None
+        assert found.dollars == pytest.approx(best, rel=1e-7, abs=1e-9)
     bound = fluid(request)
     one = data.draw(st.sampled_from(plans))
     assert bound.dollars_within(one.seconds) <= one.dollars * (1 + 1e-9) + 1e-9
@@ -75,7 +81,7 @@ def test_all_planners_and_brute_force_say_the_same(
         assert measure(heuristic.plan(request), request.objective) >= best * (1 - 1e-9) - 1e-9
 
 
-@given(request=requests(stages=2, mix=2))
+@given(request=requests(stages=2, mix=2).map(partial(replace, objective="cost")))
 @settings(max_examples=12, deadline=None)
 def test_two_offers_side_by_side_are_billed_by_the_function_too(request: PlanRequest) -> None:
     units = ("function", "second")
