@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Market: TypeAlias = Literal["on-demand", "spot"]
+BillingUnit: TypeAlias = Literal["second", "minute", "hour", "function"]
 PoolName: TypeAlias = tuple[str, str, str]  # instance type, market, zone
+
+GRAINS: Mapping[BillingUnit, float] = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
+"""Seconds up to which a bill by that unit is rounded; a bill by the function has none."""
 
 LOCAL = "local-"
 """What the name of a user's own machine begins with: nobody rents it out in a market."""
@@ -89,6 +93,11 @@ class Offer:
     `zone` is the availability zone, empty where any will do. `interruptions_per_hour` is how often
     the cloud takes such an instance back. `added_usd_per_hour` is what an hour of an instance costs
     besides its price, billed like it: its disk, its public address.
+
+    An offer `per_function` costs nothing while it is held. Billed are the GPU-seconds of the trials
+    on it, at a GPU's share of the price: from when a trial is started there until it has come as
+    far as it may, and again from when it may go on. Nothing for boot, for waiting at a rung, for
+    idle GPUs and for giving back; to the instant, and without a minimum.
     """
 
     instance_type: InstanceType
@@ -100,6 +109,7 @@ class Offer:
     zone: str = ""
     interruptions_per_hour: float = 0.0
     added_usd_per_hour: float = 0.0
+    per_function: bool = False
 
     def __hash__(self) -> int:
         return self._hash
@@ -120,8 +130,30 @@ class Offer:
 
     @property
     def usd_per_second(self) -> float:
-        """What a second of one instance costs, all told."""
+        """What a second of one instance costs at most, all told: with all of its GPUs in use."""
         return (self.usd_per_hour + self.added_usd_per_hour) / 3600.0
+
+    @property
+    def held_usd_per_second(self) -> float:
+        """What a second of one instance costs whether it is used or not."""
+        return 0.0 if self.per_function else self.usd_per_second
+
+    @property
+    def used_usd_per_second(self) -> float:
+        """What a second of one GPU costs besides that while a trial uses it."""
+        return self.usd_per_second / self.gpus if self.per_function else 0.0
+
+    def billed(self, unit: BillingUnit, minimum_seconds: float | None = None) -> Offer:
+        """Return the same offer, billed by a unit of time, or by the function.
+
+        Without a minimum of its own, a bill by time is for a unit at least.
+        """
+        per_function = unit == "function"
+        grain = 0.0 if per_function else GRAINS[unit]
+        least = 0.0 if per_function else minimum_seconds or 0.0
+        return replace(
+            self, granularity_seconds=grain, minimum_seconds=least, per_function=per_function
+        )
 
     @property
     def quota(self) -> str:
@@ -129,14 +161,28 @@ class Offer:
         letters = "".join(itertools.takewhile(str.isalpha, self.instance_type.name))
         return f"{self.market} {self.instance_type.quota_class or letters}"
 
+    @property
+    def billing(self) -> str:
+        """How it is billed, in words."""
+        if self.per_function:
+            return "by the GPU-second that trials use, not by the instance"
+        names = {0.0: "to the instant", **{each: f"by the {unit}" for unit, each in GRAINS.items()}}
+        grain = self.granularity_seconds
+        by = names.get(grain, f"by {grain:g} s")
+        least = self.minimum_seconds
+        return f"{by}, for {least:g} s at least" if least > grain else by
+
     def charge(self, seconds: float) -> float:
-        """Return the dollars that one instance costs when it lives so many seconds."""
+        """Return the dollars that one instance costs when it lives so many seconds.
+
+        What its trials use isn't in it, where that is billed (`used_usd_per_second`).
+        """
         billed = max(seconds, self.minimum_seconds)
         if self.granularity_seconds > 0:
             # A duration summed up of floats must not cost a whole grain more by its last bit.
             grains = math.ceil(billed / self.granularity_seconds - 1e-9)
             billed = grains * self.granularity_seconds
-        return billed * self.usd_per_second
+        return billed * self.held_usd_per_second
 
     def added(self, dollars: float) -> float:
         """Return how much of a bill of such an instance isn't its price, but what is added."""

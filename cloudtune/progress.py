@@ -124,6 +124,9 @@ class LiveTrials(Collection[TrialProgress]):
     How many of them wait at a rung, and how many GPUs they have, is counted as they come, change
     and go: a round of decisions asks for it, however many there are. So each session begins by
     `add`, ends by `remove`, and changes its trial's status by `become` alone.
+
+    What trials use is counted too, where that is billed (`Offer.per_function`): all of a session
+    but its waiting at rungs. `now` is the run second that these changes happen at.
     """
 
     def __init__(self) -> None:
@@ -131,6 +134,9 @@ class LiveTrials(Collection[TrialProgress]):
         self._at_rung: set[TrialId] = set()
         self._busy: Counter[Width] = Counter()  # how many trials of each width aren't at a rung
         self._idle: Counter[Width] = Counter()  # and how many are
+        self.now = 0.0
+        self._used_dollars = 0.0
+        self._using: dict[TrialId, tuple[float, float]] = {}  # since when, dollars a second
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -160,6 +166,7 @@ class LiveTrials(Collection[TrialProgress]):
         """Take note of a session that begins: it is being set up."""
         self.by_id[trial.id] = trial
         self._busy[trial.width] += 1
+        self._use(trial)
 
     def become(self, trial: TrialProgress, status: Status) -> None:
         """Change the status of one of them to another that has a session."""
@@ -169,14 +176,33 @@ class LiveTrials(Collection[TrialProgress]):
                 self._at_rung.add(trial.id)
                 self._busy[trial.width] -= 1
                 self._idle[trial.width] += 1
+                self._rest(trial)
         elif self._at_rung:
             self._leave_rung(trial)
+            self._use(trial)
 
     def remove(self, trial: TrialProgress) -> None:
         """Take note that a session is over; its trial's status is the caller's."""
         self._leave_rung(trial)
         self._busy[trial.width] -= 1
+        self._rest(trial)
         del self.by_id[trial.id]
+
+    def dollars(self, at: float) -> float:
+        """Return what trials have used by a run second, now or later, if they go on until then."""
+        if not self._using:
+            return self._used_dollars
+        going = sum([rate * max(0.0, at - since) for since, rate in self._using.values()])
+        return self._used_dollars + going
+
+    def _use(self, trial: TrialProgress) -> None:
+        rate = 0.0 if trial.offer is None else trial.offer.used_usd_per_second * trial.width
+        if rate > 0.0:
+            self._using.setdefault(trial.id, (self.now, rate))
+
+    def _rest(self, trial: TrialProgress) -> None:
+        since, rate = self._using.pop(trial.id, (0.0, 0.0))
+        self._used_dollars += rate * (self.now - since)
 
     def _leave_rung(self, trial: TrialProgress) -> None:
         if trial.id in self._at_rung:

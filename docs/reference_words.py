@@ -126,6 +126,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "cloud.max_instances": ("so many at once, of all types together, at most",),
     "cloud.avoid": ("how long a pool that is out of instances isn't asked again",),
+    "cloud.billing.unit": (
+        (
+            "what [bills](bills.md#10-by-the-minute-the-hour-or-the-function) are by, also as "
+            "`billing: minute`; by `function`: the GPU-seconds of trials, and not instances"
+        ),
+        "as the provider bills",
+    ),
+    "cloud.billing.minimum": (
+        "an instance is billed for so long at least",
+        "a unit; unless billing is named, a minute",
+    ),
     "cloud.spot.losses_per_hour": (
         "how often a spot instance is taken back, for an hour that it is held ([spot](spot.md))",
         "as in public traces",

@@ -14,6 +14,8 @@ spread takes exactly these seconds and dollars (tests/parity). The rules, stage 
   A run may be behind this by one `resize`, where a fleet that grew lets it: while fresh instances
   boot, the policy lets waiting trials take turns on those that are there, which is quicker now.
 - The stage is over when its last group is, and all instances are held until then.
+- An offer that bills by the function costs nothing of all that. Each trial pays for its GPUs while
+  it begins and trains (`usage`).
 """
 
 from __future__ import annotations
@@ -91,6 +93,11 @@ def stays(holdings: Holdings, stage: Stage, groups: Sequence[Group], group: Grou
     return group.instances == len(held) or spread <= group.instances < len(held)
 
 
+def usage(group: Group, seconds: float) -> float:
+    """Return the dollars for which each trial of a group uses its GPUs so long."""
+    return group.trials * group.width * seconds * group.offer.used_usd_per_second
+
+
 def _release_seconds(request: PlanRequest, offer: Offer) -> float:
     return request.rentable(offer).profile.release.mean
 
@@ -110,7 +117,9 @@ class _Step:
         seconds, overhead = max(
             (before + after, before) for before, after in zip(overheads, trainings, strict=True)
         )
+        used = sum(self._used(group) for group in self.groups)
         dollars, billed = self._settle(seconds)
+        dollars += used
         if last:
             dollars += self._end()
         busy = sum(
@@ -136,6 +145,14 @@ class _Step:
         if stays(self.holdings, self.stage, self.groups, group):
             return 0.0
         return group.waves * begin
+
+    def _used(self, group: Group) -> float:
+        """Return what the trials of a group pay by the function."""
+        profile = self.request.rentable(group.offer).profile
+        begin = profile.start.mean if self.stage.start_epoch == 0 else profile.resize.mean
+        if self._fresh(group) == 0 and stays(self.holdings, self.stage, self.groups, group):
+            begin = 0.0
+        return usage(group, begin + self._trained(group))
 
     def _fresh(self, group: Group) -> int:
         return max(0, group.instances - len(self.holdings.ages.get(group.offer, ())))
@@ -169,7 +186,8 @@ class _Step:
             launch = self.request.rentable(offer).profile.launch.mean
             kept = self.holdings.ages.get(offer, [])
             lived = len(kept) * seconds + new * (seconds - wait - launch)
-            dollars += lived * offer.usd_per_second + new * self.request.charges.usd_per_launch
+            dollars += lived * offer.held_usd_per_second
+            dollars += new * self.request.charges.usd_per_launch
             billed += lived * offer.gpus
             ages = [age + seconds for age in kept] + [seconds - wait - launch] * new
             self.holdings.ages[offer] = sorted(ages)
@@ -187,4 +205,4 @@ class _Step:
     def _return(self, offer: Offer, ages: Sequence[float]) -> float:
         """Return what instances of these ages still cost when they are given back."""
         release = _release_seconds(self.request, offer)
-        return sum(offer.charge(age + release) - age * offer.usd_per_second for age in ages)
+        return sum(offer.charge(age + release) - age * offer.held_usd_per_second for age in ages)

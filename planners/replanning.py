@@ -14,7 +14,7 @@ from cloudtune.placement import slots
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.explore import explore, plan_within
+from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.reserve import NOISE, in_wished_time
 from cloudtune.plans import Estimate, Limits, Stage
 from cloudtune.progress import OVER
@@ -247,7 +247,7 @@ class Rest:
     @property
     def _rate(self) -> float:
         """Dollars a second of what is held."""
-        held = sum(offer.usd_per_second * n for offer, n in self.view.held.items())
+        held = sum(offer.held_usd_per_second * n for offer, n in self.view.held.items())
         return held + self.it.plan.charges.usd_per_second
 
     def _wait(self) -> float:
@@ -460,9 +460,27 @@ class SeerSchedule:
         try:
             found = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
         except InfeasibleError as error:
-            return binding(error, limits_left(view, self._reserve))
+            last = self._unreserved(ask(1, left))
+            if last is None:
+                return binding(error, limits_left(view, self._reserve))
+            found = Explored(1, left, last)
+        if found.epochs < left and (last := self._unreserved(ask(1, left))) is not None:
+            found = Explored(1, left, last)
         itinerary.splice(found.plan, itinerary.stage + 1, view)
         return ranked[: found.trials]
+
+    def _unreserved(self, request: PlanRequest) -> Plan | None:
+        """Return the plan of one trial's training to its end that takes all that is left.
+
+        Its last seconds are those in which everything is given back.
+        """
+        share = 1 - self._reserve.share
+        deadline, budget = request.limits.deadline, request.limits.budget
+        limits = Limits(
+            None if deadline is None else deadline / share + self._reserve.seconds,
+            None if budget is None else budget / share,
+        )
+        return plan_within(_EXACT, replace(request, limits=limits))
 
 
 def binding(error: InfeasibleError, limits: Limits) -> EndReason:

@@ -24,7 +24,7 @@ from cloudtune.display import comparison_tables
 from cloudtune.display.comparison_tables import Cell
 from cloudtune.errors import CloudtuneError, UsageError, need, shown
 from cloudtune.plans import Limits
-from cloudtune.policy.registry import chosen, sampler_for
+from cloudtune.policy.registry import WHOSE, chosen, sampler_for
 from cloudtune.private_files import for_others
 from cloudtune.scaling import DELAYS
 from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
@@ -318,6 +318,9 @@ def _show(benchmark: Benchmark, cells: Sequence[Cell], output: str) -> None:
             print_sheet(out, sheet)
         out.print()
         out.print(comparison_tables.kept(cells))
+        for name in dict.fromkeys(cell.case.strategy for cell in cells):
+            if name in WHOSE:
+                out.print(f"{name} is {WHOSE[name]}", markup=False)
 
 
 def _write(folder: Path, benchmark: Benchmark, cells: Sequence[Cell]) -> None:

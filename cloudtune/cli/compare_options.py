@@ -100,7 +100,13 @@ def way_options(command: Command) -> Command:
     """Give a command the options that say what is tried, within which limits."""
     return _with(
         command,
-        _text("--strategy", "NAMES", "Which to try, as in asha,hypersched.", required=True),
+        _text(
+            "--strategy",
+            "NAMES",
+            "Which to try, as in asha,hypersched; seer-barrier is our reconstruction of SEER, seer "
+            "is ours.",
+            required=True,
+        ),
         _text(
             "--allocator", "NAMES", "How wide trials are; else what suits the strategy.", default=""
         ),

@@ -89,7 +89,12 @@ def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
     return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
 
 
-STRATEGY = click.option("--strategy", metavar="NAME", help="Take this one, as in sha or asha.")
+STRATEGY = click.option(
+    "--strategy",
+    metavar="NAME",
+    help="Take this one, as in sha or asha; seer-barrier is our reconstruction of SEER, seer is "
+    "ours.",
+)
 PROFILE = click.option(
     "--profile",
     "profile",

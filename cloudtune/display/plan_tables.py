@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Fact, Sheet, beside
 from cloudtune.plans import BY_PLAN
+from cloudtune.policy.registry import WHOSE
 from cloudtune.scaling import PUBLISHED
 from cloudtune.text import (
     EPOCHS,
@@ -81,6 +82,7 @@ def deciders(plan: RunPlan, scale: Scale = EPOCHS) -> list[Fact]:
     """Return who decides which trials train, how wide they are, and on how many instances."""
     return [
         Fact("strategy", f"{plan.by}: {_how(plan, scale)}"),
+        *([Fact("", WHOSE[plan.strategy])] if plan.strategy in WHOSE else []),
         Fact("", _widths_and_fleet(plan)),
     ]
 
@@ -370,6 +372,7 @@ def creation(proposal: Proposal) -> list[Fact]:
     return [
         *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
         Fact("", f"at most {counted(plan.peak_instances, 'instance')} at once {by}"),
+        *([] if plan.free else _billed(plan)),
         *_caps(proposal),
         Fact("head", _head(proposal)),
         Fact("checkpoints", proposal.storage),
@@ -377,6 +380,11 @@ def creation(proposal: Proposal) -> list[Fact]:
         *([] if plan.free else [_worst(proposal)]),
         *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
     ]
+
+
+def _billed(plan: RunPlan) -> Iterator[Fact]:
+    for number, text in enumerate(dict.fromkeys(offer.billing for offer in plan.launches)):
+        yield Fact("" if number else "billed", text)
 
 
 def _worst(proposal: Proposal) -> Fact:

@@ -12,6 +12,7 @@ from cloudtune.display.chart import gantt
 from cloudtune.display.terminal import beside, print_sheet, print_title
 from cloudtune.engine.gpu_series import gpu_shares
 from cloudtune.jobs.figures import legs, origins
+from cloudtune.policy.registry import WHOSE
 from cloudtune.scaling import MEASURED
 from cloudtune.text import counted, gpus_text, group_text, percent, width_text
 from cloudtune.units import format_dollars, format_seconds
@@ -71,6 +72,8 @@ def show_report(out: Console, report: Report) -> None:
     plan, rests_on = report.job.plan, basis_text(report)
     word = _came_to(report)
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
+    if plan.strategy in WHOSE:
+        out.print(f"{plan.strategy} is {WHOSE[plan.strategy]}", markup=False)
     if plan.followed is not None:
         _show_stages(out, run, report)
     else:

@@ -162,17 +162,24 @@ class _Page:
 
     def amount(self, gpu_seconds: float) -> Amount:
         """Return so many GPU-seconds of the instance, with what they cost in dollars."""
-        return Amount(gpu_seconds, gpu_seconds * self.offer.usd_per_second / self.offer.gpus)
+        dollars = gpu_seconds * self.offer.held_usd_per_second / self.offer.gpus
+        return Amount(gpu_seconds, dollars)
 
     def hold(self, begin: float, end: float, gpus: float) -> None:
         """Note that a session holds GPUs of the instance from second `begin` to `end`."""
         self.held.append(_Held(begin, end, gpus))
 
-    def use(self, stretch: Stretch, gpus: float) -> Amount:
-        """Book the use of some GPUs, as far as the instance was there; return what was booked."""
+    def use(self, stretch: Stretch, gpus: float, session: Session) -> Amount:
+        """Book the use of some GPUs, as far as the instance was there; return what was booked.
+
+        Where use is billed, a session's resting at its rungs isn't.
+        """
         since, until = self.of.began_at, self.end
         begin, end = max(stretch.begin, since), min(stretch.end, until)
         amount = self.amount(_Held(begin, end, gpus).within(since, until))
+        if self.offer.per_function:
+            used = gpus * session.used(stretch.begin, stretch.end) * self.offer.used_usd_per_second
+            amount = Amount(amount.gpu_seconds, used)
         self.tally.add(stretch.use, amount)
         if stretch.use == "training" and end > begin:
             self.trained.append(_Held(begin, end, gpus))
@@ -213,8 +220,8 @@ class _Page:
     def _charge(self, charges: Charges) -> None:
         offer, lived = self.offer, self.end - self.of.began_at
         least = max(lived, offer.minimum_seconds)
-        rounded = offer.charge(lived) - least * offer.usd_per_second
-        self.tally.add("minimum", Amount(0.0, (least - lived) * offer.usd_per_second))
+        rounded = offer.charge(lived) - least * offer.held_usd_per_second
+        self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
         self.tally.add("rounding", Amount(0.0, max(0.0, rounded)))
         self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
 
@@ -379,4 +386,4 @@ def _write(
         page = pages[piece.instance]
         page.hold(session.begin, end, piece.gpus)
         for stretch in found:
-            tally.add(stretch.use, page.use(stretch, piece.gpus))
+            tally.add(stretch.use, page.use(stretch, piece.gpus, session))

@@ -71,6 +71,7 @@ class Audit:
     """The sums of a run. `leases` and `spans` are in the order of their begin.
 
     `epochs` is how far each trial was ever trained, in the order of their first start.
+    `used_dollars` is what trials used, where that is billed and not the instances.
     """
 
     leases: tuple[Lease, ...]
@@ -79,6 +80,7 @@ class Audit:
     epochs: Mapping[TrialId, int]
     resizes: int
     not_returned: tuple[str, ...]
+    used_dollars: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -88,7 +90,7 @@ class Audit:
     @property
     def dollars(self) -> float:
         """The bill."""
-        return math.fsum(lease.dollars() for lease in self.leases)
+        return math.fsum([*(lease.dollars() for lease in self.leases), self.used_dollars])
 
     @property
     def gpu_seconds(self) -> float:
@@ -168,6 +170,7 @@ def audited(timeline: Timeline, offers: Iterable[Offer], metric: str, mode: Mode
         not_returned=tuple(
             each.intent for each in (*launched, *unanswered) if each.gone_at is None
         ),
+        used_dollars=timeline.used_dollars(priced),
     )
 
 
@@ -211,4 +214,5 @@ def _bill(timeline: Timeline, priced: Mapping[str, Offer], epochs: int, at: floa
         for it in timeline.instances.values()
         if it.launched_after <= epochs
     )
-    return math.fsum(priced[it.intent].charge(end - it.began_at) for it, end in ends)
+    rented = (priced[it.intent].charge(end - it.began_at) for it, end in ends)
+    return math.fsum([*rented, timeline.used_dollars(priced, end=at)])

@@ -147,12 +147,36 @@ class Session:
     epochs: list[Epoch] = field(default_factory=list)  # those that were waited for
     last: int = 0  # the last epoch that was told, or that it started from
     waited: bool = True  # whether its next epoch counts
+    rests: list[tuple[float, float]] = field(default_factory=list)  # from when until when
+    resting: float | None = None  # since when it waits at its rung, if it does
 
     @property
     def waits(self) -> bool:
         """Whether the session has trained as far as it may, and waits for a grant or a stop."""
         done = self.epochs[-1].told.epoch if self.epochs else self.start.start_epoch
         return done >= self.until
+
+    def used(self, begin: float, end: float) -> float:
+        """Return the seconds in a window in which the session had its GPUs and didn't rest.
+
+        Resting is what a bill by the function leaves out: from the epoch at its rung until the
+        session may go on or is stopped.
+        """
+        until = min(self.end, end)
+        whole = max(0.0, until - max(self.begin, begin))
+        since = [] if self.resting is None else [(self.resting, math.inf)]
+        rested = (min(b, until) - max(a, begin) for a, b in (*self.rests, *since))
+        return whole - math.fsum(each for each in rested if each > 0)
+
+    def rest(self, at: float) -> None:
+        """Note that it has come as far as it may."""
+        self.resting = at if self.resting is None else self.resting
+
+    def go_on(self, at: float) -> None:
+        """Note that it rests no more."""
+        if self.resting is not None:
+            self.rests.append((self.resting, at))
+            self.resting = None
 
 
 class Restart(NamedTuple):
@@ -211,6 +235,24 @@ class Timeline:
     def rented(self) -> list[Instance]:
         """Return the instances that were launched, or may have been."""
         return [each for each in self.instances.values() if each.launched]
+
+    def used_dollars(
+        self, offers: Mapping[str, Offer], begin: float = -math.inf, end: float = math.inf
+    ) -> float:
+        """Return what trials used in a window, where that is billed; `offers` by intent."""
+        if not any(offer.per_function for offer in offers.values()):
+            return 0.0
+        rates = {
+            each.instance: offers[intent].used_usd_per_second
+            for intent, each in self.instances.items()
+            if intent in offers
+        }
+        return math.fsum(
+            piece.gpus * rates[piece.instance] * session.used(begin, min(end, self.at))
+            for session in self.sessions.values()
+            for piece in session.start.placement
+            if piece.instance in rates
+        )
 
     def restarts(self) -> Iterator[Restart]:
         """Give every session of a trial that had one before, with that."""
@@ -320,6 +362,8 @@ class Timeline:
         self.epochs.append(epoch)
         if session.waited:
             session.epochs.append(epoch)
+            if session.waits:
+                session.rest(event.at)
 
     def _hear_instance(
         self,
@@ -350,6 +394,7 @@ class Timeline:
         session = self._open.pop(name, None)
         if session is not None:
             session.end, session.waited = at, False
+            session.go_on(at)
 
     def _close_on(self, instance: Instance, at: float) -> None:
         """End the sessions on a vanished instance, slices elsewhere too, as the policy does."""
@@ -396,8 +441,10 @@ def _change(session: Session, command: ExtendTrial | StopTrial, at: float) -> No
     if isinstance(command, StopTrial):
         session.stopping = at if session.stopping is None else session.stopping
         session.waited = False
+        session.go_on(at)
         return
     session.after = max(session.after, at) if session.waits else session.after
+    session.go_on(at)
     session.until = max(session.until, command.until_epoch)
 
 

@@ -87,6 +87,31 @@ class Spot(Section):
         return self
 
 
+class Billing(Section):
+    """By what instances are billed; without a unit, as their provider bills them.
+
+    `unit` is what bills are rounded up to, each instance's by itself, or `function`: not instances
+    are billed then, but the GPU-seconds of trials. An instance costs `minimum` seconds at least.
+    """
+
+    unit: Literal["second", "minute", "hour", "function"] | None = Field(
+        default=None, examples=["minute"]
+    )
+    minimum: Seconds = Field(default=None, examples=["10m"])
+
+    @model_validator(mode="after")
+    def _a_minimum_of_instances(self) -> Billing:
+        if self.unit is None and self.minimum is not None:
+            raise refuse("is missing: say by which unit bills are", "unit")
+        if self.unit == "function" and self.minimum is not None:
+            raise refuse("is what an instance costs, and none is billed; leave it out", "minimum")
+        return self
+
+
+def _named_billing(value: object) -> object:
+    return {"unit": value} if isinstance(value, str) else value
+
+
 class Cloud(Section):
     """Where instances are rented; `image` and the five after it are for AWS alone.
 
@@ -110,6 +135,9 @@ class Cloud(Section):
     )
     max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
     avoid: Seconds = Field(default=180.0, examples=["3m"])
+    billing: Annotated[Billing, BeforeValidator(_named_billing)] = Field(
+        default=Billing(), examples=["function"]
+    )
     spot: Spot = Field(default=Spot(), examples=["{losses_per_hour: 0.3, availability: 0.8}"])
     vcpu_quotas: Annotated[dict[Text, Vcpus], AfterValidator(_quota_names)] = Field(
         default={}, examples=['{"on-demand g": 96}']

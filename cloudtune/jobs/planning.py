@@ -92,8 +92,11 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
     cloud = experiment.cloud
     provider = provider_named(cloud.provider)
     found = provider.catalog(cloud, markets or markets_of(experiment), home.home())
-    added = experiment.charges.per_instance_hour or 0.0
-    return replace(found, offers=tuple(replace(o, added_usd_per_hour=added) for o in found.offers))
+    added, billing = experiment.charges.per_instance_hour or 0.0, cloud.billing
+    offers = tuple(replace(each, added_usd_per_hour=added) for each in found.offers)
+    if billing.unit is not None:
+        offers = tuple(each.billed(billing.unit, billing.minimum) for each in offers)
+    return replace(found, offers=offers)
 
 
 def stored_profiles(

@@ -390,6 +390,7 @@ def _launches(plan: RunPlan) -> list[dict[str, Any]]:
             "zone": offer.zone,
             "usd_per_hour": offer.usd_per_hour,
             "added_usd_per_hour": offer.added_usd_per_hour,
+            "billing": offer.billing,
             "instances": count,
         }
         for offer, count in plan.launches.items()

@@ -238,7 +238,7 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
         policy=policy,
         entries=entries,
         timeline=timeline,
-        stages=() if it is None else tuple(_stages(policy, it, policy.over_at)),
+        stages=() if it is None else tuple(_stages(policy, it, timeline)),
         fleet=timeline.fleet_sizes(),
         width_changes=tuple(_width_changes(timeline)),
         rungs=rung_reports(policy, timeline, rungs),
@@ -280,8 +280,9 @@ def _refuse_flaps(
         raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(found))
 
 
-def _stages(policy: RunPolicy, itinerary: Itinerary, end: float) -> Sequence[StageReport]:
+def _stages(policy: RunPolicy, itinerary: Itinerary, known: Timeline) -> Sequence[StageReport]:
     # EC2 may tell an end before the moment at which the last stage began.
+    end = policy.over_at
     bounds = [*itinerary.stage_began, max([end, *itinerary.stage_began[-1:]])]
     charges, launches = itinerary.plan.charges, _launches(policy, itinerary)
     reports = []
@@ -291,6 +292,7 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, end: float) -> Sequence[Sta
             continue
         begin, until = bounds[number], bounds[number + 1]
         dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
+        dollars += known.used_dollars({r.intent: r.offer for r in policy.fleet}, begin, until)
         dollars += (until - begin) * charges.usd_per_second
         dollars += launches[number] * charges.usd_per_launch
         reports.append(StageReport(plan, until - begin, dollars))
@@ -309,7 +311,7 @@ def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> f
     if not rented.launched:
         return 0.0
     gone = end if rented.gone_at is None else rented.gone_at
-    rate = rented.offer.usd_per_second
+    rate = rented.offer.held_usd_per_second
     lived = max(0.0, min(until, gone) - max(begin, rented.began_at)) * rate
     if begin < gone <= until:
         lived += rented.dollars(gone) - (gone - rented.began_at) * rate

@@ -130,7 +130,9 @@ class LimitKeeper:
         bill = state.spent(self._ahead)
         found: list[Offer] = []
         for offer in offers:
-            charge = offer.charge(self._ahead - state.now) + state.charges.usd_per_launch
+            soon = self._ahead - state.now
+            charge = offer.charge(soon) if not offer.per_function else soon * offer.usd_per_second
+            charge += state.charges.usd_per_launch
             if bill + charge <= budget:
                 bill += charge
                 found.append(offer)

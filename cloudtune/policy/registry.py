@@ -173,6 +173,15 @@ STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
     "seer": _seer,
     "seer-constant": partial(_seer, constant=True),
 }
+_AIM = "a method of our own with SEER's aim; the paper's algorithm is another, and unknown to us"
+WHOSE: dict[str, str] = {
+    "seer-barrier": "our reconstruction of SEER from its abstract, not the paper's algorithm",
+    "seer": _AIM,
+    "seer-constant": _AIM,
+    "rubberband": "our reconstruction of RubberBand's planner from what could be found of it",
+}
+"""Whose the strategies are that stand for a paper's whose text we haven't; shown with the name."""
+
 ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
     "same": _same_width,
     "static-fluid": lambda _context: StaticFluid(),

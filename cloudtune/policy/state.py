@@ -197,8 +197,8 @@ class RunState:
         charges = self.charges
         until = min(at, self.over_at) if self.ended else at
         running = 0.0 if self.began is None else max(0.0, until - self.began - self.paused)
-        launches = self.fleet.launches * charges.usd_per_launch
-        return self.fleet.dollars(at) + launches + running * charges.usd_per_second
+        dollars = self.fleet.dollars(at) + self.fleet.launches * charges.usd_per_launch
+        return dollars + self.live.dollars(at) + running * charges.usd_per_second
 
     @property
     def over_at(self) -> float:
@@ -216,10 +216,10 @@ class RunState:
         charges = self.charges
         running = 0.0 if self.began is None else self.now - self.began - self.paused
         held = {rented.intent for rented in self.fleet.wanted()}
-        return (
+        return self.live.dollars(self.now) + (
             self.fleet.settled_dollars()
             + sum(
-                (self.now - rented.began_at) * rented.offer.usd_per_second
+                (self.now - rented.began_at) * rented.offer.held_usd_per_second
                 if rented.intent in held
                 else rented.dollars(self.ahead)
                 for rented in self.fleet.alive()
@@ -241,7 +241,7 @@ class RunState:
 
     def note(self, event: Event) -> Noted:  # noqa: C901, PLR0912  one flat match
         """Take an event down; returns the part of it that the policy has to act upon."""
-        self.now, noted = event.at, Noted()
+        self.now, self.live.now, noted = event.at, event.at, Noted()
         self.mishaps += self._is_mishap(event)
         match event:  # the most frequent one first
             case EpochDone():

@@ -168,13 +168,13 @@ def _billed(
             continue
         offer, begin, end = priced[name], it.began_at, it.end(timeline.at)
         trace = pools.get(pool(offer))
-        if trace is None or not trace.prices:
+        if trace is None or not trace.prices or offer.per_function:
             total.append(offer.charge(end - begin))
         else:
             end = max(end, begin + offer.minimum_seconds)
             added = (end - begin) / 3600.0 * offer.added_usd_per_hour
             total.append(trace.dollars(begin, end, offer.usd_per_hour) + added)
-    return math.fsum(total)
+    return math.fsum([*total, timeline.used_dollars(priced)])
 
 
 def _refuse_bugs(

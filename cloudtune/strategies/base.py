@@ -123,6 +123,11 @@ class View(Protocol):
         ...
 
     @property
+    def ahead(self) -> float:
+        """By when all could be given back, if that were decided only at the next tick (run s)."""
+        ...
+
+    @property
     def seconds_left(self) -> float:
         """Seconds until the run must begin to give back; inf without a deadline."""
         ...

@@ -30,6 +30,7 @@ from cloudtune.strategies.seer_rules import (
     cheapest_width,
     first_rung,
     fitted,
+    guarded,
     nodes,
     opening,
     paid_for,
@@ -122,9 +123,12 @@ class Seer:
         if before is not None and self._opened_for is offer:
             return before
         left, price = (view.seconds_left, view.dollars_left), offer.usd_per_second
-        made = opening(view.now, *left, price, self._max_instances, before=before)
+        most = self._max_instances
+        made = opening(view.now, *left, price, most, before=before)
         if self.constant:
-            made = replace(made, instances=steady(*left, price, self._max_instances))
+            made = replace(made, instances=steady(*left, price, most))
+        if not self._best:
+            made = guarded(made, view, self.rentable(view), self._last, most)
         self._opening, self._opened_for = made, offer
         return made
 
@@ -163,7 +167,8 @@ class Seer:
         self._first = first_rung(self._epochs, self._steps, work, setup)
         deep = DEEP * self._epochs[self._first]
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
-        self._width = width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
+        wanted = width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
+        self._width = self.opening(view).straight or wanted
 
     # ---- what may start ------------------------------------------------------------------
 
@@ -186,8 +191,8 @@ class Seer:
 
     def _idle(self, view: View) -> bool:
         """Whether nothing is left to explore, and all that explore have told something."""
-        told = all(trial.id in self._best for trial in view.running)
-        return told and bool(self._best) and self._new.dry(view)
+        told = bool(self._best) and all(trial.id in self._best for trial in view.running)
+        return told and self._new.dry(view)
 
     def _explorers(self, view: View, room: int) -> Iterator[Task]:
         """Yield promotions, the deepest first, then those below the first rung, then new trials."""
@@ -216,14 +221,11 @@ class Seer:
         would for ever sit between those that one that is wide waits for.
         """
         offer = self.rentable(view).offer
-        for seat in self._taking(view):
+        for seat in [s for name, s in self.seats.items() if view.trials[name].status == "parked"]:
             trial = view.trials[seat.trial]
             yield Task(trial.trial, capped(trial.trial, self._last))
             if not view.fits(seat.width, offer):
                 break
-
-    def _taking(self, view: View) -> list[Seat]:
-        return [s for name, s in self.seats.items() if view.trials[name].status == "parked"]
 
     # ---- who goes on ---------------------------------------------------------------------
 
@@ -317,12 +319,9 @@ class Seer:
             if name == trial.id:
                 break
             if view.trials[name].status == "parked":  # who is ahead of it waits
-                return Verdict.PAUSE if self._complete(view) else Go(last)
+                complete = all(rented.joined for rented in view.fleet.wanted())
+                return Verdict.PAUSE if complete else Go(last)
         return Go(last)
-
-    def _complete(self, view: View) -> bool:
-        """Whether no instance has yet to join."""
-        return all(rented.joined for rented in view.fleet.wanted())
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed: its seat is free."""
@@ -438,7 +437,7 @@ class Seer:
             if takes < view.seconds_left and takes * needed <= paid
         ]
         if not ways:
-            return count
+            return 1 if self._plans > 1 else count
         return max(min(count, max(most for most, _ in ways)), min(needed for _, needed in ways))
 
     def _fill(self, view: View, rentable: Rentable, instances: int) -> None:
@@ -454,6 +453,7 @@ class Seer:
             work = capped(trial.trial, self._last) - trial.epoch
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
             wanted = width_for(work, seconds, rentable.profile.resize.mean, left)
+            wanted = min([wanted, *(seat.width for seat in self.seats.values())])
             found = fitted([*self.seats.values()], wanted, widths, gpus, instances)
             if found is None:
                 break
@@ -497,4 +497,4 @@ class Seer:
         rentable = self.rentable(view)
         profile = view.corrected(rentable, ()).profile
         epoch = profile.epoch_seconds(cheapest_width(rentable))
-        return self.horizon(view) > SEASON * (epoch + profile.start.mean)
+        return not view.trials or self.horizon(view) > SEASON * (epoch + profile.start.mean)

@@ -6,9 +6,10 @@ figures. All functions are pure.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ SEASON = 2.0
 """Another season of exploring needs the time of so many epochs and starts."""
 LATE = 0.03
 """A plan's epochs may take longer by such a part."""
+DOUBT = 0.35
+"""By so large a part a profile may be wrong, and exploring still ends in time."""
 _WHOLE = 1e-6
 
 
@@ -50,11 +53,16 @@ _WHOLE = 1e-6
 
 @dataclass(frozen=True)
 class Opening:
-    """How many instances explore, until which run second, and how many dollars the end keeps."""
+    """How many instances explore, until which run second, and how many dollars the end keeps.
+
+    Where the limits pay for the whole schedule of one trial and for hardly more, there is no time
+    to move it: trials begin `straight` GPUs wide, and the first that is ahead goes on to its end.
+    """
 
     instances: int
     until: float
     kept: float = 0.0
+    straight: Width | None = None
 
 
 def opening(
@@ -80,6 +88,47 @@ def opening(
         return Opening(1, now + paid, kept)
     count = paid_for(paid, span, most)
     return Opening(count, now + min(span, paid / count), kept)
+
+
+def guarded(made: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
+    """Return an opening after which one trial can still be trained to its last epoch.
+
+    As it was made where not one trial can, by what is known. Instances that explore are paid for
+    at least for their minimum, and until they can be gone.
+    """
+    now, left = view.now, (view.seconds_left, view.dollars_left)
+    tail = view.ahead - now + rentable.profile.release.mean
+    profile, offer, price = rentable.profile, rentable.offer, rentable.offer.usd_per_second
+    arrival, least = profile.launch.mean + profile.boot.mean, offer.minimum_seconds
+    amidst = profile.epoch_seconds(cheapest_width(rentable))  # the best may be in an epoch
+    ways = []
+    for width, epoch in profile.epoch.items():
+        count, trained = math.ceil(width / rentable.gpus), last * epoch.mean
+        whole = arrival + profile.start.mean + trained
+        bill = count * max(least, whole - profile.launch.mean + profile.release.mean) * price
+        ways.append((left[0] - whole, left[1] - bill, width, count, trained + amidst))
+    ways = [w for w in ways if min(w[0], w[1]) >= 0 and w[3] <= most]
+    if not ways:
+        return made
+    second = max(price, 1e-12)
+    seen = arrival + profile.start.mean + amidst
+
+    def spare(way: tuple[float, float, Width, int, float], instances: int, late: float) -> float:
+        count, again = way[3], way[4] * (1 + late) + profile.resize.mean
+        again += arrival if count > instances else 0.0
+        others, paid = max(0, instances - count), left[1] / second
+        until = (paid - count * again) / instances - tail
+        if until + tail < least:  # the others are billed for longer than they explore
+            until = min(least - tail, (paid - others * least) / count - again)
+        return min(left[0] - again, until)
+
+    for late, instances in itertools.product((DOUBT, LATE), range(made.instances, 0, -1)):
+        until = max(spare(way, instances, late) for way in ways)
+        if until >= seen:
+            until = until if late == DOUBT else seen
+            return replace(made, instances=instances, until=min(made.until, now + until))
+    room = max(ways, key=lambda w: min(w[0] / (left[0] - w[0]), w[1] / max(left[1] - w[1], 1e-12)))
+    return Opening(room[3], now, made.kept, room[2])
 
 
 def steady(seconds: float, dollars: float, price: float, most: int) -> int:

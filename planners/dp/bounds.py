@@ -129,13 +129,15 @@ def _share(rentable: Rentable, width: float) -> float:
     """Return the dollars of a second of one trial's part of the instances that it is on."""
     whole = max(1, math.ceil(width / rentable.gpus - 1e-6))
     at_once = slots(width, rentable.gpus, whole)
-    return rentable.offer.usd_per_second * whole / at_once if at_once else math.inf
+    offer = rentable.offer
+    held = offer.held_usd_per_second * whole / at_once if at_once else math.inf
+    return held + offer.used_usd_per_second * width
 
 
 def _edges(request: PlanRequest) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the seconds and dollars of the first boot and of the last release, at the least."""
     begin = (0.0, 0.0)
-    profiles = [(each.profile, each.offer.usd_per_second) for each in request.rentables]
+    profiles = [(each.profile, each.offer.held_usd_per_second) for each in request.rentables]
     fresh = bool(request.work) and request.work[0].start_epoch == 0
     if not request.fleet and profiles:
         starts = [(p.start if fresh else p.resize).mean for p, _ in profiles]

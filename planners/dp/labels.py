@@ -94,7 +94,7 @@ class Delays:
             column([p.start.mean for p in profiles]),
             column([p.resize.mean for p in profiles]),
             column([p.release.mean for p in profiles]),
-            column([o.usd_per_second for o in offers]),
+            column([o.held_usd_per_second for o in offers]),
             column([o.minimum_seconds for o in offers]),
             column([float(o.gpus) for o in offers]),
         )
@@ -142,6 +142,7 @@ class Step:
             lived = seconds[:, None] - launch
         dollars = (price * lived).sum(axis=1)
         dollars = dollars + (charges.usd_per_launch * options.count.sum(axis=1) if fresh else 0.0)
+        dollars = dollars + options.functions(begin + options.train).sum(axis=1)
         if self.last:
             seconds = seconds + delays.release[offer].max(axis=1)
             dollars = dollars + (price * delays.release[offer]).sum(axis=1)
@@ -185,6 +186,8 @@ class Taken:
             lived = kept[j] * self.seconds + self._fresh[j] * (self.seconds - self._wait - launch)
             dollars = dollars + lived * price + self._fresh[j] * request.charges.usd_per_launch
         self.dollars = dollars + self.seconds * request.charges.usd_per_second
+        if options.used.any():
+            self.dollars = self.dollars + self._functions(same[0, 0], going[0])
 
     def _waiting(self, going: list[Whole]) -> Floats:
         labels, release = self._labels, self._step.delays.release
@@ -225,6 +228,13 @@ class Taken:
             seconds = np.where(offer >= 0, overhead + options.train[None, :, j], 0.0)
             longest = np.maximum(longest, seconds)
         return longest
+
+    def _functions(self, same: NDArray[np.bool_], going: Whole) -> Floats:
+        """Return what is billed by the function: each trial's GPUs while it begins and trains."""
+        options, begin = self._options, self._step.begin(self._options)
+        trained, begun = options.functions(options.train), options.functions(begin)
+        quiet = self._staying(same, going) & (self._fresh[0] == 0)
+        return np.asarray(trained.sum(axis=1)[None, :] + np.where(quiet, 0.0, begun.sum(axis=1)))
 
     def _staying(self, same: NDArray[np.bool_], going: Whole) -> NDArray[np.bool_]:
         """Whether every survivor trains on where it is (`planners.model.stays`)."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from cloudtune.catalog import Offer
     from cloudtune.planners.base import PlanRequest
     from cloudtune.plans import Rentable, Stage
     from cloudtune.trial import Width
@@ -45,7 +46,11 @@ Part = tuple[int, int, "Width", int, int]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one stage; `train` is the seconds that each group trains, in all its waves."""
+    """The options of one stage; `train` is the seconds that each group trains, in all its waves.
+
+    `rate` is what holding its instances costs a second, `used` what a second of all its trials
+    costs each group, where that is billed by the function.
+    """
 
     offer: NDArray[np.int64]
     count: NDArray[np.int64]
@@ -54,6 +59,7 @@ class Options:
     waves: NDArray[np.int64]
     train: NDArray[np.float64]
     rate: NDArray[np.float64]
+    used: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.rate)
@@ -66,7 +72,11 @@ class Options:
     @property
     def dollars(self) -> NDArray[np.float64]:
         """The price of the instances for that long: the least that a stage costs."""
-        return self.rate * self.seconds
+        return np.asarray(self.rate * self.seconds + self.functions(self.train).sum(axis=1))
+
+    def functions(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what each group pays by the function for so many seconds in all its waves."""
+        return np.asarray(self.used * seconds / np.maximum(self.waves, 1))
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Options:
         """Return some of the options."""
@@ -75,7 +85,7 @@ class Options:
     @staticmethod
     def columns() -> tuple[str, ...]:
         """Return the names of the columns, in the order of the fields."""
-        return ("offer", "count", "width", "trials", "waves", "train", "rate")
+        return ("offer", "count", "width", "trials", "waves", "train", "rate", "used")
 
     def groups(self, request: PlanRequest, row: int) -> tuple[Group, ...]:
         """Return an option as the groups of a stage plan."""
@@ -125,7 +135,7 @@ class Menu:
         gpus = np.array([rentable.gpus for rentable in request.rentables] or [1])
         whole = np.ceil(width / gpus[offer.astype(np.int64)] - _EPSILON).astype(np.int64)
         at_once = np.where(each > 0, each * count, count // np.maximum(whole, 1))
-        rates = np.array([each.offer.usd_per_second for each in request.rentables] or [0.0])
+        rates = np.array([each.offer.held_usd_per_second for each in request.rentables] or [0.0])
         able = at_once > 0
         return cls(
             request,
@@ -156,6 +166,7 @@ class Menu:
             waves[column],
             (waves * stage.epochs * self.epoch)[column],
             self.rate,
+            (stage.trials * self.width * _used(self.request)[self.offer])[column],
         )
 
 
@@ -283,7 +294,7 @@ def _joined(alone: Options, mixed: Options) -> Options:
         column = getattr(alone, name)
         return np.concatenate([column, np.full_like(column, fill)], axis=1)
 
-    filled = {name: wider(name, 0) for name in Options.columns()[1:-1]}
+    filled = {name: wider(name, 0) for name in Options.columns() if name not in ("offer", "rate")}
     first = Options(offer=wider("offer", -1), rate=alone.rate, **filled)
     return Options(
         *(
@@ -299,7 +310,7 @@ def _columns(request: PlanRequest, stage: Stage, found: Sequence[tuple[Part, Par
     epoch = np.array(
         [[request.rentables[part[0]].epoch_seconds(part[2]) for part in parts] for parts in found]
     )
-    rates = np.array([each.offer.usd_per_second for each in request.rentables])
+    rates = np.array([each.offer.held_usd_per_second for each in request.rentables])
     return Options(
         offer=offer,
         count=count,
@@ -308,7 +319,13 @@ def _columns(request: PlanRequest, stage: Stage, found: Sequence[tuple[Part, Par
         waves=waves,
         train=waves * stage.epochs * epoch,
         rate=(count * rates[offer]).sum(axis=1),
+        used=table[:, :, 3] * table[:, :, 2] * _used(request)[offer],
     )
+
+
+def _used(request: PlanRequest) -> NDArray[np.float64]:
+    """Return what a GPU-second of a trial costs on each rentable, where that is billed."""
+    return np.array([each.offer.used_usd_per_second for each in request.rentables] or [0.0])
 
 
 def undominated(request: PlanRequest) -> PlanRequest:
@@ -354,7 +371,7 @@ class _Figures:
         delays = (profile.launch, profile.boot, profile.start, profile.resize, profile.release)
         return cls(
             rentable,
-            (rentable.gpus, offer.minimum_seconds, offer.granularity_seconds, quota),
+            (rentable.gpus, *_billing(offer), quota),
             offer.usd_per_second,
             min(rentable.most, _quota(request, rentable), request.max_instances),
             offer.instance_type.vcpus if quota else 0,
@@ -374,6 +391,10 @@ class _Figures:
         )
 
 
+def _billing(offer: Offer) -> tuple[object, ...]:
+    return offer.minimum_seconds, offer.granularity_seconds, offer.per_function
+
+
 def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
     """Return how many offers must beat one before it can be left out.
 
@@ -385,6 +406,6 @@ def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
     """
     if len(request.rentables) > _FEW_OFFERS:
         return 1
-    profile, second = rentable.profile, rentable.offer.usd_per_second
+    profile, second = rentable.profile, rentable.offer.held_usd_per_second
     launch = request.charges.usd_per_launch / second if second > 0 else math.inf
     return 1 if profile.launch.mean <= profile.release.mean + launch else 3

@@ -76,7 +76,7 @@ class _Play:
         for live in request.fleet:
             ages = np.tile(live.ages, (dice.samples, 1))
             self.fleets[live.offer] = Fleet(live.offer, -ages, -ages)
-            self.dollars -= sum(live.ages) * live.offer.usd_per_second  # that is paid already
+            self.dollars -= sum(live.ages) * live.offer.held_usd_per_second  # that is paid already
             self.gpu_seconds -= sum(live.ages) * live.offer.gpus
         self.slowness = self._slowness(plan)
 

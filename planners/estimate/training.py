@@ -100,7 +100,7 @@ def charge(offer: Offer, seconds: Floats) -> Floats:
     if offer.granularity_seconds > 0:
         grains = np.ceil(billed / offer.granularity_seconds - 1e-9)
         billed = grains * offer.granularity_seconds
-    return billed * offer.usd_per_second
+    return billed * offer.held_usd_per_second
 
 
 def slots_per_instance(group: Group) -> int:
@@ -159,7 +159,9 @@ class Training:
         self.opened = np.sort(opened, axis=1)[:, needed - 1 :: needed]
         spot = pool.goes
         self._interruptions = _Interruptions(self, began) if spot else None
-        self._train(self._durations(stage, slowness, staying))
+        durations = self._durations(stage, slowness, staying)
+        self.use(durations.sum(axis=1))
+        self._train(durations)
 
     @property
     def end(self) -> Floats:
@@ -169,6 +171,10 @@ class Training:
     def hold(self, until: Floats) -> None:
         """Keep the instances until the stage is over: they may be taken back all the same."""
         self._interrupt(lambda: until)
+
+    def use(self, seconds: Floats) -> None:
+        """Bill what trials use by the function, in seconds of all of them, sample by sample."""
+        self.dollars += seconds * self.group.width * self.group.offer.used_usd_per_second
 
     def _durations(self, stage: Stage, slowness: Floats, staying: Counts) -> Floats:
         """Return what each trial takes, its start included; those that stay come first.
@@ -288,4 +294,10 @@ class _Interruptions:
             (joined - at)[:, None] + again + np.minimum(part, trained),
         )
         done[samples, hosts] = np.where(held > at[:, None], held + later, held)
+        if training.group.offer.per_function:
+            redone = again + np.minimum(part, trained)
+            used = (held > at[:, None]) & (at[:, None] >= opened[:, None])
+            more = np.zeros(training.dice.samples)
+            np.add.at(more, samples, np.where(used, redone, 0.0).sum(axis=1))
+            training.use(more)
         training.opened[samples, hosts] = np.maximum(opened, joined)

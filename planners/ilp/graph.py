@@ -143,7 +143,7 @@ class Graph:
     def fleet_floor(self) -> float:
         """The least that the fleet there is at the begin is billed from then on."""
         return sum(
-            max(0.0, live.offer.charge(age) - age * live.offer.usd_per_second)
+            max(0.0, live.offer.charge(age) - age * live.offer.held_usd_per_second)
             for live in self.request.fleet
             for age in live.ages
         )
@@ -197,7 +197,7 @@ def _launched(before: Held, now: Held, arc: Arc) -> Iterator[Lot]:
 
 
 def _surcharge(offer: Offer, life: float) -> float:
-    return max(0.0, offer.charge(life) - life * offer.usd_per_second)
+    return max(0.0, offer.charge(life) - life * offer.held_usd_per_second)
 
 
 def _release(request: PlanRequest, offer: Offer) -> float:
@@ -269,12 +269,13 @@ def _arc(request: PlanRequest, stage: Stage, held: Held, way: Way, now: Held) ->
     quiet = now.widths == held.widths and _quiet(stage, held, way)
     seconds = max(_takes(request, stage, group, delays, quiet=quiet) for group in way)
     lived = _given_back(request, going) + sum(
-        group.offer.usd_per_second
+        group.offer.held_usd_per_second
         * (group.instances * seconds - max(0, fresh[group.offer]) * delays.get(group.offer, 0.0))
         for group in way
     )
     launches = sum(fresh[offer] for offer in delays)
     other = seconds * request.charges.usd_per_second + launches * request.charges.usd_per_launch
+    other += sum(_functions(request, stage, group, quiet=quiet and not delays) for group in way)
     floor = sum(fresh[offer] * _least(request, offer) for offer in delays)
     return Arc(seconds, lived + other, lived, floor, delays)
 
@@ -288,7 +289,7 @@ def _least(request: PlanRequest, offer: Offer) -> float:
 def _given_back(request: PlanRequest, going: Mapping[Offer, int]) -> float:
     """Return the dollars of the seconds that instances take to go."""
     return sum(
-        max(0, count) * _release(request, offer) * offer.usd_per_second
+        max(0, count) * _release(request, offer) * offer.held_usd_per_second
         for offer, count in going.items()
     )
 
@@ -310,6 +311,15 @@ def _takes(
     if not quiet:
         begin = profile.resize.mean if stage.start_epoch > 0 else profile.start.mean
     return arrival + group.waves * (begin + stage.epochs * rentable.epoch_seconds(group.width))
+
+
+def _functions(request: PlanRequest, stage: Stage, group: Group, *, quiet: bool) -> float:
+    """Return what is billed by the function: each trial's GPUs while it begins and trains."""
+    rentable = request.rentable(group.offer)
+    profile, trained = rentable.profile, stage.epochs * rentable.epoch_seconds(group.width)
+    begin = profile.resize.mean if stage.start_epoch > 0 else profile.start.mean
+    gpu_seconds = group.trials * group.width * (trained + (0.0 if quiet else begin))
+    return gpu_seconds * group.offer.used_usd_per_second
 
 
 def _quiet(stage: Stage, held: Held, way: Way) -> bool:

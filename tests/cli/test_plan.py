@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -507,3 +508,102 @@ def test_a_forecast_says_what_nobody_has_measured(command: Command) -> None:
     seconds = told["plan"]["forecast"]["seconds"]
     assert seconds["p95"] > 1.05 * seconds["p5"], "one measurement is no certainty"
     assert "not in it:" in command(*asked).out
+
+
+# ---- billing -------------------------------------------------------------------------------------
+
+BILLED = {
+    "second": "by the second",
+    "{unit: second, minimum: 2m}": "by the second, for 120 s at least",
+    "minute": "by the minute",
+    "hour": "by the hour",
+    "function": "by the GPU-second that trials use, not by the instance",
+}
+
+
+def billed_by(tmp_path: Path, billing: str) -> None:
+    path = tmp_path / "experiment.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("max_instances:", f"billing: {billing}, max_instances:"))
+
+
+@pytest.mark.parametrize("billing", BILLED)
+@pytest.mark.parametrize("strategy", ["sha", "seer"])
+def test_the_billing_of_the_file_is_that_of_plan_and_report(
+    command: Command, tmp_path: Path, billing: str, strategy: str
+) -> None:
+    billed_by(tmp_path, billing)
+    base = ["experiment.yaml", "--strategy", strategy, "--trials", "8", "--budget", "$40"]
+    shown = command("plan", *base)
+    assert shown.code == 0, shown.err
+    (line,) = (each for each in shown.out.splitlines() if each.strip().startswith("billed"))
+    assert line.split(maxsplit=1)[1].strip() == BILLED[billing]
+    played = command("simulate", *base, "-o", "json").json
+    books = played["accounting"]
+    assert books["total"]["dollars"] == pytest.approx(played["dollars"]["actual"])
+    if billing == "function":
+        parts = books["categories"]
+        held = ("idle", "returning", "minimum", "rounding", "barrier")
+        assert sum(parts[name]["dollars"] for name in held) == 0
+        assert parts["training"]["dollars"] > 0.7 * books["total"]["dollars"]
+
+
+def test_by_the_function_the_last_trial_is_narrow_and_by_the_second_as_wide_as_the_box(
+    command: Command, tmp_path: Path
+) -> None:
+    base = ["plan", "experiment.yaml", "--trials", "1", "--deadline", "1h", "-o", "json"]
+
+    def widths() -> set[float]:
+        plan = decode(Plan, command(*base).json["plan"]["staged"])
+        return {group.width for stage in plan.stages for group in stage.groups}
+
+    assert widths() == {4.0}
+    billed_by(tmp_path, "function")
+    assert widths() == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("billing", "said"),
+    [
+        ("day", "cloud.billing.*second.*minute.*hour.*function"),
+        ("{unit: function, minimum: 1m}", "cloud.billing.minimum.*none is billed; leave it out"),
+        ("{minimum: 1m}", "say by which unit bills are"),
+    ],
+)
+def test_a_billing_that_there_is_not_is_refused_with_its_line(
+    command: Command, tmp_path: Path, billing: str, said: str
+) -> None:
+    billed_by(tmp_path, billing)
+    refused = command("plan", "experiment.yaml")
+    assert refused.code == 2
+    assert re.search(rf"experiment.yaml:\d+.*{said}", refused.err, re.DOTALL), refused.err
+
+
+# ---- whose a strategy is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("seer-barrier", "our reconstruction of SEER from its abstract, not the paper's algorithm"),
+        ("seer", "a method of our own with SEER's aim"),
+        ("rubberband", "our reconstruction of RubberBand's planner"),
+        ("asha", None),
+    ],
+)
+def test_what_stands_for_a_paper_that_we_have_not_says_so_wherever_it_is_shown(
+    command: Command, strategy: str, said: str | None
+) -> None:
+    base = ["experiment.yaml", "--strategy", strategy, "--trials", "4", *LIMITED]
+    for verb in ("plan", "simulate"):
+        told = " ".join(command(verb, *base).out.split())
+        assert (said or "our reconstruction") in told if said else "our recon" not in told
+        assert said or "of our own" not in told
+
+
+@pytest.mark.parametrize("verb", [("plan",), ("run",), ("simulate",)])
+def test_the_help_says_that_seer_barrier_is_a_reconstruction(
+    command: Command, verb: tuple[str, ...]
+) -> None:
+    shown = " ".join(command(*verb, "--help").out.split()).replace("- ", "-")
+    assert "seer-barrier is our reconstruction of SEER" in shown

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtune.engine.accounting import account
+from cloudtune.engine.audit import audit
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
@@ -23,6 +24,7 @@ from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.ilp.planner import IlpPlanner
 from cloudtune.plans import Charges, Limits, Rentable, Stage
 from cloudtune.profiles import bundled
 from cloudtune.trial import EndReason
@@ -31,8 +33,9 @@ from tests.builders import NO_CHARGES, group, itinerary_of, profile, scripted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.catalog import Market, Offer
+    from cloudtune.catalog import BillingUnit, Market, Offer
     from cloudtune.events import Event
+    from cloudtune.planners.base import Planner
     from cloudtune.plans import Group, Plan
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
@@ -125,7 +128,7 @@ def test_the_page_reckons_right(line: str) -> None:
     assert round(found, places) == pytest.approx(float(result), abs=1e-12)
 
 
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("number", [*range(1, 9), 10])
 def test_what_it_prints_bold_is_worked_out_there(number: int) -> None:
     results = {f"${float(line.rpartition(' = ')[2]):.2f}" for line in lines(section(number))}
     assert set(printed(number)) <= results
@@ -357,3 +360,67 @@ def test_8_so_the_cheapest_plan_takes_the_whole_box_or_a_smaller_one() -> None:
     either = ExactPlanner().plan(job(LAST, (P3, V100S), (P3_SMALL, {1.0: 71.0})))
     assert [(g.offer, g.width) for g in either.stages[0].groups] == [(P3_SMALL, 1.0)]
     assert either.estimate.dollars == pytest.approx(1.23845)
+
+
+# ---- by the minute, the hour and the function ----------------------------------------------
+
+
+def by(unit: BillingUnit, minimum: float | None = None) -> tuple[Billed, list[Offer]]:
+    """Bill 4, billed by a unit."""
+    offers = [offer.billed(unit, minimum) for offer in (G4DN, P3)]
+    speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(offers, SPEEDS, strict=True))
+    asked = job([Stage(12, 0, 5)], *speeds)
+    return billed(asked, (group(offers[0], 2, 1.0, 8), group(offers[1], 1, 1.0, 4))), offers
+
+
+@pytest.mark.parametrize(
+    ("unit", "minimum", "dollars"),
+    [
+        ("second", 60.0, 1.878213),
+        ("minute", None, 2.0064),
+        ("hour", None, 20.064),
+        ("minute", 600.0, 3.344),
+        ("function", None, 1.359867),
+    ],
+)
+def test_10_each_way_to_bill(unit: BillingUnit, minimum: float | None, dollars: float) -> None:
+    found, offers = by(unit, minimum)
+    assert found.dollars == cost(dollars)
+    entries = found.ledger.entries
+    assert account(entries, offers).whole.dollars == pytest.approx(dollars, abs=EXACT)
+    assert audit(entries, offers, "x", "max").dollars == pytest.approx(dollars, abs=EXACT)
+
+
+def test_10_by_the_function_waiting_and_booting_cost_nothing() -> None:
+    found, offers = by("function")
+    books = account(found.ledger.entries, offers).amounts
+    assert books["barrier"].gpu_seconds == pytest.approx(4 * 100)
+    assert books["training"].dollars == pytest.approx(8 * 300 * 0.978 / 3600 + 4 * 200 * 0.00085)
+    assert books["start-up"].dollars == pytest.approx(5 * (8 * 0.978 / 3600 + 4 * 0.00085))
+    free = {name for name, amount in books.items() if not amount.dollars}
+    assert {"barrier", "idle", "returning", "minimum", "rounding"} <= free
+
+
+def test_10_a_whole_run_by_the_function() -> None:
+    assert printed(10) == [
+        *("$2.01", "$20.06", "$3.34", "$1.36", "$0.75", "$1.21", "$1.30", "$1.45"),
+    ]
+    found = whole_run(per_function=True, minimum_seconds=0.0, granularity_seconds=0.0)
+    assert found.dollars == cost(0.745767)
+    stages = tuple(stage.dollars for stage in found.plan.stages)
+    assert stages[0] == pytest.approx(0.271667 + 0.04 + 0.0165, abs=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("unit", "width", "dollars"),
+    [("second", 4.0, 1.5538), ("function", 1.0, 1.21125)],
+)
+@pytest.mark.parametrize("planner", [ExactPlanner(), IlpPlanner()], ids=["exact", "ilp"])
+def test_10_the_last_trial_wants_the_whole_box_by_the_second_and_one_gpu_by_the_function(
+    unit: BillingUnit, width: float, dollars: float, planner: Planner
+) -> None:
+    offer = P3.billed(unit)
+    asked = job([Stage(1, 0, 20)], (offer, {1.0: 71.0, 2.0: 38.0, 4.0: 21.0}))
+    found = planner.plan(replace(asked, rentables=(replace(asked.rentables[0], most=1),)))
+    assert found.stages[0].groups[0].width == width
+    assert found.estimate.dollars == pytest.approx(dollars)

@@ -63,15 +63,18 @@ def plans(draw: st.DrawFn) -> tuple[Setting, Plan]:
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Setting, Plan]:
-    """Jobs with any plan at all, billed by grains of some size."""
+    """Jobs with any plan at all, billed by grains of some size, or by the function."""
     setting = draw(JOBS)
-    grain = draw(st.sampled_from([0.0, 0.0, 1.0, 30.0]))
+    grain = draw(st.sampled_from([0.0, 0.0, 1.0, 30.0, None]))
+
+    def billed(offer: Offer) -> Offer:
+        return (
+            offer.billed("function") if grain is None else replace(offer, granularity_seconds=grain)
+        )
+
     setting = setting.but(
-        offer=replace(setting.offer, granularity_seconds=grain),
-        others=tuple(
-            replace(each, offer=replace(each.offer, granularity_seconds=grain))
-            for each in setting.others
-        ),
+        offer=billed(setting.offer),
+        others=tuple(replace(each, offer=billed(each.offer)) for each in setting.others),
     )
     return setting, price(setting.request(), draw(choices(setting)), "drawn")
 

@@ -134,6 +134,7 @@ class Cloud:
 
     request: PlanRequest
     instances: list[Instance] = field(default_factory=list)
+    functions: float = 0.0
     widths: dict[Offer, float | None] = field(default_factory=dict)
     one_wave: bool = True
 
@@ -155,9 +156,10 @@ class Cloud:
     def bill(self, end: float) -> float:
         """Return what everything costs from second 0 on, seconds already paid for taken off."""
         charges = self.request.charges
-        total = end * charges.usd_per_second
+        total = end * charges.usd_per_second + self.functions
         for it in self.instances:
-            paid = 0.0 if it.new else -it.launched * an_hour(it.offer) / 3600
+            held = 0.0 if it.offer.per_function else an_hour(it.offer) / 3600
+            paid = 0.0 if it.new else -it.launched * held
             total += charged(it.offer, it.ended - it.launched) - paid
             total += charges.usd_per_launch if it.new else 0.0
         return total
@@ -165,6 +167,8 @@ class Cloud:
 
 def charged(offer: Offer, life: float) -> float:
     """Return the dollars for one instance's life."""
+    if offer.per_function:
+        return 0.0
     grain, billed = offer.granularity_seconds, max(life, offer.minimum_seconds)
     if grain:
         billed = math.ceil(billed / grain - 1e-9) * grain
@@ -230,6 +234,10 @@ def worked(cloud: Cloud, stage: Stage, group: Group, *, undisturbed: bool) -> fl
     profile = cloud.profile(group.offer)
     begin = profile.start.mean if stage.start_epoch == 0 else profile.resize.mean
     training = (stage.end_epoch - stage.start_epoch) * epoch(cloud, group)
+    if group.offer.per_function:
+        used = training + (0.0 if undisturbed else begin)
+        a_gpu = an_hour(group.offer) / 3600 / group.offer.gpus
+        cloud.functions += group.trials * group.width * used * a_gpu
     return group.waves * ((0.0 if undisturbed else begin) + training)
 
 

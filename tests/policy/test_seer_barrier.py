@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -239,6 +241,28 @@ def test_se5_the_winner_is_trained_in_full_whenever_one_trial_can_be(
     assert show.furthest == 16
     assert show.policy.ending is EndReason.DONE
     assert plan_of(show.policy).stages[-1].stage.end_epoch == 16
+
+
+def test_se5_the_winner_is_trained_in_full_by_limits_that_leave_no_reserve() -> None:
+    """All, with 1.02 to 2.5 times what one trial's whole schedule takes.
+
+    A plan leaves a twentieth of the limits; what is left for the last epochs may take that too.
+    """
+    for seed in range(12):
+        luck, brakes = random.Random(seed), Brakes()
+        known = profile(luck.choice([LINEAR, SUBLINEAR, NODE_BOUNDARY]))
+        late, ways = brakes.tick + brakes.drain, []
+        for width, epoch in known.epoch.items():
+            lived = known.boot.mean + known.start.mean + 16 * epoch.mean + late
+            lived += known.release.mean
+            ways.append((math.ceil(width / 4) * max(60.0, lived) * 0.01, lived + 1.0))
+        dollars, seconds = min(ways)
+        limits = Limits(luck.uniform(1.02, 2.5) * seconds, luck.uniform(1.02, 2.5) * dollars)
+        show = play(DEAL.but(profile=known, limits=limits, seed=seed))
+        spent = show.bill()
+        assert spent[0] <= seconds * 2.5
+        assert spent[1] <= (limits.budget or 0.0) + 1e-9
+        assert show.furthest == 16, (seed, limits)
 
 
 def test_where_not_even_one_can_the_best_is_trained_as_far_as_the_limits_pay_for() -> None:

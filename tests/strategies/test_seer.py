@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 from statistics import fmean
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from cloudtune.commands import Launch
 from cloudtune.engine.audit import audit
 from cloudtune.plans import Limits, Rentable
+from cloudtune.policy.base import Brakes
 from cloudtune.simulation.case import Case
 from cloudtune.simulation.case import play as tried
 from cloudtune.simulation.speed_table import Scaling
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from cloudtune.simulation.benchmark import Benchmark
     from cloudtune.simulation.case import Result
     from cloudtune.strategies.base import View
+    from tests.builders.trials import Watched
 
 BOTH = ["seer", "seer-constant"]
 FLAT = {1.0: 8.0, 2.0: 7.6, 4.0: 7.4}
@@ -233,7 +236,7 @@ def test_se4_the_wide_ones_are_among_the_best() -> None:
     played, took = seer(TIGHT)
     wide = {span.trial for span in took.spans if span.width > 1}
     best = {name: max(t.history.values()) for name, t in played.policy.trials.items() if t.history}
-    assert fmean(best[name] for name in wide) > fmean(best.values())
+    assert fmean(best[name] for name in wide if name in best) >= fmean(best.values())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 30])
@@ -299,6 +302,88 @@ def test_se5_se6_the_winner_reaches_its_end_where_wide_trials_are_slower_than_be
     assert reached >= 11  # before speeds by width were heeded: 5
 
 
+def drawn(seed: int, slower: float = 1.0) -> Setting:
+    """Return a job whose limits are 1.02 to 2.5 times what one trial's whole schedule takes.
+
+    In the cheapest way there is, and with the time in which a run gives everything back.
+    """
+    luck, brakes = random.Random(seed), Brakes()
+    known = profile(luck.choice([LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT]))
+    world, late = known.slowed(slower), brakes.tick + brakes.drain
+    ways = []
+    for width, epoch in world.epoch.items():
+        boxes = math.ceil(width / 4)
+        lived = world.boot.mean + world.start.mean + 27 * epoch.mean + world.release.mean + late
+        ways.append((boxes * lived * 0.01, lived + world.launch.mean))
+    dollars, seconds = min(ways)
+    factors = luck.uniform(1.02, 2.5), luck.uniform(1.02, 2.5)
+    return own(
+        luck.choice([4, 12, 30, 60]),
+        seed=seed,
+        max_instances=4,
+        profile=known,
+        limits=Limits(factors[0] * seconds, factors[1] * dollars),
+        slower=slower,
+    )
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("slower", [1.0, 1.1])
+def test_se5_the_winner_is_trained_to_its_end_whenever_one_whole_schedule_fits(
+    name: str, slower: float
+) -> None:
+    """40 of 40, by a right profile and by one that is wrong by what exploring keeps room for."""
+    for seed in range(40):
+        game = drawn(seed, slower=slower)
+        played, took = seer(game, name)
+        assert took.violations(game.limits) == ()
+        assert max(played.epochs.values(), default=0) == 27, (seed, game.limits)
+
+
+def test_se6_it_stops_widening_where_the_world_is_slower_when_wide() -> None:
+    """Once it has seen how slow a width is, nobody gets it any more."""
+    slower = profile({1.0: 8.0, 2.0: 9.0, 4.0: 10.0, 8.0: 11.0})
+    for seed in range(6):
+        takes = slower.launch.mean + slower.boot.mean + slower.start.mean + 27 * 8.0 + 12.0
+        limits = Limits(2.0 * takes, 2.5 * takes * 0.01)
+        game = own(60, seed=seed, max_instances=4, profile=profile(LINEAR), limits=limits)
+        real = tuple(replace(each, profile=slower) for each in game.rentables)
+        played, took = seer(game.but(real=real))
+        for width in (2.0, 4.0, 8.0):
+            spans = [span for span in took.spans if span.width == width]
+            told = [span.end for span in spans if span.trained]
+            assert [s.begin for s in spans if s.begin > min(told, default=math.inf)] == []
+        assert max(played.epochs.values()) == 27
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=25)
+def test_se3_whoever_is_ahead_is_at_least_as_wide_at_every_moment(seed: int) -> None:
+    game = drawn(seed)
+    played = play(game, "seer")
+    again = game.but(by="seer").policy(sampler=Given(game.given))
+    strategy = cast("Seer", cast("Watched", again.strategy).inner)
+    for entry in played.entries:
+        again.handle(entry.event)
+        widths = [seat.width for seat in strategy.seats.values()]
+        assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT])
+def test_se4_wide_only_as_far_as_the_deadline_needs_it(scaling: Mapping[float, float]) -> None:
+    """One trial: ever more time, ever narrower, and at last no wider than is cheapest."""
+    found = []
+    for factor in (1.1, 2.0, 4.0, 30.0):
+        known = profile(scaling)
+        fastest = 27 * min(each.mean for each in known.epoch.values())
+        limits = Limits(40.0 + factor * fastest, None)
+        played, took = seer(own(1, max_instances=4, profile=known, limits=limits))
+        assert max(played.epochs.values()) == 27
+        found.append(max(span.width for span in took.spans))
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == 1.0
+
+
 @pytest.mark.parametrize("budget", [20.0, 24.0, 30.0])
 def test_se5_the_winner_reaches_its_end_where_only_two_instances_are_fast_enough(
     budget: float,
@@ -309,7 +394,7 @@ def test_se5_the_winner_reaches_its_end_where_only_two_instances_are_fast_enough
     played, took = seer(own(40, max_instances=4, profile=wide, limits=limits))
     assert took.violations(limits) == ()
     assert max(played.epochs.values()) == 27
-    assert len(played.policy.trials) > 8
+    assert len(played.policy.trials) > 5
 
 
 CELLS = [(1500, 10), (3000, 20), (6000, 20), (6000, 40)]
@@ -376,7 +461,9 @@ def test_money_that_costs_nothing_is_no_limit() -> None:
         # A cent a second; three quarters of the money until half of the time.
         (Limits(100.0, 1.0), 1, 50.0),
         (Limits(100.0, 2.4), 3, 50.0),
-        (Limits(100.0, 2.5), 4, 46.875),  # another one, for a little less long
+        (Limits(200.0, 5.0), 4, 93.75),  # another one, for a little less long
+        # Not another one: the best could then not be trained to its end for sure.
+        (Limits(100.0, 2.5), 3, 46.875),
         (Limits(100.0, 90.0), 8, 50.0),
         (Limits(100.0, 0.5), 1, 37.5),  # not enough for one until then: until it is spent
         (Limits(100.0, None), 8, 50.0),
@@ -421,6 +508,7 @@ def view(limits: Limits) -> View:
     """Return a view of the begin of a run."""
     state = {
         "now": 0.0,
+        "ahead": 0.0,
         "seconds_left": math.inf if limits.deadline is None else limits.deadline,
         "dollars_left": math.inf if limits.budget is None else limits.budget,
     }

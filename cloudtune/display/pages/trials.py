@@ -95,7 +95,8 @@ class Told:
         leases = [lease for lease in self.audit.leases if lease.begin <= at]
         hourly = max(0.0, at - begun) * charges.usd_per_second
         launches = len(leases) * charges.usd_per_launch
-        return math.fsum(lease.dollars(at) for lease in leases) + launches + hourly
+        used = self.report.timeline.used_dollars({x.intent: x.offer for x in leases}, end=at)
+        return math.fsum(lease.dollars(at) for lease in leases) + used + launches + hourly
 
     @property
     def metric(self) -> str:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from cloudtune.catalog import pool
 from cloudtune.commands import Launch
 from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.plans import Limits
+from cloudtune.planners.allocators.seer import SeerAllocator, SeerFleet
+from cloudtune.plans import Limits, Rentable
 from cloudtune.simulation.case import Case, play, record
 from cloudtune.simulation.curves import Curve, Curves
 from cloudtune.simulation.speed_table import Scaling
 from cloudtune.strategies.seer_rules import Offers
+from tests.builders import SUBLINEAR, offer, profile
 from tests.builders.curves import curves, small_benchmark
 
 if TYPE_CHECKING:
     from cloudtune.simulation.benchmark import Benchmark
     from cloudtune.simulation.case import Played
+    from cloudtune.strategies.base import View
+    from cloudtune.strategies.seer import Seer
 
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
 
@@ -133,3 +139,21 @@ def test_it_goes_back_to_spot_that_is_there_again_and_stays_within_its_money() -
     assert seconds(found, "spot", back, back + 600) > 0, "asked for again"
     late = seconds(found, "on-demand", back + 900, back + 1900)
     assert late < 0.2 * seconds(found, "spot", back + 900, back + 1900)
+
+
+@pytest.mark.parametrize(("refused", "wanted"), [((), (4, 0)), (("c.4x",), (2, 1))])
+def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price(
+    refused: tuple[str, ...], wanted: tuple[int, int]
+) -> None:
+    """Four at a cent a second are planned, two are there; the next offer costs two cents."""
+    cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
+    rentables = [Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)]
+    strategy = SimpleNamespace(
+        offers=Offers(rentables), rentable=lambda _view: rentables[0], instances=lambda _view: 4
+    )
+    view = SimpleNamespace(
+        held=Counter({cheap: 2}), avoided=lambda each: each.instance_type.name in refused
+    )
+    made = cast("Seer", strategy)
+    found = SeerFleet(made, SeerAllocator(made)).target(cast("View", view), 0.0)
+    assert (found[cheap], found[dear]) == wanted

@@ -32,6 +32,7 @@ def rentable(
     granularity: float = 0.0,
     name: str = "g4.x",
     delays: tuple[float, ...] = (1.0, 20.0, 4.0, 6.0, 2.0),
+    function: bool = False,
 ) -> Rentable:
     """Return an offer and how a script scales there; at its price a second costs a cent."""
     kind = InstanceType(name, gpus, "T4", 16384, 4, 65536)
@@ -41,7 +42,7 @@ def rentable(
     profile = ScalingProfile(
         name, epoch, launch, boot, start, resize, release, "", "2026-01-01", "made up"
     )
-    return Rentable(offer, profile, most)
+    return Rentable(replace(offer, per_function=function), profile, most)
 
 
 def halving(trials: int, stages: int) -> tuple[Stage, ...]:

@@ -1,0 +1,104 @@
+"""Each way to bill, in every planner: by second, minute, hour and function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.dp.bounds import fluid
+from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.greedy import GreedyPlanner
+from cloudtune.planners.ilp.planner import IlpPlanner
+from cloudtune.planners.naive import NaivePlanner
+from cloudtune.planners.static import StaticPlanner
+from tests.planners.ilp.test_planner import few, requests
+
+if TYPE_CHECKING:
+    from cloudtune.catalog import BillingUnit
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.plans import Plan
+    from tests.planners.brute_force import Priced
+
+UNITS: tuple[BillingUnit, ...] = ("second", "minute", "hour", "function")
+
+
+def billed(request: PlanRequest, unit: BillingUnit) -> PlanRequest:
+    """Return the same question with every offer billed by a unit."""
+    mine = {each.offer: each.offer.billed(unit) for each in request.rentables}
+    return replace(
+        request,
+        rentables=tuple(replace(each, offer=mine[each.offer]) for each in request.rentables),
+        fleet=tuple(replace(live, offer=mine[live.offer]) for live in request.fleet),
+    )
+
+
+def of(plans: list[Priced], objective: str) -> float:
+    return min(plan.dollars if objective == "cost" else plan.seconds for plan in plans)
+
+
+def measure(plan: Plan, objective: str) -> float:
+    return plan.estimate.dollars if objective == "cost" else plan.estimate.seconds
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@given(request=requests(stages=2).map(partial(replace, objective="cost")), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_all_planners_and_brute_force_say_the_same(
+    unit: BillingUnit, request: PlanRequest, data: st.DataObject
+) -> None:
+    request = billed(request, unit)
+    plans = few(request, most=1500)
+    best = of(plans, request.objective)
+    exact, program = ExactPlanner().plan(request), IlpPlanner().plan(request)
+    mine = measure(exact, request.objective)
+    assert measure(program, request.objective) == pytest.approx(best, rel=1e-7, abs=1e-9)
+    if exact.status == "optimal":
+        a_grain = sum(
+            2 * each.offer.usd_per_second * each.offer.granularity_seconds * request.max_instances
+            for each in request.rentables
+        )
+        assert best - 1e-9 <= mine <= best * (1 + 1e-7) + 1e-9 + a_grain * (unit == "second")
+    else:
+        assert best * (1 - 1e-9) - 1e-9 <= mine
+        assert mine <= best * (1 + (exact.gap or 0.0)) + 1e-9
+    if unit == "function":
+        found = search_of(request).best(request.limits, "cost")
+        assert found is not None
+        assert found.dollars == pytest.approx(best, rel=1e-7, abs=1e-9)
+    bound = fluid(request)
+    one = data.draw(st.sampled_from(plans))
+    assert bound.dollars_within(one.seconds) <= one.dollars * (1 + 1e-9) + 1e-9
+    booked = price(request, one.choices, "")
+    assert booked.estimate.dollars == pytest.approx(one.dollars, rel=1e-9, abs=1e-9)
+    for heuristic in (StaticPlanner(), NaivePlanner(), GreedyPlanner()):
+        assert measure(heuristic.plan(request), request.objective) >= best * (1 - 1e-9) - 1e-9
+
+
+@given(request=requests(stages=2, mix=2).map(partial(replace, objective="cost")))
+@settings(max_examples=12, deadline=None)
+def test_two_offers_side_by_side_are_billed_by_the_function_too(request: PlanRequest) -> None:
+    units = ("function", "second")
+    mine = {
+        each.offer: each.offer.billed(unit)  # type: ignore[arg-type]
+        for each, unit in zip(request.rentables, units, strict=False)
+    }
+    request = replace(
+        request,
+        rentables=tuple(
+            replace(each, offer=replace(mine[each.offer], granularity_seconds=0.0))
+            for each in request.rentables
+        ),
+        fleet=(),
+    )
+    plans = few(request, 2, most=1500)
+    best = of(plans, request.objective)
+    for planner in (ExactPlanner(), IlpPlanner()):
+        found = measure(planner.plan(request), request.objective)
+        assert found == pytest.approx(best, rel=1e-7, abs=1e-9)
