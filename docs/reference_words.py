@@ -243,6 +243,7 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
             "seer": "explores with a part of the money and time, then plans the end of those that "
             "are ahead; ours ([seer.md](seer.md))",
             "seer-constant": "the same on a fleet that stays",
+            "seer-full": "the same, and one trial is always trained to its end, where one can be",
         },
     ),
     "sampler": (

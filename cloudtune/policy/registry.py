@@ -124,7 +124,9 @@ def _hypersched(context: BuildContext, sampler: Sampler, *, patient: bool = Fals
     )
 
 
-def _seer(context: BuildContext, sampler: Sampler, *, constant: bool = False) -> Strategy:
+def _seer(
+    context: BuildContext, sampler: Sampler, *, constant: bool = False, full: bool = False
+) -> Strategy:
     return Seer(
         sampler,
         min_epochs=context.min_epochs,
@@ -133,6 +135,7 @@ def _seer(context: BuildContext, sampler: Sampler, *, constant: bool = False) ->
         rentables=context.rentables,
         max_instances=context.max_instances,
         constant=constant,
+        full=full,
     )
 
 
@@ -172,12 +175,14 @@ STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
     "hypersched-patient": partial(_hypersched, patient=True),
     "seer": _seer,
     "seer-constant": partial(_seer, constant=True),
+    "seer-full": partial(_seer, full=True),
 }
 _AIM = "a method of our own with SEER's aim; the paper's algorithm is another, and unknown to us"
 WHOSE: dict[str, str] = {
     "seer-barrier": "our reconstruction of SEER from its abstract, not the paper's algorithm",
     "seer": _AIM,
     "seer-constant": _AIM,
+    "seer-full": _AIM,
     "rubberband": "our reconstruction of RubberBand's planner from what could be found of it",
 }
 """Whose the strategies are that stand for a paper's whose text we haven't; shown with the name."""
@@ -207,6 +212,7 @@ SUITED: dict[str, tuple[str, str]] = {
     "hypersched-patient": ("hypersched", "constant"),
     "seer": (SEER, SEER),
     "seer-constant": (SEER, SEER),
+    "seer-full": (SEER, SEER),
 }
 """The allocator and the fleet of strategies that "same" and "naive" don't suit."""
 

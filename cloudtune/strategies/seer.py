@@ -74,10 +74,11 @@ class Seer:
         rentables: Sequence[Rentable],
         max_instances: int,
         constant: bool = False,
+        full: bool = False,
     ) -> None:
-        self.name = "seer-constant" if constant else "seer"
+        self.name = "seer-constant" if constant else f"seer{'-full' * full}"
         self.offers = Offers(rentables)
-        self.constant = constant
+        self.constant, self._full = constant, full
         self._new = NewTrials(sampler)
         self._mode = mode
         self._sign = 1.0 if mode == "max" else -1.0
@@ -95,10 +96,9 @@ class Seer:
         self._fresh = True  # whether what is reported isn't trained a second time
         self._opening: Opening | None = None
         self._opened_for: Offer | None = None
-        self._plans = 0  # how many plans of the end were made
+        self._plans = self._nodes = 0  # how many plans of the end were made, and instances of it
         self._again = math.inf  # when the next one is due
         self.seats: dict[TrialId, Seat] = {}
-        self._nodes = 0
         self._vacant = False
         self._end = math.inf  # by when those with a seat are to be at their ends
         self._leader: TrialId = ""
@@ -127,7 +127,7 @@ class Seer:
         made = opening(view.now, *left, price, most, before=before)
         if self.constant:
             made = replace(made, instances=steady(*left, price, most))
-        if not self._best:
+        if self._full and not self._best:
             made = guarded(made, view, self.rentable(view), self._last, most)
         self._opening, self._opened_for = made, offer
         return made

@@ -89,6 +89,10 @@ class TestSeerConstant(TestSeer):
     name = "seer-constant"
 
 
+class TestSeerFull(TestSeer):
+    name = "seer-full"
+
+
 def seer(game: Setting, name: str = "seer") -> tuple[Played, Audit]:
     """Return a run, and what it took by its events alone."""
     played = play(game, name)
@@ -236,7 +240,7 @@ def test_se4_the_wide_ones_are_among_the_best() -> None:
     played, took = seer(TIGHT)
     wide = {span.trial for span in took.spans if span.width > 1}
     best = {name: max(t.history.values()) for name, t in played.policy.trials.items() if t.history}
-    assert fmean(best[name] for name in wide if name in best) >= fmean(best.values())
+    assert fmean(best[name] for name in wide) > fmean(best.values())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 30])
@@ -327,15 +331,14 @@ def drawn(seed: int, slower: float = 1.0) -> Setting:
     )
 
 
-@pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("slower", [1.0, 1.1])
 def test_se5_the_winner_is_trained_to_its_end_whenever_one_whole_schedule_fits(
-    name: str, slower: float
+    slower: float,
 ) -> None:
     """40 of 40, by a right profile and by one that is wrong by what exploring keeps room for."""
     for seed in range(40):
         game = drawn(seed, slower=slower)
-        played, took = seer(game, name)
+        played, took = seer(game, "seer-full")
         assert took.violations(game.limits) == ()
         assert max(played.epochs.values(), default=0) == 27, (seed, game.limits)
 
@@ -348,7 +351,7 @@ def test_se6_it_stops_widening_where_the_world_is_slower_when_wide() -> None:
         limits = Limits(2.0 * takes, 2.5 * takes * 0.01)
         game = own(60, seed=seed, max_instances=4, profile=profile(LINEAR), limits=limits)
         real = tuple(replace(each, profile=slower) for each in game.rentables)
-        played, took = seer(game.but(real=real))
+        played, took = seer(game.but(real=real), "seer-full")
         for width in (2.0, 4.0, 8.0):
             spans = [span for span in took.spans if span.width == width]
             told = [span.end for span in spans if span.trained]
@@ -394,7 +397,7 @@ def test_se5_the_winner_reaches_its_end_where_only_two_instances_are_fast_enough
     played, took = seer(own(40, max_instances=4, profile=wide, limits=limits))
     assert took.violations(limits) == ()
     assert max(played.epochs.values()) == 27
-    assert len(played.policy.trials) > 5
+    assert len(played.policy.trials) > 8
 
 
 CELLS = [(1500, 10), (3000, 20), (6000, 20), (6000, 40)]
@@ -461,9 +464,7 @@ def test_money_that_costs_nothing_is_no_limit() -> None:
         # A cent a second; three quarters of the money until half of the time.
         (Limits(100.0, 1.0), 1, 50.0),
         (Limits(100.0, 2.4), 3, 50.0),
-        (Limits(200.0, 5.0), 4, 93.75),  # another one, for a little less long
-        # Not another one: the best could then not be trained to its end for sure.
-        (Limits(100.0, 2.5), 3, 46.875),
+        (Limits(100.0, 2.5), 4, 46.875),  # another one, for a little less long
         (Limits(100.0, 90.0), 8, 50.0),
         (Limits(100.0, 0.5), 1, 37.5),  # not enough for one until then: until it is spent
         (Limits(100.0, None), 8, 50.0),
