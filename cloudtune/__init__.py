@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.train import models
-    from cloudtune.train.batch_scaling import batch_and_lr
+    from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
     from cloudtune.train.checkpoint import Checkpoint
     from cloudtune.train.models.inheriting import inherit
     from cloudtune.train.session import (
@@ -43,6 +43,7 @@ __all__ = [
     "Checkpoint",
     "CloudtuneError",
     "Experiment",
+    "GrowingBatch",
     "InfeasibleError",
     "Plan",
     "Result",
@@ -78,6 +79,7 @@ _HOMES = {
     "Plan": "cloudtune.api.plans",
     "Result": "cloudtune.api.results",
     "backward": "cloudtune.train.torch",
+    "GrowingBatch": "cloudtune.train.batch_scaling",
     "batch_and_lr": "cloudtune.train.batch_scaling",
     "enable_reproducibility": "cloudtune.train.torch",
     "get_device": "cloudtune.train.torch",

@@ -453,7 +453,7 @@ class Seer:
             work = capped(trial.trial, self._last) - trial.epoch
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
             wanted = width_for(work, seconds, rentable.profile.resize.mean, left)
-            wanted = min([wanted, *(seat.width for seat in self.seats.values())])
+            wanted = min([wanted, *[seat.width for seat in self.seats.values()]])
             found = fitted([*self.seats.values()], wanted, widths, gpus, instances)
             if found is None:
                 break

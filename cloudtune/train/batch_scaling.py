@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _STEP = 0.1
 """The largest step of the learning rate, as a share of the initial one."""
@@ -38,3 +42,67 @@ def batch_and_lr(
 
 def _workers(width: float) -> int:
     return math.ceil(width - _ROUNDING)
+
+
+class GrowingBatch:
+    """The batch and the learning rate of a trial whose width changes, epoch by epoch.
+
+    Each GPU keeps its part of the batch, `per_worker` samples; the rate follows by `batch_and_lr`.
+    What it was before a change of width stands in the script's checkpoint, beside the optimizer's
+    state: `previous_workers` and `previous_size` tell it, None where the trial begins.
+
+        batch = cloudtune.GrowingBatch(per_worker=config["batch_size"], lr=config["lr"])
+        if checkpoint: batch.load_state_dict(state["batch"])
+        loader = cloudtune.prepare_data_loader(DataLoader(data, batch.size, shuffle=True))
+        for _ in cloudtune.epochs():
+            batch.begin_epoch(optimizer)
+            ...
+            torch.save({..., "batch": batch.state_dict()}, ...)
+
+    Raises:
+        ValueError: something isn't above 0.
+    """
+
+    def __init__(self, per_worker: int, lr: float, workers: int | None = None) -> None:
+        from cloudtune.train.session import get_context  # noqa: PLC0415  it imports this package
+
+        if min(per_worker, lr) <= 0:
+            raise ValueError("batch and learning rate have to be above 0")
+        self.workers = get_context().get_world_size() if workers is None else workers
+        self.per_worker = per_worker
+        self.initial_lr = lr
+        self.previous_workers: int | None = None
+        self.previous_size: int | None = None
+        _, rates = batch_and_lr(per_worker, lr, 1, self.workers)
+        self._lr, self._coming = lr, list(rates)
+
+    @property
+    def size(self) -> int:
+        """The batch of all workers together, as `prepare_data_loader` wants it."""
+        return self.per_worker * self.workers
+
+    def begin_epoch(self, optimizer: _Optimizer) -> float:
+        """Give the optimizer this epoch's learning rate, and return it."""
+        if self._coming:
+            self._lr = self._coming.pop(0)
+        for group in optimizer.param_groups:
+            group["lr"] = self._lr
+        return self._lr
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what the next session of the trial has to know."""
+        return {"workers": self.workers, "size": self.size, "lr": self._lr}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from another session: where the width is another one, so are batch and rate."""
+        self.previous_workers, self.previous_size = int(state["workers"]), int(state["size"])
+        self._lr = float(state["lr"])
+        goal = self.initial_lr * math.sqrt(self.workers)
+        steps = math.ceil(abs(goal - self._lr) / (_STEP * self.initial_lr) - _ROUNDING)
+        self._coming = [self._lr + (goal - self._lr) * step / steps for step in range(1, steps + 1)]
+
+
+class _Optimizer(Protocol):
+    """What `torch.optim.Optimizer` is to us."""
+
+    param_groups: list[dict[str, Any]]

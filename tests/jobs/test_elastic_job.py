@@ -112,8 +112,10 @@ def test_the_report_names_its_parts_and_tells_when_the_target_was_reached() -> N
         "static-fluid:published",
         "naive",
     )
-    reached = [e.event.at for e in told.entries if isinstance(e.event, EpochDone)][-1]
-    assert data["target"] == {"value": 0.3, "reached_at": reached}
+    last = [e.event for e in told.entries if isinstance(e.event, EpochDone)][-1]
+    trial, _, _ = last.session.partition(".")
+    where = {"trial": trial, "epoch": last.epoch, "best": last.metrics["score"]}
+    assert data["target"] == {"value": 0.3, "reached_at": last.at, **where}
     lines = printed(lambda out: show_report(out, told))
     assert lines[0] == "Simulated: random, static-fluid:published allocator, naive fleet rule"
     assert any(line.startswith("Target score 0.3: reached after ") for line in lines)

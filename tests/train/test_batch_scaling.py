@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.train.batch_scaling import batch_and_lr
+from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
 
@@ -59,3 +64,78 @@ def test_nothing_of_it_may_be_zero(batch: int, lr: float, width: float, new: flo
 def test_a_batch_that_cannot_be_split_is_refused() -> None:
     with pytest.raises(ValueError, match="a batch of 100 can't be split evenly over 3 GPUs"):
         batch_and_lr(100, 0.1, 3, 4)
+
+
+# ---- the batch of a script -----------------------------------------------------------------------
+
+
+class _Optimizer:
+    def __init__(self) -> None:
+        self.param_groups: list[dict[str, Any]] = [{"lr": 0.0}, {"lr": 0.0}]
+
+
+def rates(batch: GrowingBatch, epochs: int) -> list[float]:
+    """Return the learning rates of the next epochs, as the optimizer has them."""
+    found = []
+    for _ in range(epochs):
+        optimizer = _Optimizer()
+        told = batch.begin_epoch(optimizer)
+        assert [group["lr"] for group in optimizer.param_groups] == [told, told]
+        found.append(told)
+    return found
+
+
+def test_h22_after_a_change_of_width_batch_and_rate_follow_and_what_was_is_told() -> None:
+    narrow = GrowingBatch(32, 0.1, workers=1)
+    assert (narrow.size, narrow.previous_workers, narrow.previous_size) == (32, None, None)
+    assert rates(narrow, 3) == [0.1] * 3
+    wide = GrowingBatch(32, 0.1, workers=4)
+    wide.load_state_dict(narrow.state_dict())
+    assert (wide.size, wide.previous_workers, wide.previous_size) == (128, 1, 32)
+    assert rates(wide, 12) == pytest.approx([*(0.1 + n / 100 for n in range(1, 11)), 0.2, 0.2])
+
+
+def test_h22_a_trial_that_moves_again_before_it_is_there_goes_on_from_where_it_is() -> None:
+    wide = GrowingBatch(32, 0.1, workers=4)
+    wide.load_state_dict(GrowingBatch(32, 0.1, workers=1).state_dict())
+    assert rates(wide, 3)[-1] == pytest.approx(0.13)
+    back = GrowingBatch(32, 0.1, workers=1)
+    back.load_state_dict(wide.state_dict())
+    assert rates(back, 4) == pytest.approx([0.12, 0.11, 0.1, 0.1])
+
+
+def test_h22_who_begins_wide_warms_up() -> None:
+    assert rates(GrowingBatch(32, 0.1, workers=4), 11)[-2:] == pytest.approx([0.2, 0.2])
+    with pytest.raises(ValueError, match="above 0"):
+        GrowingBatch(0, 0.1, workers=1)
+
+
+def curve(widths: Sequence[int], *, follows: bool) -> list[float]:
+    """Return the loss of each epoch of a regression whose batch is 8 for each of its GPUs.
+
+    With `follows` the rate goes with the batch by the rule; else it stays.
+    """
+    chance = random.Random(0)
+    points = [(chance.uniform(-1, 1), chance.gauss(0, 1.5)) for _ in range(64)]
+    weight, found = 4.0, []
+    batch = GrowingBatch(8, 0.02, workers=widths[0])
+    for workers in widths:
+        if workers != batch.workers:
+            state, batch = batch.state_dict(), GrowingBatch(8, 0.02, workers=workers)
+            batch.load_state_dict(state)
+        rate = batch.begin_epoch(_Optimizer()) if follows else 0.02
+        chance.shuffle(points)
+        for begin in range(0, len(points), batch.size):
+            part = points[begin : begin + batch.size]
+            weight -= rate * sum(2 * (weight * x - x - e) * x for x, e in part) / len(part)
+        found.append((weight - 1) ** 2)
+    return found
+
+
+def test_h22_the_learning_curve_of_a_trial_that_is_widened_loses_less_by_the_rule() -> None:
+    """Four times as wide after 5 epochs: a quarter of the steps; the rule makes up for half."""
+    still = curve([1] * 30, follows=True)
+    ruled, plain = (curve([1] * 5 + [4] * 25, follows=f) for f in (True, False))
+    assert ruled[:5] == plain[:5] == still[:5]
+    behind = [math.log(each[-1] / still[-1]) for each in (ruled, plain)]
+    assert 0 < behind[0] < 0.75 * behind[1]
