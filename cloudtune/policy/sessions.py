@@ -79,8 +79,8 @@ class SessionKeeper:
             if state.again.pop(name, None) is not None:
                 state.drop_move(trial)
                 trial.status = _AFTER[verdict]
-            elif trial.status == "stopping" and trial.after == "waiting":  # in the midst of a move
-                state.drop_move(trial)
+            elif trial.status == "stopping" and trial.after in {"waiting", "parked"}:
+                state.drop_move(trial)  # it may be in the midst of one
                 trial.after = _AFTER[verdict]
             elif trial.live and trial.status != "stopping":
                 commands.append(self.stop(trial, _AFTER[verdict]))

@@ -89,6 +89,9 @@ class Bracket:
     A rung is decided when all its trials have reported or failed. Of n trials that began the rung
     the best floor(n / eta) go on, at least one, however many failed; ties go by trial id. A trial
     that reached its own last epoch keeps its place among the best, though it can't train on.
+
+    A trial that will be among the best even if all that the rung waits for do better goes on at
+    once (as in Fluid's code: early promotion). Who goes on is the same; some go on sooner.
     """
 
     def __init__(
@@ -106,11 +109,19 @@ class Bracket:
         self._results: dict[TrialId, float | None] = {}
         self._ready: dict[TrialId, Trial] = {}  # in order; begun ones leave when they are seen
         self._losers: list[TrialId] = []
+        self._early: set[TrialId] = set()  # that go on before the rung is decided
+        self._ahead: dict[TrialId, float | None] = {}  # and their results at the next one
+        self._gone: set[TrialId] = set()  # and failed on the way there
 
-    @property
-    def group(self) -> str:
-        """The name of the current rung."""
-        return f"{self.name}, rung {self.level}"
+    def groups(self, tasks: Sequence[Task]) -> list[TrialGroup]:
+        """Return tasks by the rung that they train for: who goes on early is of the next one's."""
+        found = []
+        for level in (self.level, self.level + 1):
+            early = level > self.level
+            of = tuple(task for task in tasks if (task.trial.id in self._early) is early)
+            if of:
+                found.append(TrialGroup(f"{self.name}, rung {level}", of))
+        return found
 
     @property
     def wants(self) -> int:
@@ -151,14 +162,16 @@ class Bracket:
         return found
 
     def _goal(self, trial: Trial) -> int:
-        return capped(trial, self._epochs[self.level])
+        return capped(trial, self._epochs[self.level + (trial.id in self._early)])
 
     def report(self, trial: TrialProgress) -> Decision:
         """Take note of an epoch; who has reached the rung holds till it is decided."""
         self._ready.pop(trial.id, None)
         if trial.epoch < self._goal(trial.trial):
             return Go(self._goal(trial.trial))
-        if trial.id in self._awaited:
+        if trial.id in self._early:
+            self._ahead.setdefault(trial.id, trial.metric)
+        elif trial.id in self._awaited:
             self._awaited.remove(trial.id)
             self._results[trial.id] = trial.metric
             self._decide()
@@ -167,9 +180,12 @@ class Bracket:
 
     def drop(self, trial: TrialId) -> None:
         """Take note that a trial won't come back."""
+        self._ready.pop(trial, None)
+        if trial in self._early:  # it keeps its place, as if it had failed at the next rung
+            self._gone.add(trial)
+            return
         self._awaited.discard(trial)
         self._results.pop(trial, None)
-        self._ready.pop(trial, None)
         self._decide()
 
     def close(self) -> None:
@@ -185,16 +201,37 @@ class Bracket:
 
     def _decide(self) -> None:
         """Begin the next rung with the best of this one, once all its trials have reported."""
-        if self._awaited or self.wants or self.over:
+        if self.wants or self.over:
+            return
+        if self._awaited:
+            self._promote_early()
             return
         ranked = self._ranked()
         rung, self._size = self._epochs[self.level], max(1, self._size // self._eta)
         best = (self._trials[name] for name in ranked[: self._size])
         able = {trial.id: trial for trial in best if capped(trial, rung + 1) > rung}
         self._losers += [name for name in ranked if name not in able]
-        self._results, self._ready, self._awaited = {}, able, set(able)
+        able = {name: trial for name, trial in able.items() if name not in self._gone}
+        early, self._early, self._gone = self._early, set(), set()
+        self._results, self._ahead = {n: v for n, v in self._ahead.items() if n in able}, {}
+        begun = early - self._ready.keys()
+        self._ready = {name: trial for name, trial in able.items() if name not in begun}
+        self._awaited = able.keys() - self._results.keys()
         self.level += 1
         self.over = not able or self.level == len(self._epochs)
+        if not self.over and early:
+            self._decide()  # who went ahead may be all that it waits for
+
+    def _promote_early(self) -> None:
+        """Let those go on that nobody can push out of the best any more."""
+        if self.level + 1 == len(self._epochs):
+            return
+        rung, best = self._epochs[self.level], max(1, self._size // self._eta)
+        for name in self._ranked()[: max(0, best - len(self._awaited))]:
+            trial = self._trials[name]
+            if name not in self._early and capped(trial, rung + 1) > rung:
+                self._early.add(name)
+                self._ready[name] = trial
 
     def _ranked(self) -> list[TrialId]:
         key = {name: rank_key(self._mode, metric) for name, metric in self._results.items()}
@@ -226,10 +263,9 @@ class Brackets:
         groups: list[TrialGroup] = []
         for bracket in self._in_turn(view):
             tasks = bracket.tasks(view, room, lambda: self._new.take(view))
-            if tasks:
-                groups.append(TrialGroup(bracket.group, tasks))
-                self._of.update((task.trial.id, bracket) for task in tasks)
-                room -= len(tasks)
+            groups += bracket.groups(tasks)
+            self._of.update((task.trial.id, bracket) for task in tasks)
+            room -= len(tasks)
             if room <= 0:
                 break
         return groups
