@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -74,3 +75,14 @@ def test_it_lowers_first_what_saves_most_for_each_second_that_is_lost() -> None:
     assert shapes(plan) == [(4, 2.0), (1, 1.0)]
     assert plan.estimate.seconds == pytest.approx(25 + 24)
     assert plan.estimate.dollars == pytest.approx(1.00 + 0.24)
+
+
+def test_each_group_takes_as_many_waves_as_its_trials_need() -> None:
+    """With time to spare it lowers the fleet until trials train one wave after the other."""
+    job = Setting(12, 1, 8, 2, profile=profile({1.0: 10.0}), offer=offer(2), max_instances=6)
+    plan = job.plan(GreedyPlanner(), Limits(2000.0))
+    groups = [group for stage in plan.stages for group in stage.groups]
+    assert max(group.waves for group in groups) > 1
+    for group in groups:
+        assert group.waves == math.ceil(group.trials / (2 * group.instances))
+    assert plan.estimate.dollars < job.plan(GreedyPlanner(), Limits(120.0)).estimate.dollars
