@@ -147,43 +147,61 @@ def beside_ray(seeds: int, trials: int) -> None:
             for allocator in ("same", "dynamic-fluid")
             for each in populations(bred(allocator, seed, trials, last))
         ]
+        beside = Beside()
         said = answers(sys.executable, "ray_pbt", asked)
-        figures: dict[str, list[bool]] = {"all eight in": [], "some over": [], "the first": []}
-        parents: list[bool] = []
         for each, theirs in zip(asked, said, strict=True):
-            _compared(each, theirs, last, figures, parents)
+            beside.compare(each, theirs, last)
         print(f"\nPBT beside Ray Tune's, {last} epochs: is the member of the worst, so that it")
         print("takes over from one of the best?")
-        for what, equal in figures.items():
-            print(f"  {what:14} {sum(equal):6d} of {len(equal):6d}")
-        print(f"  whom we chose is one of Ray's best: {sum(parents)} of {len(parents)}")
+        for what, equal in beside.figures.items():
+            print(f"  {what:32} {sum(equal):6d} of {len(equal):6d}")
 
 
-def _compared(
-    asked: Asked,
-    theirs: Sequence[Any],
-    last: int,
-    figures: dict[str, list[bool]],
-    parents: list[bool],
-) -> None:
-    """Sort the decisions of one population by how many places have a result, and are not over."""
-    reported: set[str] = set()
-    over: set[str] = set()
-    reports = [step for step in asked.job["steps"] if step[0] in {"reports", "over"}]
-    answered = iter(zip(asked.ours, theirs, strict=True))
-    for kind, place, epoch, _ in reports:
-        if kind == "over":
-            over.add(place)
-            continue
-        reported.add(place)
-        ours, said = next(answered)
-        if not said or epoch == last:
-            continue
+class Beside:
+    """Decisions of PBT, equal to Ray's or not, by how many places have a result or are over."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, list[bool]] = {
+            "all eight have a result": [],
+            "not all eight yet": [],
+            "some are over": [],
+            "whom we chose is of Ray's best": [],
+            "Ray's, as we read its rule": [],
+        }
+
+    def compare(self, asked: Asked, theirs: Sequence[Any], last: int) -> None:
+        """Compare one population."""
+        scores: dict[str, float] = {}  # as Ray knows them: of the judged
+        over: set[str] = set()
+        answered = iter(zip(asked.ours, theirs, strict=True))
+        for kind, place, epoch, score in asked.job["steps"]:
+            if kind == "over":
+                over.add(place)
+                scores.pop(place, None)
+            elif kind == "reports":
+                ours, said = next(answered)
+                if said:
+                    scores[place] = score
+                    self.figures["Ray's, as we read its rule"].append(
+                        said == list(_quarters(scores))
+                    )
+                if said and epoch < last:
+                    self._judged(ours, place, said, "some are over" if over else len(scores))
+
+    def _judged(self, ours: str, place: str, said: Sequence[Any], known: str | int) -> None:
         lower, upper = said
-        whole = "all eight in" if len(reported) == POPULATION else "the first"
-        figures["some over" if over else whole].append(bool(ours) == (place in lower))
+        whole = {POPULATION: "all eight have a result"}
+        kind = known if isinstance(known, str) else whole.get(known, "not all eight yet")
+        self.figures[kind].append(bool(ours) == (place in lower))
         if ours and place in lower:
-            parents.append(ours in upper)
+            self.figures["whom we chose is of Ray's best"].append(ours in upper)
+
+
+def _quarters(scores: dict[str, float]) -> tuple[list[str], list[str]]:
+    """Return the worst and the best ceil(n / 4), at most the half, of those that aren't over."""
+    ranked = sorted(scores, key=lambda place: scores[place])
+    quarter = min(-(-len(ranked) // 4), len(ranked) // 2)
+    return ranked[:quarter], ranked[len(ranked) - quarter :]
 
 
 def main() -> None:
