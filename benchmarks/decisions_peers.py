@@ -155,6 +155,69 @@ def ray_rungs(job: Question) -> list[list[str]]:
     return said
 
 
+def ray_pbt(job: Question) -> list[list[list[str]]]:
+    """Return the worst and the best quarter at each report, by Ray Tune's PopulationBasedTraining.
+
+    A place keeps its name when a clone takes it over. Steps: a place's report; a clone that begins
+    at an epoch; a place that is over.
+    """
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    said: list[list[list[str]]] = []
+
+    class Asked(PopulationBasedTraining):
+        def _checkpoint_or_exploit(self, *asked: Any) -> None:
+            upper, lower = asked[2:]
+            said.append([[each.trial_id for each in lower], [each.trial_id for each in upper]])
+
+    scheduler = Asked(
+        time_attr="epoch",
+        metric="score",
+        mode="max",
+        perturbation_interval=job["interval"],
+        hyperparam_mutations={"x": [1, 2]},
+    )
+    control, places = Control(), dict[str, Place]()
+    for kind, name, epoch, score in job["steps"]:
+        if name not in places:
+            places[name] = Place(name)
+            scheduler.on_trial_add(control, places[name])  # type: ignore[arg-type]
+        if kind == "begins":
+            scheduler._trial_state[places[name]].last_perturbation_time = epoch  # type: ignore[index]
+        elif kind == "over":
+            places[name].over = True
+        else:
+            before = len(said)
+            result = {"epoch": epoch, "score": score}
+            scheduler.on_trial_result(control, places[name], result)  # type: ignore[arg-type]
+            if len(said) == before:
+                said.append([])
+    return said
+
+
+class Place:
+    """A trial of Ray's, as far as its PBT looks at it."""
+
+    def __init__(self, name: str) -> None:
+        self.trial_id, self.over = name, False
+        self.status, self.config, self.evaluated_params = "RUNNING", {"x": 1}, dict[str, Any]()
+        self.run_metadata = self.checkpoint_manager = self.checkpoint_config = self
+        self.num_to_keep = None
+        self.local_experiment_path = self.experiment_tag = ""
+
+    def is_finished(self) -> bool:
+        return self.over
+
+
+class Control:
+    """A controller of Ray's that has nothing to do."""
+
+    search_alg = None
+
+    def get_trials(self) -> list[Any]:
+        return []
+
+
 PEERS = {
     each.__name__: each
     for each in (
@@ -165,6 +228,7 @@ PEERS = {
         old_syne_promotion,
         old_syne_rungs,
         ray_rungs,
+        ray_pbt,
     )
 }
 

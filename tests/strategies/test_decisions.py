@@ -84,10 +84,11 @@ APART = {
 }
 
 
-def differing(strategy: str, allocator: str, seed: int) -> tuple[int, int]:
+def differing(strategy: str, allocator: str, seed: int, trials: int = 0) -> tuple[int, int]:
     """Return the decisions of a drawn job, and how many trials came as far as they shouldn't."""
     luck = random.Random(f"{strategy} {seed}")
     count, eta = luck.randint(9, 40), luck.choice([2, 3])
+    count = trials or count
     levels = [luck.random() for _ in range(count)]
     swings = [luck.uniform(-0.4, 0.4) for _ in range(count)]
     paces = [luck.uniform(0.5, 3.0) for _ in range(count)]
