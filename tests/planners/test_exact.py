@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import assume, given, settings
@@ -20,6 +21,9 @@ from cloudtune.plans import Charges, Limits, Rentable, Stage
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
 from tests.contracts.planner import PlannerContract, extremes
 from tests.planners.brute_force import Priced, every_plan, priced
+
+if TYPE_CHECKING:
+    from cloudtune.scaling import ScalingProfile
 
 seconds = st.floats(0.0, 100.0)
 
@@ -355,3 +359,27 @@ def test_a_budget_holds_for_the_bill_as_it_is_rounded() -> None:
 def test_three_offers_at_once_are_not_planned() -> None:
     with pytest.raises(UsageError, match="two offers at most"):
         ExactPlanner().plan(replace(Setting().request(), mix=3))
+
+
+def test_with_two_offers_whoever_stays_on_its_gpus_costs_no_resize() -> None:
+    """A resize takes longer than the deadline; those that go on needn't make one."""
+
+    def speeds(name: str) -> ScalingProfile:
+        delays = {"start": 1.0, "resize": 500.0, "boot": 10.0, "launch": 0.0, "release": 0.0}
+        return profile({1.0: 8.0, 2.0: 5.0}, name=name, **delays)
+
+    other = Rentable(offer(2, 14.0, name="b"), speeds("b"), 3)
+    job = Setting(
+        4,
+        1,
+        4,
+        2,
+        offer=offer(2, 20.0, name="a"),
+        profile=speeds("a"),
+        max_instances=3,
+        others=(other,),
+        mix=2,
+    )
+    plan = job.plan(ExactPlanner(), Limits(60.0))
+    assert plan.estimate.seconds == pytest.approx(43.0)
+    assert plan.estimate.dollars == pytest.approx(2 * 14.0 / 3600 * 60)
