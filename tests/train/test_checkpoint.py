@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -338,6 +339,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    # What another test of this process has put there is there still: servers share one memory.
+    request = urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request).close()
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="shelf")
     yield "s3://shelf/runs"
     server.stop()

@@ -8,9 +8,11 @@ same the next time: HOME/computers/NAME.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 RUNNING = ".running"
 """A folder of a computer's home, with a file for the first process of each command on it."""
 _CABLES = 250
+_LOCK = ".cables"
 _HOME = Path("/home/me")
 _KEPT = ("TERM", "LANG", "COLUMNS", "LINES")
 
@@ -46,7 +49,8 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
     clean = ["env", "-i", f"PATH={image.PATH}", f"HOME={_HOME}"]
     where = f"AWS_ENDPOINT_URL={emulator.access.endpoint}"  # as names of hosts tell elsewhere
     started = shlex.join([*clean, where, *kept, *command])
-    process = boot.spawn(made, f"cd {_HOME}\nexec {started}\n", _attach, env={"PATH": image.PATH})
+    attach = partial(_attach, home)
+    process = boot.spawn(made, f"cd {_HOME}\nexec {started}\n", attach, env={"PATH": image.PATH})
     noted = own / RUNNING / str(process.pid)
     noted.parent.mkdir(exist_ok=True)
     noted.touch()
@@ -61,12 +65,14 @@ def folder_of(home: Path, name: str) -> Path:
     return home / "computers" / name
 
 
-def _attach(pid: int) -> None:
-    """Give a process a cable that none has."""
-    for number in range(1, _CABLES):
-        if not Path(f"/proc/sys/net/ipv4/conf/c{number}").exists():
-            network.attach_computer(pid, number)
-            return
+def _attach(home: Path, pid: int) -> None:
+    """Give a process a cable that none has; another that looks for one meanwhile waits."""
+    with (home / "computers" / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for number in range(1, _CABLES):
+            if not Path(f"/proc/sys/net/ipv4/conf/c{number}").exists():
+                network.attach_computer(pid, number)
+                return
     raise CloudtuneError(f"there are {_CABLES} computers already")
 
 
