@@ -124,6 +124,8 @@ def prepare_data_loader(
     add_dist_sampler: bool = True,
     move_to_device: bool = True,
     auto_transfer: bool = True,  # noqa: ARG001
+    *,
+    shared: bool | str = False,
 ) -> DataLoader[Any]:
     """Give a loader of this worker's share of each batch, on its device.
 
@@ -132,10 +134,23 @@ def prepare_data_loader(
     gradients of a prepared model count by that. Every epoch is shuffled anew, where the loader
     shuffles. `auto_transfer` changes nothing: what is in pinned memory is
     always copied while the GPU computes.
+
+    `shared` has all trials read the same batches in the same order. Those with one GPU, or a share
+    of one, that train on one machine and read the same at about the same time then have them loaded
+    once, by `num_workers` processes (at least one), and passed on in shared memory. Whether trials
+    read the same is seen by the dataset itself (transforms and collate function included), or said
+    by a name in place of True, where it can't be pickled. A trial for which they can't be shared
+    loads the same batches for itself, and says why in its log.
     """
     session = current_session()
-    shared = split(data_loader, session) if add_dist_sampler else data_loader
-    loader = DeviceLoader(shared, session, session.device if move_to_device else None)
+    given: Any = data_loader
+    if shared and add_dist_sampler:
+        from cloudtune.train.shared_input import loader as shared_input  # noqa: PLC0415
+
+        given = shared_input.shared(given, session, "" if shared is True else shared)
+    elif add_dist_sampler:
+        given = split(given, session)
+    loader = DeviceLoader(given, session, session.device if move_to_device else None)
     return cast("DataLoader[Any]", loader)
 
 

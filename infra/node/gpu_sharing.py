@@ -22,6 +22,7 @@ from cloudtune.infra.node.gpus import (
 from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.this_machine import physical_cores
 from cloudtune.train.fused.wire import FUSED_VARIABLE
+from cloudtune.train.shared_input.place import INPUT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,13 +42,14 @@ class NodeGpus:
     """So many GPUs, named by number: real ones, or on a machine without as many, numbers only.
 
     MPS is started when the first packed worker comes, so that a run without any has none of it.
-    Where trials train fused, those that share a GPU meet in a folder of `fused`, by its number:
-    each sees all of the GPU, as one of them trains for all, and there is no MPS. Any thread may
-    call.
+    Where trials train fused, those that share a GPU meet in a folder for it in `folder`: each sees
+    all of the GPU, as one of them trains for all, and there is no MPS. Those that read one input
+    meet in `folder` too, wherever on the machine they train. Any thread may call.
     """
 
-    def __init__(self, count: int, fused: Path | None = None) -> None:
-        self._fused = fused
+    def __init__(self, count: int, folder: Path | None = None, *, fused: bool = False) -> None:
+        self._folder = folder
+        self._fused = folder / "fused" if folder is not None and fused else None
         found = gpus(os.environ.get(GPUS_VARIABLE))
         self.lack = "" if len(found) >= count else f"{len(found)} of its {count} GPUs"
         """What is there where there isn't what was asked for; empty where there is."""
@@ -95,9 +97,9 @@ class NodeGpus:
         A worker of several sees the GPUs of all of them here, in their order: scripts take the one
         of their local rank.
         """
-        meets = {}
+        meets = {} if self._folder is None else {INPUT_VARIABLE: str(self._folder / "input")}
         if self._fused is not None and share < 1.0:
-            meets, share = {FUSED_VARIABLE: str(self._fused / str(gpus[0]))}, 1.0
+            meets[FUSED_VARIABLE], share = str(self._fused / str(gpus[0])), 1.0
         if not self._gpus:
             return {VISIBLE: "", **meets}
         if share >= 1.0:
@@ -108,7 +110,7 @@ class NodeGpus:
                 # Sockets need short names, which the folder for logs doesn't have.
                 folder = Path(tempfile.mkdtemp(prefix="m"))
                 self._mps = MpsDaemons(folder, self._gpus)
-            return self._mps.environment(gpu, share)
+            return {**self._mps.environment(gpu, share), **meets}
 
     def threads(self, share: float) -> int:
         """Return how many threads a worker with that share of a GPU computes with on the CPU.

@@ -1,0 +1,89 @@
+"""By what trials know that they read the same batches."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import types
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import UsageError
+from cloudtune.train.shared_input.by_value import Fingerprint, is_found_by_name
+
+if TYPE_CHECKING:
+    from cloudtune.train.shared_input.order import Batches
+
+
+class UnknownDataError(UsageError):
+    """What a loader gives can't be told from what another gives; the text says why."""
+
+
+def fingerprint(batches: Batches, name: str) -> str:
+    """Return what is the same for loaders of equal batches, and for no others.
+
+    Dataset and collate function are compared by what they hold: the numbers of their arrays, the
+    code of functions that no module has, the names of those that one has. With a `name` they aren't
+    looked at: the name says what they are.
+
+    Raises:
+        UnknownDataError: they can't be pickled.
+    """
+    order = batches.order
+    numbers = (name, len(order), order.seed, order.shuffles, batches.batch_size, batches.drop_last)
+    digest = hashlib.sha256(repr(numbers).encode())
+    if not name:
+        _add(digest, (batches.data, batches.collate))
+    return digest.hexdigest()[:32]
+
+
+class _Digest(io.RawIOBase):
+    """A file that keeps of what is written to it a digest alone."""
+
+    def __init__(self, digest: Any) -> None:
+        self._digest = digest
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, given: Any) -> int:
+        self._digest.update(given)
+        return memoryview(given).nbytes
+
+
+def _add(digest: Any, thing: Any) -> None:
+    import cloudpickle  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Writes an array as the digest of its numbers: it may be as large as memory."""
+
+        def reducer_override(self, given: Any) -> Any:
+            if isinstance(given, torch.Tensor) and given.layout is torch.strided:
+                return str, (_of_tensor(given),)
+            numpy = type(given).__module__ == "numpy" and hasattr(given, "tobytes")
+            if numpy and not given.dtype.hasobject:
+                return str, (_of_array(given),)
+            if isinstance(given, types.FunctionType | type) and not is_found_by_name(given):
+                return str, (Fingerprint().of(given),)  # cloudpickle numbers classes by chance
+            return super().reducer_override(given)
+
+    try:
+        Pickler(_Digest(digest)).dump(thing)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UnknownDataError(f"its data can't be compared with others' ({what})") from error
+
+
+def _of_tensor(given: Any) -> str:
+    import torch  # noqa: PLC0415
+
+    plain = given.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    digest = hashlib.sha256(plain.numpy().data).hexdigest()
+    return f"tensor {tuple(given.shape)} {given.dtype} {digest}"
+
+
+def _of_array(given: Any) -> str:
+    import numpy as np  # noqa: PLC0415
+
+    digest = hashlib.sha256(np.ascontiguousarray(given).reshape(-1).view(np.uint8).data)
+    return f"array {given.shape} {given.dtype} {digest.hexdigest()}"

@@ -1,0 +1,129 @@
+"""A loader whose batches trials of one machine have in common."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.train.data import Shares, split
+from cloudtune.train.shared_input.fingerprint import UnknownDataError, fingerprint
+from cloudtune.train.shared_input.order import Batches, Order, seed_of
+from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
+from cloudtune.train.shared_input.reading import Reader, SharingError, tell
+from cloudtune.train.shared_input.serving import Loading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.utils.data import DataLoader
+
+    from cloudtune.train.session import Session
+
+
+def shared(loader: DataLoader[Any], session: Session, name: str = "") -> Any:
+    """Give a loader of the same batches as that of any other trial of the run.
+
+    On a machine where others read the same ones, each is loaded once. See `prepare_data_loader`.
+    """
+    from torch.utils import data  # noqa: PLC0415
+
+    sampler = loader.sampler
+    shuffles = type(sampler) is data.RandomSampler
+    plain = type(sampler) is data.SequentialSampler or (
+        shuffles
+        and not sampler.replacement  # type: ignore[attr-defined]
+        and sampler.num_samples == len(sampler.data_source)  # type: ignore[attr-defined]
+    )
+    if isinstance(loader.dataset, data.IterableDataset) or not plain or not loader.batch_size:
+        tell("each trial loads for itself: the loader has no plain order of samples and batches")
+        return split(loader, session)
+    seed = seed_of(session.seed, "shared input")
+    order = Order(loader.dataset, seed, shuffles)  # type: ignore[arg-type]
+    if session.world_size > 1:
+        shares = Shares(order, loader.batch_size, session, drop_last=loader.drop_last)
+        return data.DataLoader(loader.dataset, batch_sampler=shares, **_options(loader))
+    batches = Batches(loader.dataset, order, loader.batch_size, loader.drop_last, loader.collate_fn)
+    return SharedLoader(loader, batches, name)
+
+
+class SharedLoader:
+    """The batches of `loader`, in the order that all trials have, from where they are loaded."""
+
+    def __init__(self, loader: DataLoader[Any], batches: Batches, name: str) -> None:
+        self._loader = loader
+        self._batches = batches
+        self._idle: list[Reader] = []
+        self._meeting: Meeting | None = None
+        folder = os.environ.get(INPUT_VARIABLE)
+        if folder:
+            try:
+                self._meeting = Meeting(Path(folder), fingerprint(batches, name))
+            except UnknownDataError as error:
+                tell(f"this trial loads for itself: {error}; give it a name: shared='…'")
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @property
+    def sampler(self) -> Order:
+        """The order of the samples."""
+        return self._batches.order
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, number = self.sampler.epoch, 0
+        if self._meeting is not None:
+            reader = self._idle.pop() if self._idle else self._reader(self._meeting)
+            try:
+                for batch in reader.read(epoch):
+                    yield batch
+                    number += 1
+            except SharingError as error:
+                tell(f"this trial loads for itself from here on: {error}")
+                self._meeting = None
+                reader.close()
+            else:
+                return
+            finally:
+                self._idle.append(reader)
+        yield from self._own(epoch, number)
+
+    def _reader(self, meeting: Meeting) -> Reader:
+        loaders = self._loader.num_workers
+        init = self._loader.worker_init_fn if loaders else None
+        return Reader(meeting, Loading(self._batches, max(1, loaders), init))
+
+    def _own(self, epoch: int, number: int) -> Iterator[Any]:
+        """Load the batches from `number` on here, by as many processes as the loader has."""
+        places = [(epoch, each) for each in range(number, len(self))]
+        if not self._loader.num_workers:
+            yield from map(self._batches.__getitem__, places)
+            return
+        from torch.utils import data  # noqa: PLC0415
+
+        options = _options(self._loader) | {"collate_fn": _as_it_is, "persistent_workers": False}
+        batches: Any = self._batches
+        yield from data.DataLoader(batches, batch_size=None, sampler=places, **options)
+
+
+def _options(loader: DataLoader[Any]) -> dict[str, Any]:
+    return {name: getattr(loader, name) for name in _KEPT}
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+_KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+)

@@ -1,0 +1,73 @@
+"""What readers, the process that serves them and its loaders say to each other, by the packet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from cloudtune.train.shared_input.frames import Frame
+
+_FIELDS = struct.Struct("!Bqqqq")
+_MOST = 64 * 1024
+
+
+class Kind(IntEnum):
+    """What a message is: the first two are a reader's, the others an answer."""
+
+    ASK = 1
+    REST = 2
+    """It reads no more of this epoch."""
+    BATCH = 3
+    ELSEWHERE = 4
+    """It isn't to be had here."""
+    FAILED = 5
+
+
+class Message(NamedTuple):
+    """One packet: of which batch it is, a frame if it has one, what went wrong if anything did."""
+
+    kind: Kind
+    epoch: int = 0
+    number: int = 0
+    frame: Frame | None = None
+    text: str = ""
+
+
+def send(to: socket.socket, message: Message) -> None:
+    """Send a message; its frame stays this process's too.
+
+    Raises:
+        OSError: nobody is there to have it, or they don't read.
+    """
+    frame = message.frame
+    size, head = (0, 0) if frame is None else (frame.size, frame.head)
+    packet = _FIELDS.pack(message.kind, message.epoch, message.number, size, head)
+    packet += message.text.encode(errors="replace")[: _MOST // 2]
+    socket.send_fds(to, [packet], [] if frame is None else [frame.file])
+
+
+def receive(source: socket.socket) -> Message:
+    """Wait for a message.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    packet, files, _, _ = socket.recv_fds(source, _MOST, 1)
+    if not packet:
+        raise ConnectionError("the other end is gone")
+    kind, epoch, number, size, head = _FIELDS.unpack_from(packet)
+    frame = Frame(files[0], size, head) if files else None
+    if frame is not None:
+        os.set_inheritable(frame.file, False)
+    return Message(Kind(kind), epoch, number, frame, packet[_FIELDS.size :].decode())
+
+
+def end(connection: socket.socket) -> None:
+    """Close a connection, also for a fork of this process."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

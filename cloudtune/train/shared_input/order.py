@@ -1,0 +1,102 @@
+"""Which samples make up each batch, and what chance has a hand in it: the same for every trial."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sized
+
+
+@dataclass(eq=False)
+class Order:
+    """The order of the samples in an epoch, as a sampler: from the seed and the epoch alone."""
+
+    data: Sized
+    seed: int
+    shuffles: bool
+    epoch: int = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Give the order of that epoch from now on."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.of(self.epoch))
+
+    def of(self, epoch: int) -> list[int]:
+        """Return the samples' numbers in the order of that epoch."""
+        if not self.shuffles:
+            return list(range(len(self.data)))
+        import torch  # noqa: PLC0415
+
+        chance = torch.Generator().manual_seed(seed_of(self.seed, "order", epoch))
+        found: list[int] = torch.randperm(len(self.data), generator=chance).tolist()
+        return found
+
+
+@dataclass(eq=False)
+class Batches:
+    """All batches of a loader, by (epoch, number): each is the same whoever loads it, and where.
+
+    The random numbers that a sample's augmentation draws (Python's, torch's, NumPy's global ones)
+    are seeded by the batch's place, and put back as they were.
+    """
+
+    data: Any
+    order: Order
+    batch_size: int
+    drop_last: bool
+    collate: Callable[[list[Any]], Any]
+
+    def __post_init__(self) -> None:
+        self._order: tuple[int, list[int]] | None = None
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.order), self.batch_size)
+        return whole + bool(rest and not self.drop_last)
+
+    def __getitem__(self, place: tuple[int, int]) -> Any:
+        epoch, number = place
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, self.order.of(epoch)
+        start = number * self.batch_size
+        indices = self._order[1][start : start + self.batch_size]
+        with _chance(seed_of(self.order.seed, epoch, number)):
+            if hasattr(self.data, "__getitems__"):
+                return self.collate(self.data.__getitems__(indices))
+            return self.collate([self.data[index] for index in indices])
+
+
+def seed_of(*parts: object) -> int:
+    """Return a seed of 63 bits by what it is for."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+@contextlib.contextmanager
+def _chance(seed: int) -> Iterator[None]:
+    """Have the global random numbers begin at a seed, and go on afterwards as if they hadn't."""
+    import torch  # noqa: PLC0415
+
+    numpy = sys.modules.get("numpy")
+    kept = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if numpy:
+        numpy.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        torch.set_rng_state(kept[1])
+        if numpy:
+            numpy.random.set_state(kept[2])

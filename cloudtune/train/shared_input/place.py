@@ -1,0 +1,112 @@
+"""Where readers of the same batches find who loads them: a socket, and a lock for who listens."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+INPUT_VARIABLE: Final = "CLOUDTUNE_INPUT"
+"""In the environment of a worker: the folder where those of its machine meet."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Meeting:
+    """The places, by number, where those who read the batches of one key meet.
+
+    A lock is a process's own, and goes with it; a socket without anybody behind it is nothing.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+        self._key = key
+
+    def taken(self) -> list[int]:
+        """Return the places where somebody may listen."""
+        pattern = re.compile(rf"{re.escape(self._key)}\.(\d+)")
+        found = (pattern.fullmatch(each.name) for each in self._folder.iterdir())
+        return sorted(int(each[1]) for each in found if each)
+
+    def connect(self, number: int) -> socket.socket | None:
+        """Return a connection to who listens there; None where nobody does.
+
+        Another user's process is nobody.
+        """
+        if self.is_free(number):
+            return None
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with self._short(number) as name:
+                found.connect(name)
+            if _user_of(found) == os.geteuid():
+                return found
+        except OSError:
+            pass
+        found.close()
+        return None
+
+    def is_free(self, number: int) -> bool:
+        """Whether nobody listens there."""
+        lock = self._locked(number)
+        if lock is not None:
+            os.close(lock)
+        return lock is not None
+
+    def listen(self, number: int) -> tuple[socket.socket, int] | None:
+        """Return a socket that listens, and the lock; None where another process has the lock."""
+        lock = self._locked(number)
+        if lock is None:
+            return None
+        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of who has died
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with self._short(number) as name:
+            listener.bind(name)
+        listener.listen(128)
+        return listener, lock
+
+    def leave(self, number: int) -> None:
+        """Have nobody come here any more."""
+        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[bool]:
+        """Give whether this process alone begins to listen somewhere now."""
+        lock = self._locked("begins")
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def _locked(self, name: int | str) -> int | None:
+        lock = os.open(self._folder / f"{self._key}.{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            return None
+        return lock
+
+    @contextlib.contextmanager
+    def _short(self, number: int) -> Iterator[str]:
+        """Give the socket a name that is short enough for one, however deep its folder lies."""
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{folder}/{self._key}.{number}"
+        finally:
+            os.close(folder)
+
+
+def _user_of(connection: socket.socket) -> int:
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(told)[1]
+    return user

@@ -1,0 +1,160 @@
+"""A trial's side: it reads its batches from who loads them on its machine, or loads them itself."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.train.shared_input import serving
+from cloudtune.train.shared_input.frames import batch_of
+from cloudtune.train.shared_input.messages import Kind, Message, end, receive, send
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from cloudtune.train.shared_input.frames import Frame
+    from cloudtune.train.shared_input.place import Meeting
+
+_AGAIN_SECONDS: Final = 0.01
+_MOST_LOST: Final = 3
+"""So often in an epoch who loads may be lost; then a trial loads for itself."""
+
+
+class SharingError(Exception):
+    """The batches can't be had from a loading process; the text says why."""
+
+
+class Reader:
+    """Reads the batches of a loader's epochs, in their order, wherever they are loaded.
+
+    Args:
+        meeting: where those who read the same meet.
+        loading: what is loaded where nobody does so yet.
+    """
+
+    def __init__(self, meeting: Meeting, loading: serving.Loading) -> None:
+        self._meeting = meeting
+        self._loading = loading
+        self._connection: socket.socket | None = None
+        self._place = 0
+        self._begun: dict[int, int] = {}  # the places where this process has one, and its id
+        self._lost = 0
+
+    def read(self, epoch: int) -> Iterator[Any]:
+        """Give the batches of an epoch.
+
+        Raises:
+            SharingError: they can't be had here any more; as many as were given have been had.
+        """
+        self._lost = 0
+        length = len(self._loading.batches)
+        try:
+            for number in range(length):
+                frame = self._frame(epoch, number)
+                if number + 1 < length:
+                    self._say(Kind.ASK, epoch, number + 1)  # it comes while this one is trained on
+                yield batch_of(frame)
+        finally:
+            self._say(Kind.REST, epoch, length)
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._connection is not None:
+            end(self._connection)
+            self._connection = None
+
+    def _frame(self, epoch: int, number: int) -> Frame:
+        """Return a batch: from where the last came if it may be, else from whom it may be had."""
+        if number and self._connection is not None:
+            found = self._answer(self._connection, epoch, number)
+            if found is not None:
+                return found
+            self.close()
+        while True:
+            asked = set()
+            for place in self._meeting.taken():
+                asked.add(place)
+                found = self._ask(place, epoch, number)
+                if found is not None:
+                    return found
+            if not self._begin(asked):
+                time.sleep(_AGAIN_SECONDS)  # another process is just beginning to load
+
+    def _ask(self, place: int, epoch: int, number: int) -> Frame | None:
+        """Return a batch if it may be had at that place, from which others are then read too."""
+        old = self._connection is not None and place == self._place
+        connection = self._connection if old else self._meeting.connect(place)
+        if connection is None:
+            return None
+        found = None
+        with contextlib.suppress(OSError):
+            send(connection, Message(Kind.ASK, epoch, number))
+            found = self._answer(connection, epoch, number)
+        if found is None:
+            end(connection)
+            self._connection = None if old else self._connection
+        elif not old:
+            self.close()
+            self._connection, self._place = connection, place
+            mine = place in self._begun
+            whose = "this trial's loading process" if mine else "another trial's"
+            tell(f"epoch {epoch} is read from batch {number + 1} on by {whose}")
+        return found
+
+    def _answer(self, connection: socket.socket, epoch: int, number: int) -> Frame | None:
+        """Wait for a batch that was asked for; None where it isn't to be had there.
+
+        Raises:
+            SharingError: it couldn't be loaded.
+        """
+        try:
+            while True:
+                message = receive(connection)
+                if message.kind is Kind.FAILED:
+                    raise SharingError(message.text)
+                if (message.epoch, message.number) == (epoch, number):
+                    return message.frame
+                if message.frame is not None:
+                    message.frame.close()  # of an epoch that was broken off
+        except OSError as error:
+            self._lost += 1
+            if self._lost > _MOST_LOST:
+                raise SharingError("who loaded was lost time and again") from error
+            return None
+
+    def _begin(self, asked: set[int]) -> bool:
+        """Begin to load for all, unless somebody has by now; returns whether anybody has."""
+        self._begun = {place: pid for place, pid in self._begun.items() if not _is_over(pid)}
+        with self._meeting.beginning() as alone:
+            if not alone:
+                return False
+            if set(self._meeting.taken()) - asked:
+                return True
+            place = next(place for place in itertools.count() if self._meeting.is_free(place))
+            found = serving.begin(self._meeting, place, self._loading)
+            if found is not None:
+                self._begun[place] = found
+            return found is not None
+
+    def _say(self, kind: Kind, epoch: int, number: int) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # who isn't there is noticed at the answer
+                send(self._connection, Message(kind, epoch, number))
+
+
+def tell(text: str) -> None:
+    """Write a line to the trial's log."""
+    sys.stderr.write(f"shared input: {text}\n")
+
+
+def _is_over(pid: int) -> bool:
+    """Whether a process that this one has forked has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True

@@ -1,0 +1,219 @@
+"""The loading process of those who read the same batches: its loaders load, and it serves.
+
+It is a fork of the trial that came first, as a DataLoader's workers are, and ends with it, or with
+its last reader; the readers that are left begin another where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from cloudtune.train.shared_input.frames import frame_of
+from cloudtune.train.shared_input.messages import Kind, Message, end, receive, send
+from cloudtune.train.shared_input.stream import Seat, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.train.shared_input.frames import Frame
+    from cloudtune.train.shared_input.order import Batches
+    from cloudtune.train.shared_input.place import Meeting
+
+_LOOK_SECONDS: Final = 0.5
+_FIRST_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What is loaded, by how many processes, and what each of them calls first, with its number."""
+
+    batches: Batches
+    loaders: int = 1
+    init: Callable[[int], Any] | None = None
+
+
+def begin(meeting: Meeting, place: int, loading: Loading) -> int | None:
+    """Fork the process that loads; returns it when it listens, None where another does by now."""
+    ready, told = os.pipe()
+    with warnings.catch_warnings():  # of threads, from Python 3.12 on: as a DataLoader forks
+        warnings.simplefilter("ignore", DeprecationWarning)
+        parent = os.getpid()
+        child = os.fork()
+    if child:
+        os.close(told)
+        listens = os.read(ready, 1)
+        os.close(ready)
+        if listens:
+            return child
+        os.waitpid(child, 0)
+    else:
+        _as_process(lambda: _serve(meeting, place, loading, told, parent))
+    return None
+
+
+def _as_process(run: Callable[[], None]) -> NoReturn:
+    """Be a fork that does one thing, and ends without the farewell of what it was forked from."""
+    status = 1
+    try:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        run()
+        status = 0
+    except BaseException:  # noqa: BLE001  nobody is there to have it
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _serve(meeting: Meeting, place: int, loading: Loading, told: int, parent: int) -> None:
+    channels = [_loader(loading, each) for each in range(loading.loaders)]
+    held = meeting.listen(place)
+    if held is None:
+        return
+    os.write(told, b"1")
+    os.close(told)
+    try:
+        stream = Stream(len(loading.batches), loading.loaders)
+        Server(held[0], channels, stream, parent).run()
+    finally:
+        meeting.leave(place)
+
+
+def _loader(loading: Loading, number: int) -> socket.socket:
+    """Fork a process that loads what it is asked for; returns the channel to it."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        its.close()
+        return ours
+    ours.close()
+    _as_process(lambda: _load(its, loading, number))
+
+
+def _load(channel: socket.socket, loading: Loading, number: int) -> None:
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    with contextlib.suppress(OSError):  # who asks is gone
+        try:
+            if loading.init is not None:
+                loading.init(number)
+            while True:
+                asked = receive(channel)
+                frame = frame_of(loading.batches[asked.epoch, asked.number])
+                send(channel, Message(Kind.BATCH, asked.epoch, asked.number, frame))
+                frame.close()
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001  of the script's: told to who reads
+            what = f"{type(error).__name__}: {error}"
+            send(channel, Message(Kind.FAILED, text=what))
+
+
+class Server:
+    """Serves who connects, until the last one is gone, or the trial that it was forked from is."""
+
+    def __init__(
+        self, listener: socket.socket, loaders: list[socket.socket], stream: Stream, parent: int
+    ) -> None:
+        self._listener = listener
+        self._idle = list(loaders)
+        self._busy: dict[socket.socket, int] = {}
+        self._stream = stream
+        self._parent = parent
+        self._failed = False
+        self._seats: dict[socket.socket, Seat] = {}
+        self._frames: dict[int, Frame] = {}
+        self._selector = selectors.DefaultSelector()
+        for each in (listener, *loaders):
+            self._selector.register(each, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve."""
+        wait: float | None = 0.0
+        give_up = time.monotonic() + _FIRST_SECONDS
+        while os.getppid() == self._parent and not self._failed:
+            for key, _ in self._selector.select(min(_LOOK_SECONDS, wait or _LOOK_SECONDS)):
+                assert isinstance(key.fileobj, socket.socket)
+                self._hear(key.fileobj)
+            if self._seats:
+                give_up = 0.0
+            elif time.monotonic() > give_up:
+                return
+            wait = self._advance()
+
+    def _hear(self, source: socket.socket) -> None:
+        if source is self._listener:
+            connection, _ = source.accept()
+            self._seats[connection] = Seat()
+            self._selector.register(connection, selectors.EVENT_READ)
+        elif source in self._seats:
+            try:
+                self._obey(source, receive(source))
+            except OSError:
+                self._forget(source)
+        else:
+            self._take(source)
+
+    def _obey(self, source: socket.socket, message: Message) -> None:
+        seat = self._seats[source]
+        if message.kind is Kind.REST:
+            self._stream.rest(seat)
+        elif not self._stream.ask(seat, message.epoch, message.number, time.monotonic()):
+            send(source, Message(Kind.ELSEWHERE, message.epoch, message.number))
+
+    def _take(self, loader: socket.socket) -> None:
+        """Take what a loader has loaded; what went wrong ends it for all."""
+        try:
+            message = receive(loader)
+        except OSError:
+            message = Message(Kind.FAILED, text="the process that loaded was killed")
+        if message.frame is None:
+            for each in list(self._seats):
+                with contextlib.suppress(OSError):
+                    send(each, message)
+            self._failed = True
+            return
+        at = self._busy.pop(loader)
+        self._idle.append(loader)
+        self._frames[at] = message.frame
+        for old in self._stream.loaded(at, message.frame.size):
+            self._frames.pop(old).close()
+
+    def _advance(self) -> float | None:
+        """Give what is there, and load what is due; returns when to look again."""
+        for source, seat in list(self._seats.items()):
+            at = self._stream.give(seat)
+            if at is not None:
+                try:
+                    send(source, Message(Kind.BATCH, *self._stream.place(at), self._frames[at]))
+                except OSError:
+                    self._forget(source)
+        wait: float | None = None
+        while self._idle:
+            now = time.monotonic()
+            due, wait = self._stream.due(now)
+            if due is None:
+                break
+            loader = self._idle.pop()
+            self._stream.begun(due, now)
+            self._busy[loader] = due
+            with contextlib.suppress(OSError):  # that it has died is heard next
+                send(loader, Message(Kind.ASK, *self._stream.place(due)))
+        return wait
+
+    def _forget(self, source: socket.socket) -> None:
+        self._selector.unregister(source)
+        self._stream.leave(self._seats.pop(source))
+        end(source)

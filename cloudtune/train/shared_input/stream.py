@@ -1,0 +1,197 @@
+"""What a loading process loads next, how long it keeps it, and for whom it waits.
+
+Batches have numbers that go on from epoch to epoch. Who reads has asked for one at a time; the
+stream runs a few ahead of who is furthest, and keeps the last ones for who comes behind. It waits
+for who comes behind, in each epoch a tenth of an epoch at most; then it goes on without them, and
+what they ask for later is loaded elsewhere. No time is read here: who calls says what time it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+AHEAD: Final = 4
+"""So many batches are loaded before they are asked for, for each loader that works."""
+KEPT, KEPT_BYTES = 32, 512 * 2**20
+"""So many batches are kept at most, and so much memory; those that are ahead in any case."""
+GATHER_SECONDS = 0.1
+"""So long after the first ask nothing is loaded: others may be about to ask for an earlier one."""
+WAIT_SHARE, WAIT_SECONDS = 0.1, (0.1, 5.0)
+"""The part of an epoch that is waited for others in it, and its bounds; the least in the first."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """One who reads.
+
+    `wants` is the batch that it has asked for and hasn't got; `next` the one that it will want,
+    None where it reads none now; `late`: it isn't waited for.
+    """
+
+    wants: int | None = None
+    next: int | None = None
+    late: bool = False
+
+
+@dataclass(eq=False)
+class Stream:
+    """One pass over the epochs that readers ask for.
+
+    Args:
+        length: the batches of an epoch.
+        loaders: how many load at once.
+    """
+
+    length: int
+    loaders: int = 1
+    seats: list[Seat] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
+    """What is loaded and kept: batches, and their bytes."""
+    loading: set[int] = field(default_factory=set)
+    _epochs: list[int] = field(default_factory=list)  # those of the stream, in its order
+    _floor: int = 0  # nothing before it can be had any more
+    _began: float = math.inf
+    _epoch_began: float = 0.0
+    _epoch_seconds: float | None = None
+    _held: float = 0.0  # seconds of this epoch in which somebody was waited for
+    _held_since: float | None = None
+
+    # ---- who reads -------------------------------------------------------------------------
+
+    def ask(self, seat: Seat, epoch: int, number: int, now: float) -> bool:
+        """Take down what one wants; False where it must be had elsewhere."""
+        at = self._index(seat, epoch, number)
+        if at is None:
+            seat.wants = seat.next = None
+            return False
+        if seat not in self.seats:
+            self.seats.append(seat)
+        self._began = min(self._began, now)
+        seat.wants, seat.next, seat.late = at, at, False
+        return True
+
+    def give(self, seat: Seat) -> int | None:
+        """Return the batch that one waits for, if it is there: it has it from now on."""
+        if seat.wants not in self.sizes:
+            return None
+        at, seat.wants = seat.wants, None
+        seat.next = at + 1
+        return at
+
+    def rest(self, seat: Seat) -> None:
+        """One reads no more of this epoch."""
+        if seat.next is not None:
+            seat.wants, seat.next = None, -(-seat.next // self.length) * self.length
+
+    def leave(self, seat: Seat) -> None:
+        """One is gone."""
+        if seat in self.seats:
+            self.seats.remove(seat)
+
+    # ---- what is loaded --------------------------------------------------------------------
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return the epoch of a batch, and its number there."""
+        return self._epochs[at // self.length], at % self.length
+
+    def due(self, now: float) -> tuple[int | None, float | None]:
+        """Return the batch to load now; else None, and when to ask again: after so many seconds."""
+        awaited = self._awaited
+        if awaited and now < self._began + GATHER_SECONDS:
+            return None, self._began + GATHER_SECONDS - now
+        at = self._missing(awaited)
+        room = min(map(_next, awaited), default=0) + self._kept
+        if at is None or at < room:
+            self._wait_no_more(now)
+            return at, None
+        behind = [seat for seat in awaited if seat.wants is None and _next(seat) + self._kept <= at]
+        if not behind or all(seat.wants is None for seat in awaited):
+            self._wait_no_more(now)
+            return None, None
+        if self._held_since is None:
+            self._held_since = now
+        left = self._patience - self._held - (now - self._held_since)
+        if left > 0:
+            return None, left
+        for seat in behind:
+            seat.late = True
+        return self.due(now)
+
+    def begun(self, at: int, now: float) -> None:
+        """A batch is being loaded."""
+        if at % self.length == 0 and at >= self.length:
+            self._epoch_seconds, self._held = now - self._epoch_began, 0.0
+        if at % self.length == 0:
+            self._epoch_began = now
+        self.loading.add(at)
+
+    def loaded(self, at: int, size: int) -> list[int]:
+        """A batch is there; returns those to let go."""
+        self.loading.discard(at)
+        self.sizes[at] = size
+        self._floor = max(self._floor, max(self.sizes) + 1 - self._kept)
+        self._floor = min([self._floor, *map(_next, self._awaited)])
+        old = [each for each in self.sizes if each < self._floor]
+        for each in old:
+            del self.sizes[each]
+        return old
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _index(self, seat: Seat, epoch: int, number: int) -> int | None:
+        """Return the batch's number in the stream; None where it is none of it, or too far."""
+        if not self._epochs:
+            self._epochs.append(epoch)
+            self._floor = max(0, number + 1 - self._kept)
+            return number
+        if epoch in self._epochs:
+            at = self._epochs.index(epoch) * self.length + number
+            first = max([self._floor, *self.sizes, *map(_next, self._awaited)])
+            return at if self._floor <= at <= first + self._kept else None
+        start = len(self._epochs) * self.length
+        if number or any(
+            _next(each) + self._kept < start for each in self._awaited if each is not seat
+        ):
+            return None
+        self._epochs.append(epoch)
+        return start
+
+    @property
+    def _awaited(self) -> list[Seat]:
+        return [seat for seat in self.seats if seat.next is not None and not seat.late]
+
+    @property
+    def _ahead(self) -> int:
+        return AHEAD * self.loaders
+
+    @property
+    def _kept(self) -> int:
+        most = max(self.sizes.values(), default=1)
+        return max(self._ahead + 1, min(KEPT, KEPT_BYTES // max(1, most)))
+
+    @property
+    def _patience(self) -> float:
+        least, most = WAIT_SECONDS
+        return min(most, max(least, WAIT_SHARE * (self._epoch_seconds or 0.0)))
+
+    def _missing(self, awaited: list[Seat]) -> int | None:
+        """Return the first batch that isn't there, and that somebody wants or soon will."""
+        if not awaited:
+            return None
+        first = max(self._floor, min(map(_next, awaited)))
+        last = max(map(_next, awaited)) + self._ahead
+        wanted = range(first, min(last + 1, len(self._epochs) * self.length))
+        there = self.sizes.keys() | self.loading
+        return next((at for at in wanted if at not in there), None)
+
+    def _wait_no_more(self, now: float) -> None:
+        if self._held_since is not None:
+            self._held += now - self._held_since
+            self._held_since = None
+
+
+def _next(seat: Seat) -> int:
+    assert seat.next is not None
+    return seat.next
