@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from cloudtune.train.shared_input.order import Batches
 
 
+_OPEN = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+
+
 class UnknownDataError(UsageError):
     """What a loader gives can't be told from what another gives; the text says why."""
 
@@ -63,6 +66,8 @@ def _add(digest: Any, thing: Any) -> None:
             numpy = type(given).__module__ == "numpy" and hasattr(given, "tobytes")
             if numpy and not given.dtype.hasobject:
                 return str, (_of_array(given),)
+            if isinstance(given, _OPEN):
+                raise TypeError("an open file")  # cloudpickle would read all of it
             if isinstance(given, types.FunctionType | type) and not is_found_by_name(given):
                 return str, (Fingerprint().of(given),)  # cloudpickle numbers classes by chance
             return super().reducer_override(given)

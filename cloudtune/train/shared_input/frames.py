@@ -1,14 +1,14 @@
 """A batch as one piece of memory that processes pass on, and the kernel frees with the last.
 
 It is an anonymous file (memfd_create): nothing has a name, so nothing can be left behind. Who gets
-one maps it for itself alone, so that what a script writes into its batch no other sees.
+one copies it, which takes far less than loading: what a script writes into its batch no other sees,
+and what it keeps of it holds nobody up.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import mmap
 import os
 import pickle
 from dataclasses import dataclass
@@ -39,29 +39,16 @@ def frame_of(batch: Any) -> Frame:
     Raises:
         Exception: what pickling it raised.
     """
-    arrays: list[torch.Tensor | np.ndarray[Any, Any]] = []
-
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, given: Any) -> Any:
-            """Take the arrays out."""
-            if type(given) is torch.Tensor and _is_plain(given):
-                arrays.append(given.contiguous())
-                return "tensor", given.dtype, tuple(given.shape)
-            if type(given) is np.ndarray and not given.dtype.hasobject:
-                arrays.append(np.ascontiguousarray(given))
-                return "array", given.dtype, given.shape
-            return None
-
     head = io.BytesIO()
-    Pickler(head, protocol=5).dump(batch)
-    parts = [memoryview(head.getbuffer()), *map(_bytes_of, arrays)]
+    pickler = _Pickler(head)
+    pickler.dump(batch)
+    parts = [head.getbuffer(), *map(_bytes_of, pickler.arrays)]
     file = os.memfd_create("cloudtune-batch", os.MFD_CLOEXEC)
     try:
-        end = 0
+        size = 0
         for part in parts:
-            _write(file, part, end)
-            end = _aligned(end + part.nbytes)
-        size = max(end, mmap.PAGESIZE)
+            _write(file, part, size)
+            size = _aligned(size + part.nbytes)
         os.ftruncate(file, size)
     except BaseException:
         os.close(file)
@@ -70,27 +57,51 @@ def frame_of(batch: Any) -> Frame:
 
 
 def batch_of(frame: Frame) -> Any:
-    """Map a frame, and give the batch in it; the frame is closed."""
+    """Read the batch of a frame into memory of this process; the frame is closed."""
+    memory = bytearray(frame.size)
+    view, at = memoryview(memory), 0
     try:
-        how = mmap.PROT_READ | mmap.PROT_WRITE
-        memory = mmap.mmap(frame.file, frame.size, mmap.MAP_PRIVATE, how)
+        while at < frame.size:
+            at += os.preadv(frame.file, [view[at:]], at)
     finally:
         frame.close()
-    at = _aligned(frame.head)
+    return _Unpickler(memory, frame.head).load()
 
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, given: Any) -> Any:
-            """Put the next array in."""
-            nonlocal at
-            kind, dtype, shape = given
-            count, offset = math.prod(shape), at
-            at = _aligned(offset + count * dtype.itemsize)
-            read: Any = torch.frombuffer if kind == "tensor" else np.frombuffer
-            if not count:
-                return (torch.empty if kind == "tensor" else np.empty)(shape, dtype=dtype)
-            return read(memory, dtype=dtype, count=count, offset=offset).reshape(shape)
 
-    return Unpickler(io.BytesIO(memory[: frame.head])).load()
+class _Pickler(pickle.Pickler):
+    """Pickles a batch without its arrays, which it keeps."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.arrays: list[torch.Tensor | np.ndarray[Any, Any]] = []
+
+    def persistent_id(self, given: Any) -> Any:
+        """Take an array out."""
+        if type(given) is torch.Tensor and _is_plain(given):
+            self.arrays.append(given.contiguous())
+            return "tensor", given.dtype, tuple(given.shape)
+        if type(given) is np.ndarray and not given.dtype.hasobject:
+            self.arrays.append(np.ascontiguousarray(given))
+            return "array", given.dtype, given.shape
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts the arrays in again, where they lie behind the pickle."""
+
+    def __init__(self, memory: bytearray, head: int) -> None:
+        super().__init__(io.BytesIO(memory[:head]))
+        self._memory, self._at = memory, _aligned(head)
+
+    def persistent_load(self, given: Any) -> Any:
+        """Put an array in."""
+        kind, dtype, shape = given
+        count, offset = math.prod(shape), self._at
+        self._at = _aligned(offset + count * dtype.itemsize)
+        if not count:
+            return (torch.empty if kind == "tensor" else np.empty)(shape, dtype=dtype)
+        read: Any = torch.frombuffer if kind == "tensor" else np.frombuffer
+        return read(self._memory, dtype=dtype, count=count, offset=offset).reshape(shape)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

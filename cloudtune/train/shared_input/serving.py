@@ -15,12 +15,13 @@ import sys
 import time
 import traceback
 import warnings
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cloudtune.train.shared_input.frames import frame_of
 from cloudtune.train.shared_input.messages import Kind, Message, end, receive, send
-from cloudtune.train.shared_input.stream import Seat, Stream
+from cloudtune.train.shared_input.stream import AHEAD, Seat, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,8 +129,7 @@ class Server:
         self, listener: socket.socket, loaders: list[socket.socket], stream: Stream, parent: int
     ) -> None:
         self._listener = listener
-        self._idle = list(loaders)
-        self._busy: dict[socket.socket, int] = {}
+        self._loading: dict[socket.socket, deque[int]] = {each: deque() for each in loaders}
         self._stream = stream
         self._parent = parent
         self._failed = False
@@ -185,8 +185,7 @@ class Server:
                     send(each, message)
             self._failed = True
             return
-        at = self._busy.pop(loader)
-        self._idle.append(loader)
+        at = self._loading[loader].popleft()
         self._frames[at] = message.frame
         for old in self._stream.loaded(at, message.frame.size):
             self._frames.pop(old).close()
@@ -201,14 +200,14 @@ class Server:
                 except OSError:
                     self._forget(source)
         wait: float | None = None
-        while self._idle:
+        while True:
+            loader, asked = min(self._loading.items(), key=lambda each: len(each[1]))
             now = time.monotonic()
-            due, wait = self._stream.due(now)
+            due, wait = self._stream.due(now) if len(asked) < AHEAD else (None, None)
             if due is None:
                 break
-            loader = self._idle.pop()
             self._stream.begun(due, now)
-            self._busy[loader] = due
+            asked.append(due)
             with contextlib.suppress(OSError):  # that it has died is heard next
                 send(loader, Message(Kind.ASK, *self._stream.place(due)))
         return wait

@@ -52,6 +52,17 @@ def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:
     assert not pipes.parent.exists()
 
 
+def test_all_workers_of_a_machine_know_where_to_meet_for_their_input(
+    two: NodeGpus, programs: Path
+) -> None:
+    node = NodeGpus(2, programs)
+    places = [node.environment(gpus, share) for gpus, share in [((0,), 1.0), ((1,), 0.5)]]
+    node.close()
+    assert [each["CLOUDTUNE_INPUT"] for each in places] == [str(programs / "input")] * 2
+    assert "CUDA_MPS_PIPE_DIRECTORY" in places[1]
+    assert "CLOUDTUNE_INPUT" not in two.environment((1,), 1.0)
+
+
 def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> None:
     node = NodeGpus(2)
     assert node.notice == ""

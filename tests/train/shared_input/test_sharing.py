@@ -1,0 +1,328 @@
+"""Trials in processes of their own, which read their batches by `prepare_data_loader(shared=)`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import cloudtune
+from cloudtune.train.session import Session
+from cloudtune.train.shared_input.place import INPUT_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SAMPLES, BATCH = 60, 4
+BATCHES = SAMPLES // BATCH
+Batch = tuple[int, list[int], float]
+"""Its epoch, its samples, and the sum of what chance made of them."""
+
+
+class Points(Dataset[Any]):
+    """Points that chance moves; each that is loaded is written down, with who loaded it."""
+
+    def __init__(self, told: Path, turn: float = 1.0, trouble: str = "") -> None:
+        self.told, self.turn, self.trouble = str(told), turn, trouble
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        if self.trouble == "raises" and index == 17:
+            raise ValueError("sample 17 is broken")
+        if self.trouble == "is killed elsewhere" and os.getppid() != TESTS:
+            os.kill(os.getpid(), signal.SIGKILL)
+        file = os.open(self.told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, f"{index} {os.getpid()}\n".encode())
+        os.close(file)
+        moved = random.random() + float(np.random.rand()) + torch.rand(3)
+        return {"at": moved * self.turn, "index": index}
+
+
+TESTS = os.getpid()
+
+
+def session(name: str, epochs: int = 2, **more: Any) -> Session:
+    found = Session(name, lambda _report: None, "", "max", epochs, **more)
+    found.grant(epochs + 1)
+    return found
+
+
+def read(
+    folder: Path, name: str, *, pause: float = 0.0, stop: int = -1, **given: Any
+) -> Iterator[Batch]:
+    """Train one trial: give its batches, and put as many seconds into each."""
+    data = Points(folder / "loaded", given.get("turn", 1.0), given.get("trouble", ""))
+    loader = DataLoader(data, BATCH, shuffle=True, num_workers=given.get("workers", 0))
+    with session(name, **given.get("session", {})).activate():
+        mine = cloudtune.prepare_data_loader(loader, shared=given.get("shared", True))
+        assert len(mine) == BATCHES
+        for epoch in cloudtune.epochs():
+            for number, batch in enumerate(mine):
+                yield epoch, batch["index"].tolist(), batch["at"].sum().item()
+                batch["at"].zero_()
+                time.sleep(pause)
+                if (epoch, number) == (1, stop):
+                    return
+            cloudtune.report({"loss": 1.0})
+
+
+class Trials:
+    """Trials that train at once; `end` gives what each has read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._context = multiprocessing.get_context("fork")
+        self._pipes: list[Any] = []
+        self.running: list[Any] = []
+
+    def begin(self, reads: Callable[..., Iterator[Batch]] = read, **given: Any) -> None:
+        ours, its = self._context.Pipe()
+        name = f"t{len(self.running)}"
+        target = self._train(its, reads, name, given)
+        self.running.append(self._context.Process(target=target, name=name))
+        self._pipes.append(ours)
+        self.running[-1].start()
+        its.close()
+
+    def _train(self, told: Any, reads: Any, name: str, given: Any) -> Callable[[], None]:
+        def train() -> None:
+            sys.stderr = (self.folder / f"{name}.log").open("w", buffering=1)
+            found, error = [], ""
+            try:
+                found.extend(reads(self.folder, name, **given))
+            except Exception as raised:  # noqa: BLE001
+                error = f"{type(raised).__name__}: {raised}"
+            told.send((found, error))
+
+        return train
+
+    def end(self) -> list[Any]:
+        found = []
+        for pipe, process in zip(self._pipes, self.running, strict=True):
+            try:
+                found.append(pipe.recv())
+            except EOFError:
+                found.append(([], "was killed"))
+            pipe.close()
+            process.join()
+        return found
+
+    def log(self, number: int) -> str:
+        path = self.folder / f"t{number}.log"
+        return path.read_text() if path.exists() else ""
+
+    def loaded(self) -> Counter[int]:
+        lines = (self.folder / "loaded").read_text().split("\n")[:-1]
+        return Counter(int(line.split()[0]) for line in lines)
+
+    def loaders(self) -> set[int]:
+        lines = (self.folder / "loaded").read_text().split("\n")[:-1]
+        return {int(line.split()[1]) for line in lines}
+
+
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
+    monkeypatch.setenv(INPUT_VARIABLE, str(tmp_path / "input"))
+    return Trials(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
+    """What a trial reads where there is nobody to share with."""
+    return list(read(tmp_path_factory.mktemp("alone"), "alone"))
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    give_up = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < give_up, "it never comes to that"
+        time.sleep(0.01)
+
+
+def test_what_four_trials_read_is_loaded_once_and_is_what_each_would_read_alone(
+    trials: Trials, alone: list[Batch]
+) -> None:
+    assert len(alone) == 2 * BATCHES
+    assert alone[:BATCHES] != alone[BATCHES:], "each epoch has an order of its own"
+    for _ in range(4):
+        trials.begin(pause=0.005)
+    assert trials.end() == [(alone, "")] * 4
+    assert set(trials.loaded().values()) == {2}, "each sample once an epoch"
+    assert len(trials.loaders()) == 1
+    logs = [trials.log(number) for number in range(4)]
+    assert sum("by this trial's loading process" in log for log in logs) == 1
+    assert sum("by another trial's" in log for log in logs) == 3
+    wait_until(lambda: not any(map(psutil.pid_exists, trials.loaders())))
+    assert {path.suffix for path in (trials.folder / "input").iterdir()} == {".lock"}
+
+
+def test_as_many_processes_load_as_one_loader_wants(trials: Trials, alone: list[Batch]) -> None:
+    for _ in range(2):
+        trials.begin(pause=0.005, workers=2)
+    assert trials.end() == [(alone, "")] * 2
+    assert set(trials.loaded().values()) == {2}
+    assert len(trials.loaders()) == 2
+
+
+def test_the_trial_that_began_may_end_and_others_go_on(trials: Trials, alone: list[Batch]) -> None:
+    trials.begin(pause=0.01, stop=4)
+    wait_until((trials.folder / "loaded").exists)
+    for _ in range(2):
+        trials.begin(pause=0.01)
+    assert trials.end() == [(alone[:5], ""), (alone, ""), (alone, "")]
+    assert len(trials.loaders()) == 2
+    assert max(trials.loaded().values()) <= 3, "what was ahead is loaded again, and nothing else"
+
+
+@pytest.mark.parametrize("whom", ["who serves", "who loads"])
+def test_no_batch_is_lost_or_read_twice_when_the_loading_process_is_killed(
+    trials: Trials, alone: list[Batch], whom: str
+) -> None:
+    for _ in range(3):
+        trials.begin(pause=0.01)
+    wait_until(lambda: len(trials.loaded()) > 30 if (trials.folder / "loaded").exists() else 0)
+    (loader,) = trials.loaders()
+    os.kill(psutil.Process(loader).ppid() if whom == "who serves" else loader, signal.SIGKILL)
+    assert trials.end() == [(alone, "")] * 3
+
+
+def test_a_trial_that_is_killed_harms_no_other(trials: Trials, alone: list[Batch]) -> None:
+    trials.begin(pause=0.01)
+    wait_until((trials.folder / "loaded").exists)
+    trials.begin(pause=0.01)
+    wait_until(lambda: "another trial's" in trials.log(1))
+    trials.running[0].kill()
+    assert trials.end() == [([], "was killed"), (alone, "")]
+
+
+def test_trials_with_another_augmentation_read_apart(trials: Trials, alone: list[Batch]) -> None:
+    for turn in (1.0, 2.0, 1.0):
+        trials.begin(pause=0.005, turn=turn)
+    (first, _), (other, _), (third, _) = trials.end()
+    assert first == third == alone
+    assert [each[:2] for each in other] == [each[:2] for each in alone]
+    assert [each[2] for each in other] != [each[2] for each in alone]
+    assert set(trials.loaded().values()) == {4}
+    assert len(trials.loaders()) == 2
+
+
+def test_a_slow_trial_holds_no_other_up_for_long(trials: Trials, alone: list[Batch]) -> None:
+    trials.begin(pause=0.3, stop=3)  # 0.3 s a batch: the epoch of all would take 4.5 s
+    wait_until((trials.folder / "loaded").exists)
+    trials.begin()
+    began = time.monotonic()
+    trials.running[1].join(30)
+    assert time.monotonic() - began < 3
+    assert trials.end() == [(alone[:4], ""), (alone, "")]
+
+
+def test_an_error_of_the_dataset_is_raised_in_the_trial_as_it_is(trials: Trials) -> None:
+    for _ in range(2):
+        trials.begin(trouble="raises", pause=0.005)
+    assert [error for _, error in trials.end()] == ["ValueError: sample 17 is broken"] * 2
+    assert "loads for itself from here on: ValueError: sample 17 is broken" in trials.log(0)
+
+
+def test_data_that_no_other_process_can_load_each_trial_loads(
+    trials: Trials, alone: list[Batch]
+) -> None:
+    for _ in range(2):
+        trials.begin(trouble="is killed elsewhere")
+    assert trials.end() == [(alone, "")] * 2
+    assert "from here on: the process that loaded was killed" in trials.log(0)
+
+
+def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials) -> None:
+    def twice(folder: Path, name: str) -> Iterator[Batch]:
+        loader = DataLoader(Points(folder / "loaded"), BATCH, shuffle=True)
+        with session(name).activate():
+            mine = cloudtune.prepare_data_loader(loader, shared=True)
+            for first, second in zip(mine, mine, strict=True):
+                yield 1, first["index"].tolist(), 0.0
+                yield 2, second["index"].tolist(), 0.0
+
+    trials.begin(twice)
+    ((found, error),) = trials.end()
+    assert not error
+    for number in (1, 2):
+        indices = [index for which, some, _ in found if which == number for index in some]
+        assert sorted(indices) == list(range(SAMPLES))
+
+
+def test_who_breaks_an_epoch_off_reads_the_next_from_its_beginning(
+    trials: Trials, alone: list[Batch]
+) -> None:
+    def some(folder: Path, name: str) -> Iterator[Batch]:
+        loader = DataLoader(Points(folder / "loaded"), BATCH, shuffle=True)
+        with session(name).activate():
+            mine = cloudtune.prepare_data_loader(loader, shared=True)
+            for epoch in cloudtune.epochs():
+                for number, batch in enumerate(mine):
+                    yield epoch, batch["index"].tolist(), batch["at"].sum().item()
+                    if number == 2:
+                        break
+                cloudtune.report({"loss": 1.0})
+
+    trials.begin(some)
+    assert trials.end() == [([*alone[:3], *alone[BATCHES : BATCHES + 3]], "")]
+
+
+def test_with_several_gpus_the_same_samples_make_up_each_step(
+    tmp_path: Path, alone: list[Batch]
+) -> None:
+    shares = [
+        [
+            set(indices)
+            for _, indices, _ in read(tmp_path, "t", session={"world_size": 3, "rank": rank})
+        ]
+        for rank in range(3)
+    ]
+    steps = [set.union(*parts) for parts in zip(*shares, strict=True)]
+    assert steps == [set(indices) for _, indices, _ in alone]
+
+
+def test_other_runs_have_other_orders(tmp_path: Path, alone: list[Batch]) -> None:
+    other = list(read(tmp_path, "t", session={"seed": 1}))
+    assert [each[1] for each in other] != [each[1] for each in alone]
+
+
+def test_the_scripts_own_chance_is_left_as_it_is(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    wanted = torch.rand(3)
+    data = DataLoader(Points(tmp_path / "loaded"), BATCH, shuffle=True)
+    with session("t").activate():
+        torch.manual_seed(3)
+        next(iter(cloudtune.prepare_data_loader(data, shared=True)))
+        assert torch.equal(torch.rand(3), wanted)
+
+
+def test_what_can_not_be_shared_is_loaded_as_ever_and_told(
+    trials: Trials, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weighed = torch.utils.data.WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
+    data = Points(trials.folder / "loaded")
+    with session("t").activate():
+        loader = DataLoader(data, BATCH, sampler=weighed)
+        assert len(list(cloudtune.prepare_data_loader(loader, shared=True))) == BATCHES
+        assert "the loader has no plain order" in capsys.readouterr().err
+        data.file = (trials.folder / "loaded").open()  # type: ignore[attr-defined]
+        loader = DataLoader(data, BATCH)
+        assert len(list(cloudtune.prepare_data_loader(loader, shared=True))) == BATCHES
+        told = capsys.readouterr().err
+        data.file.close()  # type: ignore[attr-defined]
+    assert "an open file" in told
+    assert "give it a name: shared='…'" in told

@@ -1,0 +1,196 @@
+"""What is loaded next, how long it is kept, and for whom it waits: on a clock of the test's own."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as drawn
+
+from cloudtune.train.shared_input.stream import AHEAD, GATHER_SECONDS, KEPT, Seat, Stream
+
+SIZE = 100
+LATER = 10 * GATHER_SECONDS
+
+
+def load(stream: Stream, now: float) -> list[int]:
+    """Load all that is due at one time; returns what was."""
+    found = []
+    while (at := stream.due(now)[0]) is not None:
+        stream.begun(at, now)
+        stream.loaded(at, SIZE)
+        found.append(at)
+    return found
+
+
+def read(stream: Stream, seat: Seat, epoch: int, numbers: range, now: float = LATER) -> None:
+    for number in numbers:
+        assert stream.ask(seat, epoch, number, now)
+        load(stream, now)
+        at = stream.give(seat)
+        assert at is not None
+        assert stream.place(at) == (epoch, number)
+
+
+def begun(length: int = 100, loaders: int = 1) -> tuple[Stream, Seat]:
+    stream, first = Stream(length, loaders), Seat()
+    assert stream.ask(first, 1, 0, 0.0)
+    return stream, first
+
+
+def test_it_runs_a_few_ahead_of_who_is_furthest() -> None:
+    stream, first = begun()
+    assert load(stream, LATER) == list(range(AHEAD + 1))
+    assert stream.give(first) == 0
+    assert load(stream, LATER) == [AHEAD + 1]
+    two, _ = begun(loaders=2)
+    assert len(load(two, LATER)) == 2 * AHEAD + 1
+
+
+def test_it_first_gathers_so_that_it_begins_with_who_is_behind() -> None:
+    stream, second = Stream(100), Seat()
+    assert stream.ask(Seat(), 3, 40, 0.0)
+    assert stream.due(0.0) == (None, GATHER_SECONDS)
+    assert stream.ask(second, 3, 38, GATHER_SECONDS / 2)
+    assert load(stream, GATHER_SECONDS)[0] == 38
+
+
+def test_what_others_have_read_is_kept_for_who_comes_a_little_behind() -> None:
+    stream, first = begun()
+    read(stream, first, 1, range(20))
+    load(stream, LATER)
+    second = Seat()
+    assert stream.ask(second, 1, 0, LATER)
+    assert load(stream, LATER) == []
+    assert stream.give(second) == 0
+
+
+def test_who_comes_far_behind_or_ahead_is_sent_elsewhere() -> None:
+    stream, first = begun()
+    read(stream, first, 1, range(KEPT + 10))
+    assert not stream.ask(Seat(), 1, 0, LATER)
+    assert not stream.ask(Seat(), 1, 99, LATER)
+    assert not stream.ask(Seat(), 7, 0, LATER), "another epoch, while one is read"
+    assert len(stream.sizes) <= KEPT + AHEAD
+
+
+def test_no_more_memory_is_kept_than_may_be() -> None:
+    stream, first = begun(1000)
+    for number in range(50):
+        assert stream.ask(first, 1, number, LATER)
+        while (at := stream.due(LATER)[0]) is not None:
+            stream.begun(at, LATER)
+            stream.loaded(at, 100 * 2**20)
+        stream.give(first)
+    assert sum(stream.sizes.values()) <= 512 * 2**20
+
+
+def test_who_is_slow_is_waited_for_a_while_and_once_an_epoch() -> None:
+    stream, quick = begun(1000)
+    slow = Seat()
+    assert stream.ask(slow, 1, 0, 0.0)
+    load(stream, LATER)
+    assert stream.give(slow) == 0
+    read(stream, quick, 1, range(KEPT))
+    assert stream.ask(quick, 1, KEPT, LATER)
+    load(stream, LATER)
+    assert stream.give(quick) == KEPT
+    assert stream.ask(quick, 1, KEPT + 1, LATER)
+    due, again = stream.due(LATER)
+    assert due is None, "what the slow one needs next would have to go"
+    assert again is not None
+    assert 0 < again <= 0.1 + 1e-9
+    assert load(stream, LATER + again + 1e-6)[0] == KEPT + 1
+    assert slow.late
+    assert not stream.ask(slow, 1, 0, LATER + 1), "it reads elsewhere"
+
+
+def test_waiting_adds_up_over_an_epoch() -> None:
+    """A reader that is just slower isn't waited for at each batch anew."""
+    stream, quick = begun(1000)
+    slow, now, at = Seat(), LATER, 0
+    assert stream.ask(slow, 1, 0, 0.0)
+    load(stream, now)
+    assert stream.give(slow) == 0
+    waited = 0.0
+    for number in range(KEPT + 60):
+        assert stream.ask(quick, 1, number, now)
+        while stream.give(quick) is None:
+            if not load(stream, now):
+                now, waited = now + 0.03, waited + 0.03
+                at += 1
+                if not slow.late and stream.ask(slow, 1, at, now):
+                    stream.give(slow)
+    assert slow.late
+    assert 0.05 < waited < 0.2
+
+
+def test_who_is_between_epochs_is_waited_for_too() -> None:
+    stream, first = begun(40)
+    second = Seat()
+    assert stream.ask(second, 1, 0, 0.0)
+    for number in range(40):
+        read(stream, first, 1, range(number, number + 1))
+        read(stream, second, 1, range(number, number + 1))
+    read(stream, first, 2, range(KEPT - AHEAD))
+    assert stream.ask(second, 2, 0, LATER)
+    assert stream.give(second) == 40
+
+
+def test_an_epoch_that_is_broken_off_holds_nobody_up() -> None:
+    stream, first = begun(1000)
+    read(stream, first, 1, range(5))
+    stream.rest(first)
+    read(stream, first, 2, range(5))
+    assert stream.place(min(at for at in stream.sizes if at > 100)) == (2, 0)
+
+
+def test_nothing_is_loaded_for_who_is_gone() -> None:
+    stream, first = begun()
+    stream.leave(first)
+    assert stream.due(LATER) == (None, None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    length=drawn.integers(1, 70),
+    loaders=drawn.integers(1, 3),
+    moves=drawn.lists(drawn.tuples(drawn.integers(0, 3), drawn.integers(0, 2)), max_size=300),
+)
+def test_whatever_is_promised_comes_in_order(
+    length: int, loaders: int, moves: list[tuple[int, int]]
+) -> None:
+    """Readers of any paces, with several loads on their way: nobody waits for ever."""
+    stream, now = Stream(length, loaders), LATER
+    seats = [Seat() for _ in range(4)]
+    at = [0] * 4  # by what each has read
+    on_way: list[int] = []
+
+    def work() -> None:
+        nonlocal now
+        for _ in range(10_000):
+            due, wait = stream.due(now) if len(on_way) < loaders else (None, None)
+            if due is not None:
+                assert due not in stream.sizes
+                stream.begun(due, now)
+                on_way.append(due)
+            elif on_way:
+                stream.loaded(on_way.pop(), SIZE)
+            elif wait is not None:
+                now += wait + 1e-6
+            else:
+                return
+        raise AssertionError("it never comes to rest")
+
+    for who, what in moves:
+        seat, (epoch, number) = seats[who], divmod(at[who], length)
+        if what == 2:
+            stream.leave(seat)
+            seats[who] = Seat()
+            continue
+        if not stream.ask(seat, epoch + 1, number, now):
+            continue
+        work()
+        got = stream.give(seat)
+        assert got is not None, "it was promised"
+        assert stream.place(got) == (epoch + 1, number)
+        at[who] += 1
+        assert len(stream.sizes) <= KEPT + 3 * AHEAD + loaders + 1
