@@ -26,7 +26,7 @@ class Meeting:
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
 
