@@ -48,8 +48,8 @@ class GrowingBatch:
     """The batch and the learning rate of a trial whose width changes, epoch by epoch.
 
     Each GPU keeps its part of the batch, `per_worker` samples; the rate follows by `batch_and_lr`.
-    What it was before a change of width stands in the script's checkpoint, beside the optimizer's
-    state: `previous_workers` and `previous_size` tell it, None where the trial begins.
+    `previous_workers` and `previous_size` are what they were in the checkpoint's last epoch, None
+    where the trial begins; the rate on its way stands in the script's checkpoint.
 
         batch = cloudtune.GrowingBatch(per_worker=config["batch_size"], lr=config["lr"])
         if checkpoint: batch.load_state_dict(state["batch"])
@@ -68,11 +68,13 @@ class GrowingBatch:
 
         if min(per_worker, lr) <= 0:
             raise ValueError("batch and learning rate have to be above 0")
-        self.workers = get_context().get_world_size() if workers is None else workers
+        context = get_context()
+        self.workers = context.get_world_size() if workers is None else workers
         self.per_worker = per_worker
         self.initial_lr = lr
-        self.previous_workers: int | None = None
-        self.previous_size: int | None = None
+        before = context.get_previous_gpus()
+        self.previous_workers = None if before is None else _workers(before)
+        self.previous_size = context.get_previous_batch_size()
         _, rates = batch_and_lr(per_worker, lr, 1, self.workers)
         self._lr, self._coming = lr, list(rates)
 

@@ -23,11 +23,12 @@ import shutil
 import tempfile
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.train.position import Trained
 from cloudtune.train.storage import (
     WAITS,
     CheckpointError,
@@ -69,6 +70,7 @@ class Manifest:
     folder: str
     files: Mapping[str, SavedFile]
     saved_at: float
+    trained: Trained = field(default_factory=Trained)
 
     @property
     def size(self) -> int:
@@ -93,6 +95,7 @@ class Manifest:
                 )
             document["files"] = {k: SavedFile(**v) for k, v in document["files"].items()}
             document["metrics"] = {k: float(v) for k, v in document["metrics"].items()}
+            document["trained"] = Trained(**document.get("trained", {}))
             return cls(**document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{where} isn't a checkpoint's manifest: {error}") from error
@@ -169,6 +172,7 @@ class CheckpointStore:
     def __init__(self, uri: str, waits: tuple[float, ...] = WAITS) -> None:
         self.uri = uri if "://" in uri else os.fspath(Path(uri).absolute())
         self._fs, self._root = filesystem(self.uri)
+        self.trained = Trained()  # what manifests say of their epochs
         self._patience, self._room = Patience(self.uri, waits), Patience(self.uri, waits)
 
     def save(
@@ -187,7 +191,9 @@ class CheckpointStore:
     def _save(self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path) -> str:
         folder = uuid.uuid4().hex[:8]
         files = self._write_files(directory, f"{self._folder(trial, epoch)}/{folder}")
-        return self._finish(Manifest(trial, epoch, metrics, folder, files, time.time()))
+        return self._finish(
+            Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
+        )
 
     def stage(self, trial_id: str, epoch: int, directory: str | Path) -> PendingCheckpoint | None:
         """Copy the files of `directory` to the local disk, as fast as that goes; see `commit`.
@@ -245,7 +251,7 @@ class CheckpointStore:
             return self._save(trial, epoch, dict(metrics), source)
         files = {path.relative_to(source).as_posix(): _digest(path) for path in _files_of(source)}
         return self._finish(
-            Manifest(trial, epoch, dict(metrics), pending.folder, files, time.time())
+            Manifest(trial, epoch, dict(metrics), pending.folder, files, time.time(), self.trained)
         )
 
     def _finish(self, manifest: Manifest) -> str:

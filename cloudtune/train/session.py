@@ -23,7 +23,7 @@ from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.cpu import waited_seconds
 from cloudtune.train.epoch_hook import load_epoch_hook
-from cloudtune.train.position import Progress
+from cloudtune.train.position import Context, Progress, Trained
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
 from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
@@ -117,6 +117,8 @@ class Session:
     saves: SaveTimes = field(default_factory=SaveTimes)
     progress: Progress = field(default_factory=Progress)
     batch_weight: float = 1.0  # of its samples in the mean over the workers; see `data.Worker`
+    batch_size: int | None = None
+    """The samples of a batch over all workers: of the first loader that was prepared."""
     seeds: bool = True
     """Whether random numbers are seeded as it is activated."""
 
@@ -124,6 +126,8 @@ class Session:
     """The last epoch that was reported, or that the trial was restored at."""
     leaving: bool = field(default=False, init=False)
     """Whether the machine is about to be taken back."""
+    before: Trained = field(default_factory=Trained, init=False)
+    """With what the last epoch of the checkpoint to go on from was trained."""
     _kept: Mapping[str, float] | None = field(default=None, init=False)
     """The metrics of the last epoch, where the trial has a checkpoint of its own of it."""
     _waiting: bool = field(default=False, init=False)
@@ -173,6 +177,9 @@ class Session:
         if self.restore is not None:
             manifest = read_manifest(self.restore)
             self.epoch = self.start_epoch = manifest.epoch
+            self.before = manifest.trained
+            if self.store is not None:
+                self.store.trained = self.before  # of a save before the next epoch's end
             if manifest.trial == self.trial_id:  # another's, for a clone
                 self._kept = dict(manifest.metrics)
         self._hook = load_epoch_hook()
@@ -308,6 +315,7 @@ class Session:
             raise self._broken
         if checkpoint is None or self.store is None:
             return None
+        self.store.trained = Trained(self.world_size * self.share, self.batch_size)
         with checkpoint.as_directory() as folder:
             return self.store.stage(self.trial_id, epoch, folder)
 
@@ -346,51 +354,6 @@ class Session:
             if self._broken is not None:
                 raise self._broken
         self._begin()
-
-
-class Context:
-    """Where this worker stands, under Ray Train's names."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def get_trial_id(self) -> str:
-        """The trial's id; "alone" in a script run on its own."""
-        return self._session.trial_id
-
-    def get_trial_name(self) -> str:
-        """The trial's name, which is its id."""
-        return self._session.trial_id
-
-    def get_world_size(self) -> int:
-        """The number of workers of this trial: its width in GPUs, 1 for a share of one."""
-        return self._session.world_size
-
-    def get_world_rank(self) -> int:
-        """This worker's number among all workers of the trial."""
-        return self._session.rank
-
-    def get_local_rank(self) -> int:
-        """This worker's number among those on its instance."""
-        return self._session.local_rank
-
-    def get_local_world_size(self) -> int:
-        """The number of workers of this trial on this instance."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", str(self._session.world_size)))
-
-    def get_node_rank(self) -> int:
-        """This instance's number among those of the trial."""
-        return int(os.environ.get("NODE_RANK", "0"))
-
-    def get_device(self) -> torch.device:
-        """The device that `prepare_model` and `prepare_data_loader` move to."""
-        import torch  # noqa: PLC0415
-
-        return torch.device(self._session.device)
-
-    def get_max_epochs(self) -> int:
-        """The last epoch that the experiment allows any trial."""
-        return self._session.max_epoch
 
 
 def get_context() -> Context:

@@ -143,6 +143,7 @@ def prepare_data_loader(
     loads the same batches for itself, and says why in its log.
     """
     session = current_session()
+    session.batch_size = session.batch_size or data_loader.batch_size
     given: Any = data_loader
     if shared and add_dist_sampler:
         from cloudtune.train.shared_input import loader as shared_input  # noqa: PLC0415

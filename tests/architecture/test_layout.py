@@ -176,8 +176,11 @@ def test_only_the_processes_of_a_node_unpickle_and_only_what_they_were_told_by_e
     found = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
     known = {f"infra/node/{name}.py" for name in ("agent", "forks", "worker", "zygote")}
     writes = {"cloudtune/api/functions.py"}  # the user's function, into the user's code
+    shared = "cloudtune/train/shared_input"
+    pickles = {f"{shared}/by_value.py", f"{shared}/fingerprint.py"}  # to compare, and for `writes`
+    trials = {f"{shared}/frames.py"}  # of a node among each other, by its kernel's word
     limited = {"cloudtune/train/fused/state.py"}  # its own files, and no objects in them
-    assert found == known | writes | limited
+    assert found == known | writes | pickles | trials | limited
     for name in limited:
         loads = re.findall(r"torch\.load\(.*", (ROOT / name).read_text("utf-8"))
         assert loads == [each for each in loads if "weights_only=True" in each]

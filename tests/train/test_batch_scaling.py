@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import math
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
+import cloudtune
 from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
+from cloudtune.train.checkpoint import CheckpointStore
+from cloudtune.train.session import NeverReportedError, Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +116,74 @@ def test_h22_who_begins_wide_warms_up() -> None:
     assert rates(GrowingBatch(32, 0.1, workers=4), 11)[-2:] == pytest.approx([0.2, 0.2])
     with pytest.raises(ValueError, match="above 0"):
         GrowingBatch(0, 0.1, workers=1)
+
+
+def trained(
+    folder: Path, share: float, restore: str | None, *, trial: str = "t", saves: bool = False
+) -> tuple[str, list[Any]]:
+    """Train an epoch by a script on one worker; returns its checkpoint, and what it was told."""
+    told: list[Any] = []
+    paths: list[str] = []
+    folder.mkdir(exist_ok=True)
+    (folder / "state").write_text("all of it")
+
+    def script(_config: Any) -> None:
+        context = cloudtune.get_context()
+        batch = GrowingBatch(8, 0.1)
+        told.append((context.get_previous_gpus(), context.get_previous_batch_size()))
+        told.append((batch.previous_workers, batch.previous_size))
+        points: Any = torch.arange(32)
+        loader = cloudtune.prepare_data_loader(DataLoader(points, batch.size))
+        cloudtune.prepare_data_loader(DataLoader(points, 32))  # of a validation
+        for _ in cloudtune.epochs():
+            assert len(list(loader)) == 4
+            here = cloudtune.Checkpoint.from_directory(folder)
+            if saves:
+                assert cloudtune.save(here)
+                return
+            cloudtune.report({"acc": 0.5}, here)
+
+    store = CheckpointStore(str(folder.parent / "store"))
+    session = Session(
+        trial,
+        lambda report: paths.append(report.checkpoint or ""),
+        "acc",
+        "max",
+        9,
+        store=store,
+        restore=restore,
+        share=share,
+    )
+    session.stop()
+    with contextlib.suppress(NeverReportedError):
+        session.run(script, {})
+    return (paths[-1] if paths else ""), told
+
+
+def test_h22_the_context_tells_with_what_the_checkpoint_was_trained(tmp_path: Path) -> None:
+    path, told = trained(tmp_path / "files", 0.5, None)
+    assert told == [(None, None), (None, None)]
+    again, told = trained(tmp_path / "files", 1.0, path)
+    assert told == [(0.5, 8), (1, 8)]
+    _, told = trained(tmp_path / "files", 0.5, again, trial="clone")
+    assert told == [(1.0, 8), (1, 8)], "a clone is told of its donor's"
+
+
+def test_h22_a_save_in_mid_epoch_leaves_what_is_told(tmp_path: Path) -> None:
+    path, _ = trained(tmp_path / "files", 0.5, None)
+    trained(tmp_path / "files", 1.0, path, saves=True)
+    _, told = trained(tmp_path / "files", 1.0, path)
+    assert told[0] == (0.5, 8)
+
+
+def test_a_checkpoint_from_before_says_nothing_of_it(tmp_path: Path) -> None:
+    path, _ = trained(tmp_path / "files", 0.5, None)
+    manifest = Path(path, "manifest.json")
+    document = json.loads(manifest.read_text())
+    assert document.pop("trained") == {"gpus": 0.5, "batch_size": 8}
+    manifest.write_text(json.dumps(document))
+    _, told = trained(tmp_path / "files", 0.5, path)
+    assert told == [(None, None), (None, None)]
 
 
 def curve(widths: Sequence[int], *, follows: bool) -> list[float]:

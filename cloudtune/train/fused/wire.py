@@ -66,7 +66,8 @@ class Place:
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder.parent, folder):  # parents that mkdir makes are open to others
+            each.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
 

@@ -26,7 +26,7 @@ class Meeting:
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
 
@@ -41,8 +41,6 @@ class Meeting:
 
         Another user's process is nobody.
         """
-        if self.is_free(number):
-            return None
         found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with self._short(number) as name:

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from cloudtune.infra.node.messages import Body
 
 TRAIN = """
+import time
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from cloudtune import fused
 
 def model(config):
@@ -48,8 +49,15 @@ def samples(count, seed):
     inputs = torch.randn(count, 6, generator=chance)
     return TensorDataset(inputs, inputs[:, :3].argmax(1))
 
+def slow(found):
+    with open("batches", "a") as file:
+        file.write("one\\n")
+    time.sleep(0.15)
+    return default_collate(found)
+
 def data(config):
-    return DataLoader(samples(100, 1), batch_size=32, shuffle=True)
+    how = {"collate_fn": slow} if config.get("slow") else {}
+    return DataLoader(samples(100, 1), batch_size=32, shuffle=True, **how)
 
 def test_data(config):
     return DataLoader(samples(50, 2), batch_size=30)
@@ -181,6 +189,37 @@ def test_others_go_on_where_a_trial_fails_waits_or_is_killed_be_it_their_host(no
     for name in others:
         assert [each["epoch"] for each in heard.reports(f"{name}.1", 5)] == [1, 2, 3, 4, 5]
     heard.stop(*(f"{name}.1" for name in others))
+
+
+@pytest.mark.parametrize("way", ["killed", "stopped"])
+def test_in_mid_epoch_too_no_epoch_is_lost_with_who_computes(node: Node, way: str) -> None:
+    heard, batches = Heard(node), node.folder / "batches"
+    batches.write_text("")
+    names = [f"{way}-{name}" for name in "kl"]
+    for number, name in enumerate(names, 1):
+        start(node, f"{name}.1", 1 / 3, until=1, lr=0.02 * number, slow=True)
+    for name in names:
+        heard.reports(f"{name}.1", 1)
+    (host,) = (name for name in names if HOSTS in node.log(f"{name}.1"))
+    (other,) = set(names) - {host}
+    before = len(batches.read_text())
+    for name in names:
+        node.agent.grant(f"{name}.1", 2)
+    wait_for(lambda: len(batches.read_text()) > before + 4)  # the second batch of four
+    if way == "killed":
+        os.kill(pid_of(node, f"{host}.1"), signal.SIGKILL)
+        heard.until(f"{host}.1", Lost)
+    else:
+        heard.stop(f"{host}.1")
+    found = heard.reports(f"{other}.1", 2)
+    assert [each["epoch"] for each in found] == [1, 2]
+    assert (HOSTS in node.log(f"{other}.1")) == (way == "killed"), "who is stopped ends the epoch"
+    heard.stop(f"{other}.1")
+    start(node, f"{other}.2", 1.0, until=2, lr=0.02 * (1 + names.index(other)))
+    apart = heard.reports(f"{other}.2", 2)
+    heard.stop(f"{other}.2")
+    for one, alone in zip(metrics_of(found), metrics_of(apart), strict=True):
+        assert one == pytest.approx(alone, rel=1e-3)
 
 
 def test_other_shapes_train_beside_and_other_numbers_within(node: Node) -> None:

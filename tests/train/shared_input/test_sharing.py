@@ -19,7 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import cloudtune
 from cloudtune.train.session import Session
-from cloudtune.train.shared_input.place import INPUT_VARIABLE
+from cloudtune.train.shared_input import serving
+from cloudtune.train.shared_input.order import Batches, Order
+from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
+from cloudtune.train.shared_input.reading import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,8 +46,9 @@ class Points(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if self.trouble == "raises" and index == 17:
             raise ValueError("sample 17 is broken")
-        if self.trouble == "is killed elsewhere" and os.getppid() != TESTS:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble.startswith("kills") and os.getppid() != TESTS and index == 17:
+            mine = self.trouble == "kills who loads"
+            os.kill(os.getpid() if mine else os.getppid(), signal.SIGKILL)
         file = os.open(self.told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, f"{index} {os.getpid()}\n".encode())
         os.close(file)
@@ -157,7 +161,8 @@ def test_what_four_trials_read_is_loaded_once_and_is_what_each_would_read_alone(
     trials: Trials, alone: list[Batch]
 ) -> None:
     assert len(alone) == 2 * BATCHES
-    assert alone[:BATCHES] != alone[BATCHES:], "each epoch has an order of its own"
+    orders = [[samples for at, samples, _ in alone if at == epoch] for epoch in (1, 2)]
+    assert orders[0] != orders[1], "each epoch has an order of its own"
     for _ in range(4):
         trials.begin(pause=0.005)
     assert trials.end() == [(alone, "")] * 4
@@ -209,6 +214,21 @@ def test_a_trial_that_is_killed_harms_no_other(trials: Trials, alone: list[Batch
     assert trials.end() == [([], "was killed"), (alone, "")]
 
 
+def test_another_users_process_is_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(tmp_path / "input", "key")
+    assert (tmp_path / "input").stat().st_mode & 0o777 == 0o700
+    child = serving.begin(
+        meeting, 0, serving.Loading(Batches([1], Order([1], 0, False), 1, False, list))
+    )
+    assert child is not None
+    connection = meeting.connect(0)
+    assert connection is not None
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert meeting.connect(0) is None
+    connection.close()
+    os.waitpid(child, 0)
+
+
 def test_trials_with_another_augmentation_read_apart(trials: Trials, alone: list[Batch]) -> None:
     for turn in (1.0, 2.0, 1.0):
         trials.begin(pause=0.005, turn=turn)
@@ -237,13 +257,20 @@ def test_an_error_of_the_dataset_is_raised_in_the_trial_as_it_is(trials: Trials)
     assert "loads for itself from here on: ValueError: sample 17 is broken" in trials.log(0)
 
 
+@pytest.mark.parametrize(
+    ("whom", "told"),
+    [
+        ("kills who loads", "the process that loaded was killed"),
+        ("kills who serves", "who loaded was lost time and again"),
+    ],
+)
 def test_data_that_no_other_process_can_load_each_trial_loads(
-    trials: Trials, alone: list[Batch]
+    trials: Trials, alone: list[Batch], whom: str, told: str
 ) -> None:
     for _ in range(2):
-        trials.begin(trouble="is killed elsewhere")
+        trials.begin(trouble=whom)
     assert trials.end() == [(alone, "")] * 2
-    assert "from here on: the process that loaded was killed" in trials.log(0)
+    assert f"from here on: {told}" in trials.log(0)
 
 
 def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials) -> None:
@@ -251,6 +278,7 @@ def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials
         loader = DataLoader(Points(folder / "loaded"), BATCH, shuffle=True)
         with session(name).activate():
             mine = cloudtune.prepare_data_loader(loader, shared=True)
+            assert len(list(mine)) == BATCHES
             for first, second in zip(mine, mine, strict=True):
                 yield 1, first["index"].tolist(), 0.0
                 yield 2, second["index"].tolist(), 0.0
@@ -263,22 +291,48 @@ def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials
         assert sorted(indices) == list(range(SAMPLES))
 
 
-def test_who_breaks_an_epoch_off_reads_the_next_from_its_beginning(
-    trials: Trials, alone: list[Batch]
+def test_who_breaks_an_epoch_off_reads_the_next_from_its_beginning_with_the_others(
+    trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cloudtune.train.shared_input.stream.KEPT", 6)
+    together = multiprocessing.get_context("fork").Barrier(2)
+
     def some(folder: Path, name: str) -> Iterator[Batch]:
         loader = DataLoader(Points(folder / "loaded"), BATCH, shuffle=True)
         with session(name).activate():
             mine = cloudtune.prepare_data_loader(loader, shared=True)
             for epoch in cloudtune.epochs():
+                together.wait()
                 for number, batch in enumerate(mine):
                     yield epoch, batch["index"].tolist(), batch["at"].sum().item()
+                    time.sleep(0.05)  # what was asked for ahead has come
                     if number == 2:
                         break
+                together.wait()
                 cloudtune.report({"loss": 1.0})
 
-    trials.begin(some)
-    assert trials.end() == [([*alone[:3], *alone[BATCHES : BATCHES + 3]], "")]
+    for _ in range(2):
+        trials.begin(some)
+    assert trials.end() == [([*alone[:3], *alone[BATCHES : BATCHES + 3]], "")] * 2
+    assert len(trials.loaders()) == 1
+
+
+def test_who_serves_ends_with_its_last_reader_and_keeps_no_file_of_what_was_read(
+    tmp_path: Path,
+) -> None:
+    numbers = list(range(40))
+    batches = Batches(numbers, Order(numbers, 0, shuffles=True), 2, drop_last=False, collate=list)
+    reader = Reader(Meeting(tmp_path / "input", "key"), serving.Loading(batches))
+    here = psutil.Process()
+    before = here.children()
+    files = []
+    for epoch in range(8):
+        assert sorted(each for batch in reader.read(epoch) for each in batch) == numbers
+        (child,) = (each for each in here.children() if each not in before)
+        files.append(child.num_fds())
+    assert files[-1] <= files[2] + 1, "each epoch has 20 batches, of which 32 are kept"
+    reader.close()
+    os.waitpid(child.pid, 0)
 
 
 def test_with_several_gpus_the_same_samples_make_up_each_step(
@@ -291,8 +345,17 @@ def test_with_several_gpus_the_same_samples_make_up_each_step(
         ]
         for rank in range(3)
     ]
-    steps = [set.union(*parts) for parts in zip(*shares, strict=True)]
-    assert steps == [set(indices) for _, indices, _ in alone]
+    steps = list(zip(*shares, strict=True))
+    assert [set.union(*parts) for parts in steps] == [set(indices) for _, indices, _ in alone]
+    assert all(sum(map(len, parts)) == BATCH for parts in steps), "each has its share alone"
+
+
+def test_chance_is_another_one_in_each_epoch(tmp_path: Path) -> None:
+    data = DataLoader(Points(tmp_path / "loaded"), BATCH)
+    with session("t").activate():
+        mine = cloudtune.prepare_data_loader(data, shared=True)
+        first, second = (torch.cat([batch["at"] for batch in mine]) for _ in range(2))
+    assert not torch.isclose(first, second).any()
 
 
 def test_other_runs_have_other_orders(tmp_path: Path, alone: list[Batch]) -> None:

@@ -123,6 +123,55 @@ def test_waiting_adds_up_over_an_epoch() -> None:
     assert 0.05 < waited < 0.2
 
 
+def held_up(stream: Stream, quick: Seat, epoch: int, slow: Seat) -> float:
+    """Have the quick one read until the slow one is given up; returns the seconds that took."""
+    waited, number = 0.0, 0
+    assert stream.ask(slow, epoch, 0, LATER)
+    while not slow.late:
+        assert stream.ask(quick, epoch, number, LATER + waited)
+        load(stream, LATER + waited)
+        stream.give(slow)
+        if stream.give(quick) is None:
+            waited += 0.02
+        else:
+            number += 1
+    return waited
+
+
+def test_in_the_next_epoch_a_slow_one_is_waited_for_anew() -> None:
+    stream, quick = begun(100)
+    first = held_up(stream, quick, 1, Seat())
+    for number in range(KEPT, 100):
+        read(stream, quick, 1, range(number, number + 1), LATER + 1)
+    assert first > 0.05
+    assert held_up(stream, quick, 2, Seat()) > 0.05
+
+
+def test_who_was_given_up_and_has_caught_up_is_waited_for_again() -> None:
+    stream, quick = begun(1000)
+    slow = Seat()
+    held_up(stream, quick, 1, slow)
+    assert stream.ask(slow, 1, KEPT - 3, LATER + 1)
+    assert not slow.late
+    load(stream, LATER + 1)
+    assert stream.give(slow) == KEPT - 3
+
+
+def test_nobody_is_given_up_for_a_batch_that_is_on_its_way() -> None:
+    """What it has asked for would be let go as it comes, and it would wait for ever."""
+    stream, quick = begun(1000, loaders=2)
+    slow = Seat()
+    assert stream.ask(slow, 1, 0, 0.0)
+    stream.begun(0, LATER)  # by a loader that takes its time
+    for number in range(1, KEPT + 20):
+        assert stream.ask(quick, 1, number, LATER + number)
+        load(stream, LATER + number)
+        stream.give(quick)
+    assert not slow.late
+    stream.loaded(0, SIZE)
+    assert stream.give(slow) == 0
+
+
 def test_who_is_between_epochs_is_waited_for_too() -> None:
     stream, first = begun(40)
     second = Seat()
@@ -149,7 +198,7 @@ def test_nothing_is_loaded_for_who_is_gone() -> None:
     assert stream.due(LATER) == (None, None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     length=drawn.integers(1, 70),
     loaders=drawn.integers(1, 3),
