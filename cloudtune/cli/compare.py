@@ -132,6 +132,8 @@ def _benchmark(given: Mapping[str, Any]) -> Benchmark:
         where=[_condition(each) for each in given["where"]],
     )
     offers = offers_of(given["offers"], given["market"])
+    if given["billing"] is not None:
+        offers = tuple(offer.billed(given["billing"]) for offer in offers)
     scaling = scalings(given["profile"], [offer.instance_type for offer in offers])
     epoch_seconds = _optional(given, "epoch_seconds") or curves.mean_seconds
     if epoch_seconds is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import click
 
+from cloudtune.catalog import BillingUnit
 from cloudtune.cli.exports import HTML
 from cloudtune.simulation.benchmark import MAX_INSTANCES, RESIZE, START, Delays
 
@@ -85,6 +86,12 @@ def offer_options(command: Command) -> Command:
             default="on-demand",
             show_default=True,
             help="Where to rent offers given by name.",
+        ),
+        click.option(
+            "--billing",
+            type=click.Choice(get_args(BillingUnit)),
+            help="By what instances are billed; else as EC2 does, by the second from a minute on. "
+            "By the function: the GPU-seconds of trials, and no instance.",
         ),
         _file(
             "--spot-trace",

@@ -279,6 +279,25 @@ def test_a_run_past_its_limits_is_an_error_that_says_which(monkeypatch: pytest.M
     assert "asha, same, naive, eta 3, deadline 20m, budget $2.00, seed 1: cost too much" in said.err
 
 
+def test_bills_are_by_what_one_says(folder: Path) -> None:
+    """One trial of 4 epochs of 100 s on one of two GPUs, at $6 an hour; 5 s until it trains."""
+    rows = [f"one,{epoch},{0.1 * epoch},100" for epoch in range(1, 5)]
+    (folder / "c.csv").write_text("\n".join(["config,epoch,acc,seconds", *rows]) + "\n")
+    (folder / "p.csv").write_text("width,speedup\n1,1\n")
+    exact = "--launch 0 --boot 0 --start 5s --release 0 --spread 0 --seeds 1 --fleet constant:1"
+    bills = {
+        unit: json.loads(simulate(f"{exact} --strategy random {more} -o json").out)["cells"][0]
+        for unit in ("", "second", "minute", "hour", "function")
+        for more in [f"--billing {unit}" if unit else ""]
+    }
+    assert {cell["seconds"] for cell in bills.values()} == {405.0}
+    dollars = {unit: cell["dollars"] for unit, cell in bills.items()}
+    assert dollars[""] == dollars["second"] == pytest.approx(405 * 6 / 3600)
+    assert dollars["minute"] == pytest.approx(7 * 60 * 6 / 3600)
+    assert dollars["hour"] == pytest.approx(6)
+    assert dollars["function"] == pytest.approx(405 / 2 * 6 / 3600)
+
+
 # ---- the page ------------------------------------------------------------------------------------
 
 
