@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloudtune.commands import ExtendTrial, StartTrial, StopTrial
+from cloudtune.engine.ledger import read_entries
+from cloudtune.events import EpochDone, TrialStopped
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.train.checkpoint import CheckpointStore
@@ -28,8 +31,8 @@ search: {lr: {loguniform: [0.001, 0.3]}}
 trials: 4
 epochs: {min: 1, max: 4}
 eta: 2
-limits: {deadline: 40m}
-cloud: {provider: local, slots: 1}
+limits: {deadline: 40m, budget: $5}
+cloud: {provider: local, slots: 1, price: $3.60/h, billing: function}
 """
 
 
@@ -84,3 +87,34 @@ def test_trials_that_are_dropped_and_promoted_were_one_model(
     best = next(each for each in report["trials"] if each["trial"] == report["best"]["trial"])
     wanted = alone(bench.folder, best["trial"], best["config"], 4)
     assert list(best["history"].values()) == pytest.approx(wanted, rel=1e-3)
+
+    used = gpu_seconds(bench.home / "runs" / report["run"] / "ledger.jsonl")
+    assert report["dollars"]["actual"] == pytest.approx(used * 3.6 / 3600, rel=1e-6)
+    told = " ".join(bench.here("plan", experiment).out.split())
+    assert "by the GPU-second that trials use" in told
+
+
+def gpu_seconds(ledger: Path) -> float:
+    """Return what trials used by hand: their share of a GPU, but for waiting at rungs."""
+    began: dict[str, float] = {}
+    until: dict[str, int] = {}
+    width: dict[str, float] = {}
+    total = 0.0
+    for entry in read_entries(ledger):
+        event = entry.event
+        if isinstance(event, TrialStopped) or (
+            isinstance(event, EpochDone) and event.epoch == until[event.session]
+        ):
+            total += width[event.session] * (event.at - began.pop(event.session))
+        for command in entry.commands:
+            match command:
+                case StartTrial(session=session):
+                    width[session] = command.width
+                    began[session], until[session] = event.at, command.until_epoch
+                case ExtendTrial(session=session, until_epoch=epoch):
+                    began.setdefault(session, event.at)  # it may not have rested yet
+                    until[session] = epoch
+                case StopTrial(session=session):
+                    began.setdefault(session, event.at)
+    assert not began, "each is gone"
+    return total
