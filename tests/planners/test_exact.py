@@ -383,3 +383,27 @@ def test_with_two_offers_whoever_stays_on_its_gpus_costs_no_resize() -> None:
     plan = job.plan(ExactPlanner(), Limits(60.0))
     assert plan.estimate.seconds == pytest.approx(43.0)
     assert plan.estimate.dollars == pytest.approx(2 * 14.0 / 3600 * 60)
+
+
+def test_of_two_offers_one_may_take_several_whole_waves_and_the_other_what_is_left() -> None:
+    """Nine trials: eight in two waves on four GPUs, while the ninth takes as long on one."""
+
+    def speeds(name: str, second: float) -> ScalingProfile:
+        delays = {"start": 1.0, "resize": 1.0, "boot": 10.0, "launch": 0.0, "release": 0.0}
+        return profile({1.0: second}, name=name, **delays)
+
+    other = Rentable(offer(1, 4.0, name="b"), speeds("b", 20.0), 1)
+    job = Setting(
+        9,
+        1,
+        1,
+        2,
+        offer=offer(4, 20.0, name="a"),
+        profile=speeds("a", 10.0),
+        max_instances=2,
+        others=(other,),
+        mix=2,
+    )
+    plan = job.plan(ExactPlanner(), Limits(36.0))
+    assert plan.estimate.seconds == pytest.approx(10 + 2 * (10 + 1))
+    assert plan.estimate.dollars == pytest.approx(60 * (20.0 + 4.0) / 3600)

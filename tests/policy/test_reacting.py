@@ -94,6 +94,7 @@ def test_where_no_plan_keeps_the_limits_fewer_trials_go_on_and_that_is_told() ->
     fewer = [(int(found[1]), int(found[2])) for found in counts if found]
     assert fewer
     assert all(now < before for now, before in fewer), fewer
+    assert not any("to go on" in change.plan for change in told), "who is cut is told of once"
 
 
 def test_where_not_even_one_fits_it_is_trained_as_far_as_the_limits_go() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -157,3 +157,24 @@ def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price
     made = cast("Seer", strategy)
     found = SeerFleet(made, SeerAllocator(made)).target(cast("View", view), 0.0)
     assert (found[cheap], found[dear]) == wanted
+
+
+def test_a_cheaper_offer_that_has_no_instance_yet_is_not_gone_back_to() -> None:
+    """Its refusals are forgotten after a while; it is back when it is there, and not before."""
+    cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
+    offers = Offers([Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)])
+    refused = {cheap}
+    usable: list[Any] = []
+    view = SimpleNamespace(
+        held=Counter(),
+        avoided=lambda each: each in refused,
+        refused=lambda each: each in refused,
+        fleet=SimpleNamespace(usable=lambda: usable),
+    )
+    assert offers.look(cast("View", view), 4)
+    assert offers.chosen.offer == dear
+    refused.clear()
+    assert not offers.look(cast("View", view), 4)
+    usable.append(SimpleNamespace(offer=cheap))
+    assert offers.look(cast("View", view), 4)
+    assert offers.chosen.offer == cheap
