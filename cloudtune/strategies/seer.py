@@ -437,7 +437,7 @@ class Seer:
             if takes < view.seconds_left and takes * needed <= paid
         ]
         if not ways:
-            return 1 if self._plans > 1 else count
+            return 1 if self._full and self._plans > 1 else count
         return max(min(count, max(most for most, _ in ways)), min(needed for _, needed in ways))
 
     def _fill(self, view: View, rentable: Rentable, instances: int) -> None:
@@ -453,8 +453,8 @@ class Seer:
             work = capped(trial.trial, self._last) - trial.epoch
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
             wanted = width_for(work, seconds, rentable.profile.resize.mean, left)
-            wanted = min([wanted, *[seat.width for seat in self.seats.values()]])
-            found = fitted([*self.seats.values()], wanted, widths, gpus, instances)
+            ahead = [seat.width for seat in self.seats.values()] if self._full else []
+            found = fitted([*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances)
             if found is None:
                 break
             self.seats[name] = Seat(name, found)

@@ -363,8 +363,8 @@ def test_se6_it_stops_widening_where_the_world_is_slower_when_wide() -> None:
 @settings(max_examples=25)
 def test_se3_whoever_is_ahead_is_at_least_as_wide_at_every_moment(seed: int) -> None:
     game = drawn(seed)
-    played = play(game, "seer")
-    again = game.but(by="seer").policy(sampler=Given(game.given))
+    played = play(game, "seer-full")
+    again = game.but(by="seer-full").policy(sampler=Given(game.given))
     strategy = cast("Seer", cast("Watched", again.strategy).inner)
     for entry in played.entries:
         again.handle(entry.event)
