@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,20 +91,28 @@ def test_what_can_not_be_compared_is_told_and_may_have_a_name(tmp_path: Path) ->
 
 PROGRAM = """
 from torch.utils.data import Dataset
-from cloudtune.train.shared_input.fingerprint import fingerprint
-from cloudtune.train.shared_input.order import Batches, Order
 class Mine(Dataset):
     def __init__(self): self.numbers = [1, 2]
     def __len__(self): return 2
     def __getitem__(self, index): return index * 2
 data = Mine()
-print(fingerprint(Batches(data, Order(data, 1, True), 2, False, lambda found: found), ""))
 """
 
 
 def test_programs_that_each_define_their_dataset_have_the_same_one() -> None:
     """As where trials are commands: cloudpickle has another number for a class in each process."""
-    run = [sys.executable, "-c"]
-    texts = (PROGRAM, PROGRAM, PROGRAM.replace("* 2", "* 3"))
-    keys = [subprocess.check_output([*run, text], text=True) for text in texts]
+
+    def tell(program: str, told: Any) -> None:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(program, names)  # noqa: S102
+        told.send(key(names["data"]))
+
+    forked = multiprocessing.get_context("fork")
+    keys = []
+    for program in (PROGRAM, PROGRAM, PROGRAM.replace("* 2", "* 3")):
+        ours, its = forked.Pipe()
+        process = forked.Process(target=tell, args=(program, its))
+        process.start()
+        keys.append(ours.recv())
+        process.join()
     assert keys[0] == keys[1] != keys[2]
