@@ -104,7 +104,7 @@ def test_programs_that_each_define_their_dataset_have_the_same_one() -> None:
 
     def tell(program: str, told: Any) -> None:
         names: dict[str, Any] = {"__name__": "__main__"}
-        exec(program, names)  # noqa: S102
+        exec(program, names)
         told.send(key(names["data"]))
 
     forked = multiprocessing.get_context("fork")
