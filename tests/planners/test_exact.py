@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
-from cloudtune.planners.base import InfeasibleError, Live
+from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.dp.search import Search
@@ -407,3 +407,21 @@ def test_of_two_offers_one_may_take_several_whole_waves_and_the_other_what_is_le
     plan = job.plan(ExactPlanner(), Limits(36.0))
     assert plan.estimate.seconds == pytest.approx(10 + 2 * (10 + 1))
     assert plan.estimate.dollars == pytest.approx(60 * (20.0 + 4.0) / 3600)
+
+
+@pytest.mark.parametrize("least", [120.0, 300.0, 600.0])
+@pytest.mark.parametrize("share", [1.1, 1.5, 2.5])
+def test_where_instances_may_go_before_their_minimum_it_knows_how_old_they_are(
+    least: float, share: float
+) -> None:
+    speeds = profile(
+        {1.0: 10.0, 2.0: 6.0}, launch=0.0, boot=5.0, release=1.0, start=1.0, resize=2.0
+    )
+    rentable = Rentable(offer(1, 3.6, least), speeds, 4)
+    work = (Stage(5, 0, 2), Stage(2, 2, 4), Stage(1, 4, 8))
+    request = PlanRequest(work, (rentable,), Limits(), 4)
+    plans = list(every_plan(request))
+    limits = Limits(share * min(plan.seconds for plan in plans))
+    best = min(plan.dollars for plan in plans if plan.seconds <= (limits.deadline or 0))
+    found = ExactPlanner().plan(replace(request, limits=limits))
+    assert found.estimate.dollars == pytest.approx(best)
