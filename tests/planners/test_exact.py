@@ -392,14 +392,14 @@ def test_of_two_offers_one_may_take_several_whole_waves_and_the_other_what_is_le
         delays = {"start": 1.0, "resize": 1.0, "boot": 10.0, "launch": 0.0, "release": 0.0}
         return profile({1.0: second}, name=name, **delays)
 
-    other = Rentable(offer(1, 4.0, name="b"), speeds("b", 20.0), 1)
+    other = Rentable(offer(1, 4.0, name="g.b"), speeds("g.b", 20.0), 1)
     job = Setting(
         9,
         1,
         1,
         2,
-        offer=offer(4, 20.0, name="a"),
-        profile=speeds("a", 10.0),
+        offer=offer(4, 20.0, name="g.a"),
+        profile=speeds("g.a", 10.0),
         max_instances=2,
         others=(other,),
         mix=2,
@@ -407,6 +407,10 @@ def test_of_two_offers_one_may_take_several_whole_waves_and_the_other_what_is_le
     plan = job.plan(ExactPlanner(), Limits(36.0))
     assert plan.estimate.seconds == pytest.approx(10 + 2 * (10 + 1))
     assert plan.estimate.dollars == pytest.approx(60 * (20.0 + 4.0) / 3600)
+    both = job.but(vcpu_quotas={"on-demand g": 32})
+    assert both.plan(ExactPlanner(), Limits(36.0)).choices == plan.choices
+    with pytest.raises(InfeasibleError):  # each fits under it, and both don't
+        job.but(vcpu_quotas={"on-demand g": 31}).plan(ExactPlanner(), Limits(36.0))
 
 
 @pytest.mark.parametrize("least", [120.0, 300.0, 600.0])
