@@ -8,6 +8,7 @@ state and its metrics back at the epoch's end. Members come and go between epoch
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from cloudtune.train.fused import wire
 from cloudtune.train.fused.group import Group
 from cloudtune.train.fused.optimizers import optimizer_of
 from cloudtune.train.fused.state import MemberState, from_bytes
+from cloudtune.train.shared_input.place import end
 from cloudtune.train.torch_state import own_memory_mib
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from cloudtune.train.fused.optimizers import Optimizer
     from cloudtune.train.fused.script import Script
+    from cloudtune.train.shared_input.place import Meeting
 
 GATHER_SECONDS = 0.5
 """So long after the last member joined the first epoch waits for more."""
@@ -70,7 +73,7 @@ class Host:
     """Trains the members that connect to a place, until it is closed, or fails."""
 
     def __init__(
-        self, place: wire.Place, held: tuple[socket.socket, int], script: Script, device: str
+        self, place: Meeting, held: tuple[socket.socket, int], script: Script, device: str
     ) -> None:
         self._place = place
         self._listener, self._lock = held
@@ -214,9 +217,11 @@ class Host:
             seats, self._table.seats = self._table.seats, []
             held, self._lock = self._lock, -1
         if held >= 0:
-            self._place.leave(self._listener, held)
+            self._place.leave()
+            end(self._listener)
+            os.close(held)
         for seat in seats:
-            wire.end(seat.connection)
+            end(seat.connection)
 
 
 def _state_of(header: dict[str, Any], payload: bytes, device: str) -> MemberState:

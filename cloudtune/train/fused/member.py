@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.train.fused import wire
 from cloudtune.train.fused.host import Host
 from cloudtune.train.fused.state import to_bytes
+from cloudtune.train.shared_input.place import end
 
 if TYPE_CHECKING:
     import socket
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from cloudtune.train.fused.optimizers import Optimizer
     from cloudtune.train.fused.script import Script
+    from cloudtune.train.shared_input.place import Meeting
 
 _AGAIN_SECONDS = 0.02
 HAND_OVER_SECONDS = 4.0
@@ -59,7 +61,7 @@ class Member:
 
     def __init__(
         self,
-        place: wire.Place,
+        place: Meeting,
         trial: str,
         script: Script,
         device: str,
@@ -97,14 +99,14 @@ class Member:
     def close(self) -> None:
         """Leave the group; where this process hosts it, others do from now on."""
         if self._connection is not None:
-            wire.end(self._connection)
+            end(self._connection)
             self._connection = None
         hand_over(HAND_OVER_SECONDS, own=False)
 
     def _lose(self) -> None:
         """Forget a host that is gone; raise what went wrong if it was in this process."""
         if self._connection is not None:
-            wire.end(self._connection)
+            end(self._connection)
         self._connection = None
         failed = [host.error for host in _hosts if host.error is not None]
         hand_over(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -12,8 +13,9 @@ from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.fused.member import Member
 from cloudtune.train.fused.script import Functions, Script
 from cloudtune.train.fused.state import FILE, MemberState, with_numbers
-from cloudtune.train.fused.wire import FUSED_VARIABLE, Place
+from cloudtune.train.fused.wire import FUSED_VARIABLE
 from cloudtune.train.session import current_session
+from cloudtune.train.shared_input.place import Meeting
 from cloudtune.train.torch import prepare_model
 from cloudtune.train.torch_state import count_memory_as
 
@@ -87,7 +89,7 @@ def _in_a_group(script: Script, session: Session, folder: Path) -> None:
     if restored is not None:
         restored.load_into(module, None)  # what doesn't fit is this trial's mistake, and no other's
     state = (fresh if restored is None else restored).to_bytes()
-    place = Place(folder, key)
+    place = Meeting(folder, key, socket.SOCK_STREAM)
     whose = (place, session.trial_id, script, session.device)
     member = Member(*whose, state=state, settings=fresh.settings)
     members = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
@@ -64,10 +63,3 @@ def receive(source: socket.socket) -> Message:
     if frame is not None:
         os.set_inheritable(frame.file, False)
     return Message(Kind(kind), epoch, number, frame, packet[_FIELDS.size :].decode())
-
-
-def end(connection: socket.socket) -> None:
-    """Close a connection, also for a fork of this process."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()

@@ -1,4 +1,4 @@
-"""Where readers of the same batches find who loads them: a socket, and a lock for who listens."""
+"""Where processes of one machine find who serves them: a socket, and a lock for who listens."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Meeting:
-    """The places, by number, where those who read the batches of one key meet.
+    """The places, by number, where those of one key meet: by packets, or by a stream.
 
     A lock is a process's own, and goes with it; a socket without anybody behind it is nothing.
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
+    def __init__(self, folder: Path, key: str, kind: int = socket.SOCK_SEQPACKET) -> None:
+        for each in (folder.parent, folder):  # parents that mkdir makes are open to others
+            each.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
+        self._kind = kind
 
     def taken(self) -> list[int]:
         """Return the places where somebody may listen."""
@@ -36,12 +38,12 @@ class Meeting:
         found = (pattern.fullmatch(each.name) for each in self._folder.iterdir())
         return sorted(int(each[1]) for each in found if each)
 
-    def connect(self, number: int) -> socket.socket | None:
+    def connect(self, number: int = 0) -> socket.socket | None:
         """Return a connection to who listens there; None where nobody does.
 
         Another user's process is nobody.
         """
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        found = socket.socket(socket.AF_UNIX, self._kind)
         try:
             with self._short(number) as name:
                 found.connect(name)
@@ -59,19 +61,19 @@ class Meeting:
             os.close(lock)
         return lock is not None
 
-    def listen(self, number: int) -> tuple[socket.socket, int] | None:
+    def listen(self, number: int = 0) -> tuple[socket.socket, int] | None:
         """Return a socket that listens, and the lock; None where another process has the lock."""
         lock = self._locked(number)
         if lock is None:
             return None
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of who has died
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, self._kind)
         with self._short(number) as name:
             listener.bind(name)
         listener.listen(128)
         return listener, lock
 
-    def leave(self, number: int) -> None:
+    def leave(self, number: int = 0) -> None:
         """Have nobody come here any more."""
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)
 
@@ -102,6 +104,13 @@ class Meeting:
             yield f"/proc/self/fd/{folder}/{self._key}.{number}"
         finally:
             os.close(folder)
+
+
+def end(connection: socket.socket) -> None:
+    """Close a connection, also for a fork of this process."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def _user_of(connection: socket.socket) -> int:

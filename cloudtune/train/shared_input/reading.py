@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.train.shared_input import serving
 from cloudtune.train.shared_input.frames import batch_of
-from cloudtune.train.shared_input.messages import Kind, Message, end, receive, send
+from cloudtune.train.shared_input.messages import Kind, Message, receive, send
+from cloudtune.train.shared_input.place import end
 
 if TYPE_CHECKING:
     import socket

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cloudtune.train.shared_input.frames import frame_of
-from cloudtune.train.shared_input.messages import Kind, Message, end, receive, send
+from cloudtune.train.shared_input.messages import Kind, Message, receive, send
+from cloudtune.train.shared_input.place import end
 from cloudtune.train.shared_input.stream import AHEAD, Seat, Stream
 
 if TYPE_CHECKING:
