@@ -62,7 +62,6 @@ def test_equal_ones_made_apart_are_the_same() -> None:
         {"data": Images(np.arange(10), transform=scaled(2))},
         {"data": TensorDataset(torch.arange(10))},
     ],
-    ids=str,
 )
 def test_whatever_makes_other_batches_tells_them_apart(other: dict[str, Any]) -> None:
     assert key(**other) != key()
