@@ -141,11 +141,19 @@ def prepare_data_loader(
     read the same is seen by the dataset itself (transforms and collate function included), or said
     by a name in place of True, where it can't be pickled. A trial for which they can't be shared
     loads the same batches for itself, and says why in its log.
+
+    Raises:
+        UsageError: a loader that can't be split over several workers, or is to be shared and isn't.
     """
+    if shared and not add_dist_sampler:
+        raise UsageError(
+            "prepare_data_loader(): shared=… gives each worker its part of the batches that all "
+            "trials have; leave add_dist_sampler=False out"
+        )
     session = current_session()
     session.batch_size = session.batch_size or data_loader.batch_size
     given: Any = data_loader
-    if shared and add_dist_sampler:
+    if shared:
         from cloudtune.train.shared_input import loader as shared_input  # noqa: PLC0415
 
         given = shared_input.shared(given, session, "" if shared is True else shared)

@@ -31,6 +31,7 @@ search: {lr: {loguniform: [0.001, 0.3]}}
 trials: 4
 epochs: {min: 1, max: 4}
 eta: 2
+strategy: rubberband
 limits: {deadline: 40m, budget: $5}
 cloud: {provider: local, slots: 1, price: $3.60/h, billing: function}
 """
@@ -76,6 +77,8 @@ def test_trials_that_are_dropped_and_promoted_were_one_model(
     done = bench("run", experiment)
     assert done.code == 0, done.out + done.err
     report = bench.last_report()
+    assert report["strategy"] == "rubberband"
+    assert "our reconstruction of RubberBand's planner" in " ".join(done.out.split())
     reached = sorted(len(trial["history"]) for trial in report["trials"])
     assert reached == [1, 1, 2, 4]
     logs = {

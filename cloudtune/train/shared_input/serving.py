@@ -133,7 +133,7 @@ class Server:
         self._loading: dict[socket.socket, deque[int]] = {each: deque() for each in loaders}
         self._stream = stream
         self._parent = parent
-        self._failed = False
+        self._failed: Message | None = None
         self._seats: dict[socket.socket, Seat] = {}
         self._frames: dict[int, Frame] = {}
         self._selector = selectors.DefaultSelector()
@@ -144,12 +144,12 @@ class Server:
         """Serve."""
         wait: float | None = 0.0
         give_up = time.monotonic() + _FIRST_SECONDS
-        while os.getppid() == self._parent and not self._failed:
+        while os.getppid() == self._parent:
             for key, _ in self._selector.select(min(_LOOK_SECONDS, wait or _LOOK_SECONDS)):
                 assert isinstance(key.fileobj, socket.socket)
                 self._hear(key.fileobj)
             if self._seats:
-                give_up = 0.0
+                give_up = 0.0  # who has failed, too, ends when all have heard of it
             elif time.monotonic() > give_up:
                 return
             wait = self._advance()
@@ -169,7 +169,9 @@ class Server:
 
     def _obey(self, source: socket.socket, message: Message) -> None:
         seat = self._seats[source]
-        if message.kind is Kind.REST:
+        if self._failed is not None:
+            send(source, self._failed)
+        elif message.kind is Kind.REST:
             self._stream.rest(seat)
         elif not self._stream.ask(seat, message.epoch, message.number, time.monotonic()):
             send(source, Message(Kind.ELSEWHERE, message.epoch, message.number))
@@ -181,18 +183,27 @@ class Server:
         except OSError:
             message = Message(Kind.FAILED, text="the process that loaded was killed")
         if message.frame is None:
-            for each in list(self._seats):
-                with contextlib.suppress(OSError):
-                    send(each, message)
-            self._failed = True
+            self._fail(loader, message)
             return
         at = self._loading[loader].popleft()
         self._frames[at] = message.frame
         for old in self._stream.loaded(at, message.frame.size):
             self._frames.pop(old).close()
 
+    def _fail(self, loader: socket.socket, message: Message) -> None:
+        """Load no more, and tell all who read, now or when they ask."""
+        self._selector.unregister(loader)
+        end(loader)
+        del self._loading[loader]
+        self._failed = message
+        for each in list(self._seats):
+            with contextlib.suppress(OSError):
+                send(each, message)
+
     def _advance(self) -> float | None:
         """Give what is there, and load what is due; returns when to look again."""
+        if self._failed is not None:
+            return None
         for source, seat in list(self._seats.items()):
             at = self._stream.give(seat)
             if at is not None:
