@@ -88,7 +88,8 @@ def _serve(meeting: Meeting, place: int, loading: Loading, told: int, parent: in
     os.close(told)
     try:
         stream = Stream(len(loading.batches), loading.loaders)
-        Server(held[0], channels, stream, parent).run()
+        with contextlib.suppress(OSError):
+            Server(held[0], channels, stream, parent).run()
     finally:
         meeting.leave(place)
 
@@ -177,11 +178,12 @@ class Server:
             send(source, Message(Kind.ELSEWHERE, message.epoch, message.number))
 
     def _take(self, loader: socket.socket) -> None:
-        """Take what a loader has loaded; what went wrong ends it for all."""
-        try:
-            message = receive(loader)
-        except OSError:
-            message = Message(Kind.FAILED, text="the process that loaded was killed")
+        """Take what a loader has loaded; what went wrong there ends it for all.
+
+        Raises:
+            OSError: it was killed.
+        """
+        message = receive(loader)  # if it was killed, this process ends: readers begin another
         if message.frame is None:
             self._fail(loader, message)
             return
