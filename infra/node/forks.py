@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import selectors
 import signal
 import socket
 import subprocess
@@ -137,11 +138,29 @@ class Forks:
             self._pids.clear()
             if not self._closing and self._may_start():
                 self._start("the zygote died with it")
-        for name, pid in orphans.items():
-            if pid is not None:  # the worker has died with the zygote; what it has started has not
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
-            self._on_end(name, None)
+        self._end(orphans)
+
+    def _end(self, orphans: Mapping[str, int | None]) -> None:
+        """End what the workers of a dead zygote have left, and tell of each once it is gone.
+
+        The kernel has killed them, but they take a while to give back what they hold of a GPU; and
+        what they have started it has not killed.
+        """
+        with selectors.DefaultSelector() as selector:
+            for name, pid in orphans.items():
+                handle = None if pid is None else _handle_of(pid)
+                if pid is not None:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(pid, signal.SIGKILL)
+                if handle is None:
+                    self._on_end(name, None)
+                else:
+                    selector.register(handle, selectors.EVENT_READ, name)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    selector.unregister(key.fileobj)
+                    os.close(key.fd)
+                    self._on_end(key.data, None)
 
     def _may_start(self) -> bool:
         if time.monotonic() - self._started > _LONG_ENOUGH:
@@ -162,6 +181,14 @@ class Forks:
             case Exited(name, status):
                 self._pids.pop(name, None)
                 self._on_end(name, status)
+
+
+def _handle_of(pid: int) -> int | None:
+    """Return what becomes readable when a process that isn't our child ends, None if it has."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
 
 
 def how_it_ended(status: int | None) -> str:

@@ -1,15 +1,18 @@
-"""When the process that workers are forked from says that it is warm."""
+"""The process that workers are forked from: when it is warm, and what its end ends."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from cloudtune.infra.node.forks import Forks
+from cloudtune.infra.processes import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,3 +67,33 @@ def test_who_closes_it_waits_for_nobody(forks: Forks) -> None:
     forks.close()
     waiting.join(10.0)
     assert not waiting.is_alive()
+
+
+def test_workers_of_a_killed_zygote_are_gone_when_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("def train(config): ...")
+    pids: dict[str, int] = {}
+    alive: dict[str, bool] = {}
+    ended = threading.Event()
+
+    def note(name: str, status: int | None) -> None:
+        assert status is None
+        alive[name] = psutil.pid_exists(pids[name]) and is_running(psutil.Process(pids[name]))
+        if len(alive) == len(pids):
+            ended.set()
+
+    forks = Forks("train.py:train", {}, tmp_path / "zygote.log", note)
+    connections = [forks.fork(f"worker-{number}", {}) for number in range(12)]
+    forks.wait_until_warm(600.0)
+    for number in range(12):
+        while (pid := forks.pid_of(f"worker-{number}")) is None:
+            time.sleep(0.01)
+        pids[f"worker-{number}"] = pid
+    os.kill(forks.pid, signal.SIGKILL)
+    assert ended.wait(60.0)
+    forks.close()
+    for connection in connections:
+        connection.close()
+    assert not any(alive.values())
