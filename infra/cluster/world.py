@@ -213,6 +213,9 @@ class CloudWorld:
         """Go on with what another controller has left, as its ledger tells."""
         self._last = in_flight.at
         self.emit(in_flight.first)
+        for name, known in in_flight.sessions.items():
+            if name not in self.sessions_alive():
+                self._tell_saved(known.start)  # first: once its instance is lost, so is its session
         for intent, launch in in_flight.launches.items():
             joined = intent in in_flight.joined
             self._watcher.expect(intent, in_flight.instances.get(intent), joined=joined)
@@ -238,7 +241,6 @@ class CloudWorld:
         elif known.stopping:
             self.emit(lambda at: TrialStopped(at, name))
         else:
-            self._tell_saved(known.start)
             self.adopt(known.start)
 
     def _tell_saved(self, start: StartTrial) -> None:

@@ -31,8 +31,10 @@ GOING_ON = """
 import cloudtune, json
 seen = []
 told = cloudtune.resume("{run}", yes=True, on_event=lambda event, commands: seen.append(event))
-kinds = sorted({{type(each).__name__ for each in seen}})
-print(json.dumps([told.ended, told.best.epoch, told.best.checkpoint, kinds]))
+done = [each for each in seen if type(each).__name__ == "EpochDone"]
+found = {{(each.session[:3], each.epoch) for each in done if each.seconds == 0}}
+twice = [each.session for each in done if each.seconds and (each.session[:3], each.epoch) in found]
+print(json.dumps([told.ended, told.best.epoch, told.best.checkpoint, bool(done), twice]))
 """
 
 INTRUDER = """#!/bin/bash
@@ -125,10 +127,11 @@ def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside)
     watching.communicate()
 
     told = json.loads(outside.python("bob", GOING_ON.format(run=run)).splitlines()[-1])
-    ended, epoch, checkpoint, kinds = told
+    ended, epoch, checkpoint, heard, twice = told
     assert (ended, epoch) == ("done", 8)
     assert checkpoint.startswith(where)
-    assert "EpochDone" in kinds
+    assert heard
+    assert not twice, "what was saved while nobody was there isn't paid for again"
     wait_for_console(console, "InvalidAuthToken", "it is in")
     assert "it is in" not in console.read_text()
     outside.python("owner", END.format(instance=intruder))

@@ -303,6 +303,7 @@ class CommandRun:
                 each.kill()
         if self._process is not None:
             self._process.wait()
+        psutil.wait_procs(left, timeout=_END_SECONDS)  # what they hold of a GPU is another's next
 
 
 class SpokenRun(CommandRun):

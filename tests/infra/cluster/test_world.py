@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from cloudtune.commands import StartTrial
-from cloudtune.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
+from cloudtune.commands import Launch, StartTrial
+from cloudtune.engine.resume import InFlight, OpenSession
+from cloudtune.events import (
+    EpochDone,
+    NodeLost,
+    RunResumed,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
 from cloudtune.infra.cluster import world as ray_world
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.node.messages import Described, Epoch, Gone, Lost, Message, Ready, Training
+from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.trial import Slice
 
 if TYPE_CHECKING:
@@ -149,3 +160,42 @@ def test_a_session_that_nobody_wants_is_ended(tmp_path: Path) -> None:
     assert set(left.world.sessions_alive()) == {"t00.1"}
     left.world.disown("t00.1")
     assert left.calls == [("i-1", "stop", "t00.1")]
+
+
+def test_what_was_saved_is_told_before_its_instance_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "state").write_text("of any epoch")
+    store = CheckpointStore(str(tmp_path))
+    for epoch in (1, 2, 3):
+        store.save("t00", epoch, {"loss": 0.5}, tmp_path / "files")
+    start = dataclasses.replace(START, start_epoch=1, until_epoch=4)
+    other = dataclasses.replace(START, session="t01.1", trial="t01")
+    left = InFlight(
+        launches={"i000": Launch("i000", "g7.2xlarge", "spot", "")},
+        instances={"i000": "i-1"},
+        joined={"i000"},
+        released=set(),
+        sessions={"t00.1": OpenSession(start), "t01.1": OpenSession(other, stopping=True)},
+        timers={},
+        begun=True,
+        ended=False,
+        at=9.0,
+    )
+    world = world_in(tmp_path)
+    world._cluster_lived_on = False
+    asked: list[str] = []
+    world._watcher = cast("Any", SimpleNamespace(expect=lambda *_, **__: None, failure=None))
+    world._head = cast(
+        "Any", SimpleNamespace(alive=lambda: True, want=lambda launch, _: asked.append(launch))
+    )
+    world.take_over(left)
+    told = [world.next_event() for _ in range(6)]
+    assert [type(event) for event in told] == [
+        RunResumed,
+        EpochDone,
+        EpochDone,
+        NodeLost,
+        TrialLost,
+        TrialStopped,
+    ]
+    assert [event.epoch for event in told if isinstance(event, EpochDone)] == [2, 3]
