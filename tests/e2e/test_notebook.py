@@ -44,8 +44,17 @@ class Kernel:
         """Run a cell, and return its outputs; one that is renewed stands there each time."""
         said: list[dict[str, Any]] = []
         reply = self.client.execute_interactive(code, timeout=240, output_hook=said.append)
-        assert reply["content"]["status"] == "ok", reply["content"]["traceback"]
+        assert reply["content"]["status"] == "ok", (reply["content"], said)
         return [each for each in said if each["msg_type"] not in {"status", "execute_input"}]
+
+    def ended(self, begun: str) -> None:
+        """Wait until a cell that was begun is over; it raised nothing."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=240)
+            if message["parent_header"].get("msg_id") == begun:
+                assert message["msg_type"] != "error", "\n".join(message["content"]["traceback"])
+                if message["content"].get("execution_state") == "idle":
+                    return
 
     def value(self, expression: str) -> str:
         (said,) = self.does(expression)
@@ -86,10 +95,11 @@ def test_the_notebook_runs_and_its_stop_button_gives_everything_back(
         "('done', 6, True)"
     )
 
-    kernel.begin(LONG)
+    begun = kernel.begin(LONG)
     (before,) = bench.home.glob("runs/*/ledger.jsonl")
     wait_for(lambda: any(epochs(path) for path in ledgers(bench) - {before}))
     kernel.manager.interrupt_kernel()
+    kernel.ended(begun)
     assert kernel.value("stopped.ended, stopped.best is not None") == "('interrupted', True)"
     assert len(list(bench.folder.glob("cloudtune_train_*.py"))) == 1
 
