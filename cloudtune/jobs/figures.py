@@ -82,7 +82,7 @@ def figures(policy: RunPolicy) -> Figures:
         seconds=max(0.0, end - began),
         dollars=policy.spent(end),
         trials=len(policy.trials),
-        epochs=max(policy.trials[best.trial].history) if best is not None else 0,
+        epochs=0 if best is None else max([best.epoch, *policy.trials[best.trial].history]),
         gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
         instances=_most((since, until) for since, until, _ in lives),
     )

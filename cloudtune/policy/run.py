@@ -351,12 +351,16 @@ class RunPolicy:
         self.ending = EndReason.DONE if reached else reason
 
     def _hear_late(self, trial: TrialProgress, event: EpochDone) -> None:
-        """Let the strategy hear of an epoch that was over before a limit's stop had arrived.
+        """Count an epoch that was over before the stop of a run that ends had arrived.
 
-        A run that is resumed behind its deadline hears only then that its winner had finished.
+        The strategy hears of it if the run goes on; after a limit's stop, at once: a run that is
+        resumed behind its deadline hears only then that its winner had finished.
         """
-        if trial.id in self._cut_short and self.ending in _LIMITS:
-            self.state.count_late(trial, event)
+        if trial.id not in self._cut_short:
+            return
+        self.state.count_late(trial, event)
+        self._unheard[trial.id] = None
+        if self.ending in _LIMITS:
             self._unheard[trial.id] = self.strategy.on_result(self.state, trial)
             self._heard_late = True
 

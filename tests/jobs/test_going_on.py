@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtune.api.going_on import Further, further_limits
-from cloudtune.commands import StartTrial
+from cloudtune.commands import StartTrial, StopTrial
 from cloudtune.engine.accounting import accounted
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed
 from cloudtune.engine.timeline import read
 from cloudtune.errors import HurriedError, UsageError
-from cloudtune.events import Interrupted, RunContinued
+from cloudtune.events import EpochDone, Interrupted, RunContinued
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.jobs import control
 from cloudtune.plans import Charges, Limits
@@ -27,8 +27,10 @@ from tests.builders.runs import Setting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cloudtune.commands import Command
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.simulator import SimWorld
+    from cloudtune.events import Event
     from cloudtune.policy.run import RunPolicy
 
 SETTING = Setting(trials=4, min_epochs=2, max_epochs=8, charges=Charges(0.0, 0.001))
@@ -85,6 +87,53 @@ def test_an_interrupted_run_trains_on_from_its_checkpoints(by: str | None, share
     assert sum(a.dollars for a in booked.amounts.values()) == pytest.approx(
         policy.spent(policy.now)
     )
+
+
+class Late:
+    """A world in which each session saves one epoch more between its stop and its end."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.told: list[EpochDone] = []
+        self._late: list[EpochDone] = []
+
+    def next_event(self) -> Event | None:
+        if self._late:
+            self.told.append(self._late.pop())
+            return self.told[-1]
+        return self.world.next_event()
+
+    def apply(self, command: Command) -> None:
+        stopped = command.session if isinstance(command, StopTrial) else ""
+        session = self.world._sessions.get(stopped)
+        if session is not None and session.busy and session.epoch:
+            trial, epoch = session.command.trial, session.epoch + 1
+            metrics, path = {"score": 0.001 * epoch}, f"sim://{trial}/{epoch}"
+            self._late.append(EpochDone(self.world.now, stopped, epoch, metrics, path, 1.0))
+        self.world.apply(command)
+
+
+@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_what_was_saved_as_a_person_s_stop_was_under_way_is_not_trained_again(
+    by: str | None, share: float
+) -> None:
+    setting = SETTING.but(by=by, limits=Limits(deadline=3000.0))
+    whole, *_ = first_leg(setting)
+    policy, world, ledger = setting.policy(), Late(setting.world()), MemoryLedger()
+    world.world.schedule(Interrupted(whole.now * share))
+    run(policy, world, ledger)
+    ended = [policy.ending]
+    assert world.told or share == 0.4
+    ends = {each.session.rpartition(".")[0]: each.epoch for each in world.told}
+    first = len(ledger.entries)
+    second_leg(policy, world.world, ledger, Limits(deadline=policy.now + PAUSE + 3000.0))
+    assert [*ended, policy.ending] == [EndReason.INTERRUPTED, EndReason.DONE]
+    begun = {each.trial: each.start_epoch for each in reversed(starts(ledger.entries[first:]))}
+    assert {name: begun[name] for name in ends if name in begun} == {
+        name: epoch for name, epoch in ends.items() if name in begun
+    }
+    replayed(setting.policy(), ledger.entries)
 
 
 @pytest.mark.parametrize("by", BY)

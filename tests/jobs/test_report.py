@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from cloudtune.api.results import Result
 from cloudtune.commands import Launch, StartTrial
 from cloudtune.display.report_screen import show_report
-from cloudtune.engine.ledger import FileLedger
+from cloudtune.engine.ledger import Entry, FileLedger
 from cloudtune.events import EpochDone, Interrupted, TrialFailed
+from cloudtune.jobs.figures import figures
 from cloudtune.jobs.report import WidthChange, build, load, to_json
 from cloudtune.planners.cost_model import price
 from cloudtune.plans import Charges, Limits
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudtune.engine.ledger import Entry
     from cloudtune.events import Event
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.report import Report
@@ -89,6 +90,22 @@ def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
     assert [stage.dollars for stage in told.stages] == [pytest.approx(1.80), None, None]
     data = to_json(told)
     assert (data["ended"], data["exit_code"], data["best"]) == ("interrupted", 130, None)
+
+
+def test_what_is_told_while_a_person_s_stop_is_under_way_counts() -> None:
+    told = report(Interrupted(30.0))
+    last = Entry(EpochDone(30.0, "t00.1", 1, {"score": 0.5}, "sim://t00/1", 8.0), ())
+    asked = next(n for n, each in enumerate(told.entries) if isinstance(each.event, Interrupted))
+    told = build(told.job, (*told.entries[: asked + 1], last, *told.entries[asked + 1 :]))
+    assert figures(told.policy).epochs == 1
+    data = to_json(told)
+    assert (data["best"]["trial"], data["best"]["epoch"], data["best"]["value"]) == ("t00", 1, 0.5)
+    assert data["trials"][0]["history"] == {"1": 0.5}
+    assert Result(told).trials.loc[0, "best_epoch"] == 1
+    show_report(Console(file=io.StringIO()), told)
+
+    told.policy.trials["t00"].history.clear()  # as where its session was only moved, not the last
+    assert figures(told.policy).epochs == 1
 
 
 def test_a_run_that_was_cut_short_has_no_ending() -> None:
