@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 WAITING = ("tests/e2e/", "tests/architecture/test_checks.py", "tests/infra/")
-LONG = {"tests/e2e/test_trouble.py"}  # as long as all the other whole runs
+LONG = {"tests/e2e/test_laptop.py", "tests/e2e/test_trouble.py"}  # as long as all other whole runs
 
 # A test leaves no thread and no process, and pytest ends.
 pytest_plugins = ["tests.guard", "tests.bench", "tests.outside"]
