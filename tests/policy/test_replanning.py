@@ -15,10 +15,13 @@ from cloudtune.events import (
     InterruptionNotice,
     LaunchFailed,
     RunStarted,
+    TimerFired,
     TrialStopped,
 )
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.replanning import Rest
+from cloudtune.planners.reserve import Reserve
 from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes
 from cloudtune.strategies.successive_halving import SuccessiveHalving
@@ -68,6 +71,28 @@ def launches(said: Sequence[Command]) -> list[tuple[str, str]]:
 
 def dry(at: float, intent: str) -> LaunchFailed:
     return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
+
+
+@pytest.mark.parametrize(
+    ("second", "wait"),
+    [
+        (0.0, 21.0),
+        (10.0, 11.0),
+        (20.0, 5.0),  # it is waited for: a boot takes a quarter longer than it has taken by now
+        (24.0, 3.0),
+        (28.0, 0.0),  # that quarter is over: from now on nobody knows
+    ],
+)
+def test_a_boot_that_is_late_is_given_a_quarter_more_than_it_has_taken(
+    second: float, wait: float
+) -> None:
+    policy = resolving(CHEAP)
+    policy.handle(RunStarted(0.0))
+    policy.handle(TimerFired(second, "tick"))
+    rest = Rest(policy.state, itinerary_of(policy), ExactPlanner(), Reserve(7.0))
+    found = rest.going_on()
+    assert found is not None
+    assert found.wait == pytest.approx(wait - rest.rounded)
 
 
 def test_another_offer_is_asked_for_in_the_same_breath() -> None:
