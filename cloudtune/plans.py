@@ -259,8 +259,11 @@ class RunPlan:
 
     @property
     def estimate(self) -> Estimate:
-        """The expected seconds and dollars: by the stages, else the medians of the forecast."""
-        if self.followed is not None:
+        """The expected seconds and dollars: by the stages, else the medians of the forecast.
+
+        Stages on spot are those of pools that are there: what is expected has them come and go.
+        """
+        if self.followed is not None and self.forecast.source == "stages":
             return self.followed.estimate
         return Estimate(self.forecast.seconds.p50, self.forecast.dollars.p50)
 

@@ -63,8 +63,116 @@ class _Script:
     """Whether it calls `report`; else its numbers are to be read."""
 
 
-def draft(script: Path, name: str) -> str:
-    """Return the text of an experiment for a script; `name` is the experiment's.
+@dataclass(frozen=True)
+class Gap:
+    """Something that the script doesn't say: `what` ("lr", "metric", "epochs" or "reports").
+
+    `option` is how to give it on the command line; "" where the file alone can.
+    """
+
+    what: str
+    question: str
+    option: str
+
+
+@dataclass
+class Draft:
+    """A first experiment for a script: what its text says, what was given besides, and the gaps.
+
+    `search` has spaces as YAML by parameter, which go before those that were guessed. `mode` is
+    guessed from the metric's name until it is given.
+    """
+
+    script: Path
+    read: _Script
+    search: dict[str, str] = field(default_factory=dict)
+    metric: str = ""
+    mode: str = ""
+    last_epoch: int | None = None
+    printed: str = ""
+
+    def gaps(self, *, guesses: bool = True) -> list[Gap]:
+        """Return what is missing; without `guesses` also the last epoch, where it is a guess."""
+        gaps = [
+            Gap(value.name, f"a space for {value.name} (line {value.line})", "--search")
+            for value in self.read.tuned
+            if value.name not in self.search and GAP in _space(value)
+        ]
+        if not self.read.tuned and not self.search:
+            gaps.append(Gap("search", "a parameter to search", "--search"))
+        if not self._metric:
+            gaps.append(Gap("metric", "the reported number that decides", "--metric"))
+        if not self.read.reads_reports and not self.printed:
+            gaps.append(Gap("reports", "the numbers that it prints or writes", ""))
+        if not guesses and self.last_epoch is None and self.read.epochs is None:
+            gaps.append(Gap("epochs", "the epochs of a full training", "--epochs"))
+        return gaps
+
+    @property
+    def _metric(self) -> str:
+        return self.metric or self.read.metric
+
+    def _search_lines(self) -> Iterator[str]:
+        for value in self.read.tuned:
+            if value.name not in self.search:
+                yield f"  {value.name}: {_space(value)}"
+        for name, space in self.search.items():
+            yield f"  {name}: {space}"
+
+    def body(self) -> list[str]:
+        """Return the lines that say what is tuned: train, metric, reports, search and epochs."""
+        name, why = self._metric, "given" if self.metric else self.read.metric_why
+        guess = "max" if any(word in name.lower() for word in _MAXIMIZED) else "min"
+        metric = f"metric: {{name: {name}, mode: {self.mode or guess}}}  # {why}"
+        reports = [f"reports: {{printed: {self.printed!r}}}"] if self.printed else []
+        if not self.read.reads_reports and not self.printed:
+            reports = _to_be_read()
+        search = list(self._search_lines())
+        if self.last_epoch is not None:
+            epochs = f"epochs: {{max: {self.last_epoch}}}"
+        else:
+            first, last = _span(self.read.epochs)
+            whence = f"line {self.read.epochs.line}" if self.read.epochs else "a guess"
+            epochs = f"epochs: {{min: {first}, max: {last}}}  # {whence}; compared from min on"
+        return [
+            f"train: {self.read.train}  # {self.read.why}",
+            metric,
+            *reports,
+            "search:" if search else f"search: {{}}  # {GAP}: no parameter of it was found",
+            *search,
+            epochs,
+        ]
+
+    def text(self, name: str) -> str:
+        """Return the experiment as YAML."""
+        body = self.body()
+        count = sum(GAP in line for line in body)
+        head = (
+            f"# {counted(count, 'gap')}, marked {GAP}: until then `cloudtune plan` refuses it."
+            if count
+            else "# Ranges are guesses by what parameters are called: look them through."
+        )
+        return "\n".join([f"# An experiment for {self.script.name}, written by cloudtune.", head, "",
+            f"name: {name}", *body, *_AFTER])
+
+
+_AFTER: Final = (
+    "# trials: 16  # a cap; without it as many configurations as the limits allow",
+    "",
+    "# Limits are given here or on the command line, which goes first:",
+    "#   cloudtune run FILE --deadline 2h --budget '$40'",
+    "# limits: {deadline: 2h, budget: $40}",
+    "",
+    "cloud:",
+    "  provider: emulated  # EC2 emulated here, nothing is paid; local: this machine; aws",
+    "  instances: [g4dn.12xlarge]  # `cloudtune catalog` has the others",
+    "  max_instances: 4",
+    "",
+)
+
+
+def read_script(script: Path) -> Draft:
+    """Return what the text of a script says of an experiment with it.
 
     Raises:
         UsageError: there is no such file, it is no Python, or nothing in it trains.
@@ -73,46 +181,7 @@ def draft(script: Path, name: str) -> str:
         source = script.read_bytes()
     except OSError as error:
         raise UsageError(f"{script}: can't be read: {error.strerror}") from None
-    found = _read(script, parse(script, source))
-    search = [f"  {value.name}: {_space(value)}" for value in found.tuned]
-    first, last = _span(found.epochs)
-    whence = f"  # line {found.epochs.line}" if found.epochs else "  # a guess"
-    mode = "max" if any(word in found.metric.lower() for word in _MAXIMIZED) else "min"
-    metric = f"metric: {{name: {found.metric}, mode: {mode}}}  # {found.metric_why}"
-    reports = [] if found.reads_reports else _to_be_read()
-    no_search = f"search: {{}}  # {GAP}: no parameter of it was found"
-    gaps = [line for line in (*(search or [no_search]), metric, *reports) if GAP in line]
-    head = (
-        f"# {counted(len(gaps), 'gap')}, marked {GAP}: until then `cloudtune plan` refuses it."
-        if gaps
-        else "# Ranges are guesses by what parameters are called: look them through."
-    )
-    return "\n".join(
-        [
-            f"# An experiment for {script.name}, written by `cloudtune init`.",
-            head,
-            "",
-            f"name: {name}",
-            f"train: {found.train}  # {found.why}",
-            metric,
-            *reports,
-            "search:" if search else no_search,
-            *search,
-            "trials: 16  # configurations to begin with; most are cut early",
-            f"epochs: {{min: {first}, max: {last}}}{whence}: nobody is cut before min",
-            "strategy: sha  # others: cloudtune simulate, docs/strategies.md",
-            "",
-            "# Limits are given here or on the command line, which goes before:",
-            "#   cloudtune plan FILE --deadline 2h --budget '$40'   (rents nothing)",
-            "# limits: {deadline: 2h, budget: $40}",
-            "",
-            "cloud:",
-            "  provider: emulated  # EC2 emulated here, nothing is paid; local: this machine; aws",
-            "  instances: [g4dn.12xlarge]  # `cloudtune catalog` has the others",
-            "  max_instances: 4",
-            "",
-        ]
-    )
+    return Draft(script, _read(script, parse(script, source)))
 
 
 def _read(script: Path, tree: ast.Module) -> _Script:

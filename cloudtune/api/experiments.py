@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloudtune.api.functions import written
+from cloudtune.api.scripts import parse_metric, parse_search
 from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
@@ -39,9 +40,11 @@ OVERRIDES = {
     "provider": "cloud.provider",
     "instances": "cloud.instances",
     "market": "cloud.market",
+    "epochs": "epochs.max",
     "seed": "seed",
     "storage": "storage",
     "history": "history",
+    "objective": "objective",
 }
 """By option, the field of the experiment that it goes before."""
 
@@ -106,7 +109,8 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     """Return an experiment, with the options that were given over it; None stands for none.
 
     `given` is by the names of `OVERRIDES`: a number is seconds or dollars there, and instances and
-    history may be text with commas in it.
+    history may be text with commas in it. `search` are texts such as "lr=uniform(0, 1)", and
+    `metric` is one such as "accuracy:max".
 
     Raises:
         ExperimentError: mistakes in either.
@@ -124,6 +128,13 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
         overrides["limits.budget"] = f"${budget}"
     if isinstance(overrides.get("cloud.instances"), str):
         overrides["cloud.instances"] = _names(overrides["cloud.instances"])
+    for name, space in parse_search(given.get("search") or ()).items():
+        overrides[f"search.{name}"] = space
+    if given.get("metric"):
+        name, mode = parse_metric(given["metric"])
+        overrides["metric.name"] = name
+        if mode:
+            overrides["metric.mode"] = mode
     if isinstance(overrides.get("history"), str) and overrides["history"] not in {"auto", "off"}:
         overrides["history"] = _names(overrides["history"])
     refuse_while_loading()

@@ -170,7 +170,8 @@ def tune(
         CloudtuneError: the run could not be begun, or broke; nothing of it is left rented.
     """
     began = home.began()
-    options.check(choice_of(wanted))
+    options.over(wanted).check(choice_of(wanted))
+    planning.refuse_endless(wanted, limits_of(wanted))
     problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
     refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
     limits = limits_left(limits_of(wanted), spent)

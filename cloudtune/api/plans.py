@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.proposal import Proposal
-    from cloudtune.jobs.stages import Aim
+    from cloudtune.experiment.defaults import Objective
 
 _SPREADS = ("seconds", "dollars", "trials", "epochs", "gpu_hours", "instances")
 _STAGES = (
@@ -226,7 +226,7 @@ def plan(
     experiment: Source,
     *,
     profile: str | None = None,
-    objective: Aim | None = None,
+    objective: Objective | None = None,
     planner: str | None = None,
     confidence: float | None = None,
     **given: Any,
@@ -238,7 +238,7 @@ def plan(
     `given` goes before its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
     `trials`, `strategy`, `max_instances`, `provider`, `instances`, `market`, `seed`, `storage` and
     `history`. `profile` is a measured profile's file or the name of published figures;
-    `objective` ("cost", "time" or "trials"), `planner` and `confidence` (0.5 to 0.999) are those of
+    `objective` ("best", "cost", "time" or "trials"), `planner` and `confidence` (0.5 to 0.999) are those of
     `cloudtune plan`.
 
         plan = cloudtune.plan("experiment.yaml", deadline="2h", budget="$40")
@@ -251,7 +251,7 @@ def plan(
         InfeasibleError: no plan meets the limits; it carries the nearest.
     """
     home.close()
-    wanted = for_renting(experiment, known(given))
+    wanted = for_renting(experiment, {**known(given), "objective": objective})
     wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
     options.check(choice_of(wanted))

@@ -72,7 +72,7 @@ def run(
     force: bool = False,
     pace: bool = True,
     profile: str | None = None,
-    objective: Aim | None = None,
+    objective: Objective | None = None,
     planner: str | None = None,
     confidence: float | None = None,
     **given: Any,
@@ -109,7 +109,7 @@ def run(
         saved = _saved(experiment)
         if saved is None:
             assert not isinstance(experiment, Plan)
-            wanted = for_renting(experiment, known(given))
+            wanted = for_renting(experiment, {**known(given), "objective": objective})
             offer = head_for(wanted)
             if offer is not None:
                 words = {**vars(options), "profile": profile}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.cli.plan import show_infeasible, show_planned, tell_insisted
+from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.cli.profile import confirm_rental, measure_watch, measured_for, show_measured
 from cloudtune.display.plan_screen import show_saved
 from cloudtune.display.report_screen import emulated_text
@@ -70,8 +70,11 @@ class Terminal:
         show_infeasible(error, "table", problem)
 
     def planned(self, planned: Planned) -> None:
-        """Show the plan as `cloudtune plan` does."""
-        show_planned(planned)
+        """Show what one gets, in ten lines: the first part of what `cloudtune plan` shows."""
+        from cloudtune.display.plan_screen import show_head  # noqa: PLC0415
+        from cloudtune.jobs.proposal import propose  # noqa: PLC0415
+
+        show_head(console(), propose(planned, others=False))
 
     def taken_over(self, saved: Job) -> None:
         """Show the plan in short."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune.api.scripts import experiment_beside, is_script
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
 from cloudtune.jobs.stages import PLANNERS, PlanOptions
@@ -14,7 +16,10 @@ from cloudtune.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import TypeVar
+
+    from cloudtune.api.drafts import Gap
 
     Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -39,6 +44,16 @@ def experiment_options(command: Command) -> Command:
         ),
         click.option("--budget", metavar="DOLLARS", help="Spend no more than this, as in '$40'."),
         click.option("--trials", type=int, help="How many configurations to try."),
+        click.option(
+            "--search",
+            metavar="NAME=SPACE",
+            multiple=True,
+            help="A parameter to search, as in 'lr=loguniform(1e-4, 1)'; once for each.",
+        ),
+        click.option(
+            "--metric", metavar="NAME:MODE", help="The metric that decides, as in accuracy:max."
+        ),
+        click.option("--epochs", type=int, help="Epochs of a full training."),
         click.option("--max-instances", type=int, help="Rent no more instances at once."),
         click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Which cloud."),
         click.option(
@@ -58,13 +73,43 @@ def experiment_options(command: Command) -> Command:
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
+def file_of(path: Path, given: Mapping[str, Any]) -> Path:
+    """Return the experiment file: the one that was given, or the one of a script, made if need be.
+
+    What a script doesn't say is asked for on a terminal.
+
+    Raises:
+        UsageError: it says too little, and the options don't say the rest.
+    """
+    if not is_script(path):
+        return path
+    return experiment_beside(
+        path,
+        given,
+        ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
+        show=lambda line: click.echo(line, err=True),
+    )
+
+
+def _ask(gap: Gap) -> str:
+    hints = {
+        "metric": "NAME:max or NAME:min",
+        "epochs": "a number",
+        "search": "NAME=SPACE, as in lr=loguniform(1e-4, 1)",
+        "reports": "a regular expression for what it prints, as in (?P<accuracy>[0-9.]+)%",
+    }
+    hint = hints.get(gap.what, "as in loguniform(1e-4, 1) or choice(32, 64)")
+    return str(click.prompt(f"{gap.question[0].upper()}{gap.question[1:]} ({hint})", err=True))
+
+
 def planning_options(command: Command) -> Command:
     """Give a command the options that say how to plan."""
     options = [
         click.option(
             "--objective",
-            type=click.Choice(["cost", "time", "trials"]),
-            help="Least cost (the default), least time, or most trials within the limits.",
+            type=click.Choice(["best", "cost", "time", "trials"]),
+            help="best: the best model within the limits. cost, time: a fixed number of trials, as "
+            "cheaply or as fast as possible. trials: as many trials as possible.",
         ),
         click.option(
             "--planner", type=click.Choice(PLANNERS), help="Who plans; the default is exact."

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.drafts import draft
+from cloudtune.api.drafts import read_script
 from cloudtune.api.experiments import for_renting, head_for, limits_of, load_problem, with_head
 from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.cli.options import (
@@ -17,6 +18,7 @@ from cloudtune.cli.options import (
     PROFILE,
     STRATEGY,
     experiment_options,
+    file_of,
     plan_options_of,
     planning_options,
 )
@@ -27,6 +29,8 @@ from cloudtune.planners.base import InfeasibleError
 from cloudtune.private_files import for_others
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Problem
 
@@ -50,7 +54,7 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
     target = target or script.with_name("experiment.yaml")
     if target.parent.resolve() != script.parent.resolve():
         raise UsageError(f"{target}: an experiment lies beside its script, in {script.parent}")
-    text = draft(script, script.stem)
+    text = read_script(script).text(script.stem)
     if target.exists() and not force:
         raise UsageError(f"{target} is there already; give another -o, or --force")
     with for_others():
@@ -59,7 +63,7 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 
 
 @click.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
+@click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
 @experiment_options
 @STRATEGY
 @planning_options
@@ -81,6 +85,7 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 @HTML
 @click.option("--save", type=click.Path(path_type=Path), help="Write the plan down for `run`.")
 @OUTPUT_YAML
+@click.option("-v", "--verbose", is_flag=True, help="Show everything that is known of the plan.")
 def plan(
     *,
     experiment: Path,
@@ -92,10 +97,12 @@ def plan(
     html: Path | None,
     save: Path | None,
     output: str,
+    verbose: bool,
     **given: Any,
 ) -> int:
     """Show what a run would do, take and cost, and what else could be done. Rents nothing."""
     check_page(html)
+    experiment = file_of(experiment, given)
     wanted = for_renting(experiment, given)
     wanted = with_head(wanted, head_for(wanted))
     problem = load_problem(wanted, profile)
@@ -116,16 +123,35 @@ def plan(
         from cloudtune.jobs.plan_file import save_plan  # noqa: PLC0415
 
         save_plan(save, planned)
+    words = command_words(experiment, {**given, "profile": profile})
     show_planned(
-        planned, output, compare=compare, plot=plot, html=html, trials_axis="trials" in axes
+        planned,
+        output,
+        command=words,
+        verbose=verbose or compare or bool(axes),
+        compare=compare,
+        plot=plot,
+        html=html,
+        trials_axis="trials" in axes,
     )
     return 0
+
+
+def command_words(experiment: Path, given: Mapping[str, Any]) -> list[str]:
+    """Return the words after `cloudtune run` that ask for the same."""
+    words = [str(experiment)]
+    for name, value in given.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [] if each is None else [f"--{name.replace('_', '-')}", f"{each}"]
+    return [shlex.quote(word) for word in words]
 
 
 def show_planned(
     planned: Planned,
     output: str = "table",
     *,
+    command: Sequence[str] = (),
+    verbose: bool = False,
     compare: bool = False,
     plot: Path | None = None,
     html: Path | None = None,
@@ -144,10 +170,13 @@ def show_planned(
 
         save_page(html, lambda: plan_page(proposal))
     if output == "table":
-        from cloudtune.display.plan_screen import show_plan  # noqa: PLC0415
+        from cloudtune.display.plan_screen import show_all, show_plan  # noqa: PLC0415
         from cloudtune.display.terminal import console  # noqa: PLC0415
 
-        show_plan(console(), proposal)
+        if verbose:
+            show_all(console(), proposal)
+        else:
+            show_plan(console(), proposal, command)
     else:
         _dump({"feasible": True, **to_json(proposal)}, output)
 

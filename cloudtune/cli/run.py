@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.api.experiments import for_renting, head_for
+from cloudtune.api.scripts import is_script
 from cloudtune.cli.onlookers import JsonLines, Quiet, Terminal, tell
 from cloudtune.cli.options import (
     HERE,
@@ -20,6 +21,7 @@ from cloudtune.cli.options import (
     RUN,
     STRATEGY,
     experiment_options,
+    file_of,
     plan_options_of,
     planning_options,
     watching_options,
@@ -45,7 +47,7 @@ _INTERRUPTED = 130
 
 
 @click.command()
-@click.argument("experiment", metavar="EXPERIMENT|PLAN", type=click.Path(path_type=Path))
+@click.argument("experiment", metavar="EXPERIMENT|SCRIPT|PLAN", type=click.Path(path_type=Path))
 @experiment_options
 @STRATEGY
 @planning_options
@@ -81,7 +83,10 @@ def run(
     output: str,
     **given: Any,
 ) -> int:
-    """Tune: rent, train, cut, grow, give back, and report. Takes an experiment or a saved plan.
+    """Tune: rent, train, cut, grow, give back, and report.
+
+    Takes an experiment, a saved plan, or a training script: `cloudtune run train.py --deadline 2h
+    --budget '$40'` reads off the script what it can, and keeps it as an experiment beside it.
 
     On AWS, a machine outside has the run carried by a small instance, the head; with --here it is
     carried here.
@@ -90,7 +95,7 @@ def run(
     from cloudtune.jobs import runner
 
     onlooker = _onlooker(output, quiet=quiet, yes=yes)
-    saved = load_plan(experiment)
+    saved = None if is_script(experiment) else load_plan(experiment)
     if saved is not None:
         _refuse_overrides({**given, "profile": profile})
         if math.isnan(price_tolerance):
@@ -102,7 +107,8 @@ def run(
             return _carry(saved.experiment, words, plan=experiment)
         runner.enter_environment(saved.experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
-    wanted, options = for_renting(experiment, given), plan_options_of(given)
+    wanted = for_renting(file_of(experiment, given), given)
+    options = plan_options_of(given)
     if not here and _needs_head(wanted):
         onlooker.confirm(wanted, None)
         words = _words(pace=pace, force=force, quiet=quiet, output=output)
@@ -124,7 +130,7 @@ def _words(*, pace: bool, force: bool, quiet: bool, output: str) -> list[str]:
 
 
 def _refuse_overrides(given: Mapping[str, Any]) -> None:
-    changed = [name for name, value in given.items() if value is not None]
+    changed = [name for name, value in given.items() if value not in (None, ())]
     if changed:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise UsageError(f"a saved plan is carried out as it is; leave out {names}, or plan again")

@@ -1,29 +1,72 @@
-"""A plan on the terminal: tables, a chart, and the things that a run would create."""
+"""A plan on the terminal: on one screen, or with everything that is known of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.table import Table
 from rich.text import Text
 
-from cloudtune.display import alternatives_tables, plan_tables
-from cloudtune.display.chart import chart
-from cloudtune.display.terminal import beside, print_facts, print_sheet, print_title
+from cloudtune.display import alternatives_tables, plan_brief, plan_tables
+from cloudtune.display.terminal import ROOMY, print_facts, print_sheet, print_title
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from cloudtune.display.terminal import Sheet
     from cloudtune.jobs.proposal import Proposal
     from cloudtune.plans import Plan, RunPlan
 
-# Columns of the chart's field, and of what stands to the left of it.
-_NARROW, _WIDE, _LABELS = 30, 78, 16
+
+def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> None:
+    """Print the plan on one screen; `command` are the words after `cloudtune run` that carry it out."""
+    show_head(out, proposal)
+    staged = proposal.plan.staged
+    if staged is not None:
+        _print_table(out, plan_brief.stages(proposal, staged))
+    other = plan_brief.instead(proposal)
+    if other is not None:
+        _print_table(out, other)
+    out.print()
+    print_facts(out, plan_brief.rests_on(proposal))
+    if command:
+        out.print()
+        print_facts(out, plan_brief.next_step(command))
 
 
-def show_plan(out: Console, proposal: Proposal) -> None:
-    """Print what a run would do, how sure it is, what else could be done, what it would create."""
+def show_head(out: Console, proposal: Proposal) -> None:
+    """Print what one gets, in about ten lines: all that stands on the screen before a run begins."""
+    title = plan_brief.title(proposal)
+    if plan_brief.emulated(proposal):
+        title += "   EMULATED: nothing is paid"
+    out.print(Text(title, style="bold"))
+    print_facts(out, plan_brief.reason(proposal))
+    _print_table(out, plan_brief.expected(proposal))
+    print_facts(out, plan_brief.facts(proposal))
+
+
+def _print_table(out: Console, sheet: Sheet) -> None:
+    """Print a table without rules, with a line above it."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in sheet.columns:
+        table.add_column(
+            Text(f"  {name}" if name == sheet.columns[0] else name),
+            justify="left" if name in sheet.left else "right",
+            no_wrap=out.width >= ROOMY and name not in sheet.wraps,
+            overflow="fold",
+        )
+    for row in sheet.rows:
+        table.add_row(Text(f"  {row[0]}"), *(Text(cell) for cell in row[1:]))
+    out.print()
+    out.print(table)
+
+
+def show_all(out: Console, proposal: Proposal) -> None:
+    """Print everything that is known of a plan: `--verbose`."""
     out.print(Text(f"Plan of {proposal.name}", style="bold"))
-    print_facts(out, plan_tables.header(proposal))
+    print_facts(out, [*plan_brief.reason(proposal), *plan_tables.header(proposal)])
     if proposal.plan.staged is not None:
         print_sheet(out, plan_tables.stages_of(proposal))
     print_sheet(out, plan_tables.forecast(proposal))
@@ -32,7 +75,6 @@ def show_plan(out: Console, proposal: Proposal) -> None:
     if proposal.alternatives:
         print_sheet(out, alternatives_tables.alternatives(proposal))
     if proposal.front and not proposal.plan.free:
-        _print_chart(out, proposal)
         print_sheet(out, alternatives_tables.front(proposal))
     if proposal.by_trials:
         print_sheet(out, alternatives_tables.by_trials(proposal))
@@ -63,12 +105,3 @@ def show_nearest(
     plans = {"fastest": fastest, "cheapest": cheapest, "nearest to both": nearest}
     if any(plans.values()):
         print_sheet(out, alternatives_tables.nearest(plans, basis))
-
-
-def _print_chart(out: Console, proposal: Proposal) -> None:
-    front = [plan.estimate for plan in proposal.front]
-    width = max(_NARROW, min(_WIDE, out.width - _LABELS))
-    lines = chart(front, proposal.plan.estimate, proposal.limits, width=width)
-    print_title(out, beside(lines[0], proposal.basis.text))
-    for line in lines[1:]:
-        out.print(Text(f"  {line}"))

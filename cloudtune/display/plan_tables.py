@@ -97,10 +97,14 @@ def _widths_and_fleet(plan: RunPlan) -> str:
 
 
 def _job(proposal: Proposal) -> str:
-    most = "" if proposal.plan.staged else "up to "
     (first, last), scale = proposal.epochs, proposal.scale
+    if proposal.trials is None:
+        count = "as many trials as the limits allow"
+    else:
+        count = "" if proposal.plan.staged else "up to "
+        count += counted(proposal.trials, "trial")
     return (
-        f"{most}{counted(proposal.trials, 'trial')} ({proposal.sampler} sampler), "
+        f"{count} ({proposal.sampler} sampler), "
         f"{scale.unit}s {first * scale.every:,} to {last * scale.every:,}, eta {proposal.eta}"
     )
 

@@ -63,7 +63,7 @@ def console() -> Console:
 
 
 # In fewer columns than these every cell may wrap, so that no figure loses a digit.
-_ROOMY = 80
+ROOMY = 80
 
 
 def print_title(out: Console, text: str) -> None:
@@ -87,7 +87,7 @@ def print_sheet(out: Console, sheet: Sheet) -> None:
     """Print a table with its title."""
     print_title(out, sheet.title)
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
-    roomy = out.width >= _ROOMY
+    roomy = out.width >= ROOMY
     for name in sheet.columns:
         table.add_column(
             Text(name),

@@ -88,7 +88,7 @@ def first_mistake(experiment: Experiment) -> PydanticCustomError | None:
     """Return what is wrong with a command, with what it counts and the fields that go with it."""
     unit, every = experiment.progress.unit, experiment.progress.every
     for name, value in experiment.epochs:
-        if value % every:
+        if value % every and (name, value) != ("min", 1):  # the first report, by default
             told = f"{value} is no multiple of {every}, the {unit}s from report to report; write "
             near = f"{max(1, value // every) * every} or {(value // every + 1) * every}"
             return refuse(told + near, "epochs", name)

@@ -21,6 +21,7 @@ from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
 from cloudtune.experiment.cloud import Cloud, line_of, provider_of
 from cloudtune.experiment.command import first_mistake, is_command
 from cloudtune.experiment.command_check import check_command, script_of
+from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.field_types import (
     Directory,
     Dollars,
@@ -118,14 +119,15 @@ class Charges(Section):
 class Strategy(Section):
     """Which configurations are tried, how far each trains, on how many GPUs and instances.
 
-    `sampler` draws the configurations, `allocator` says how wide a trial is, `fleet` how many
-    instances there are; None is what suits the strategy. At most `max_concurrent` trials run at
+    Without a `name` the limits decide (`Experiment.chosen`). `sampler` draws the configurations,
+    `allocator` says how wide a trial is, `fleet` how many instances there are; None is what suits
+    the strategy. At most `max_concurrent` trials run at
     once; a `target` metric ends the run. `rules` are HyperSched's. With `inherit` the clones of pbt
     may have other networks.
     Whether a name exists is for who knows them all to say (`Experiment.load`, `policy.registry`).
     """
 
-    name: Text = Field(default="sha", examples=["asha"])
+    name: Text | None = Field(default=None, examples=["asha"])
     sampler: Text | None = Field(default=None, examples=["tpe"])
     allocator: Text | None = Field(default=None, examples=["same"])
     fleet: Text | None = Field(default=None, examples=["naive:4"])
@@ -141,10 +143,14 @@ class Strategy(Section):
         options = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
         if "rules" in options:
             options["rules"] = self.rules.model_dump(exclude_unset=True)
+        if self.name is None:
+            return options
         return {"name": self.name, **options} if options else self.name
 
 
 def _named_strategy(value: object) -> object:
+    if value is None:
+        return {}
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -165,7 +171,7 @@ class Experiment(Section):
     search: dict[ParameterName, Parameter] = Field(
         min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"]
     )
-    trials: Whole = Field(ge=1, le=100_000, examples=["12"])
+    trials: Whole | None = Field(default=None, ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
     eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
     strategy: Annotated[Strategy, BeforeValidator(_named_strategy)] = Field(
@@ -176,6 +182,7 @@ class Experiment(Section):
     reports: Reports = Field(default=Reports(), examples=["{file: metrics.jsonl}"])
     checkpoints: Checkpoints = Field(default=Checkpoints(), examples=["{folder: out}"])
     limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
+    objective: Objective | None = Field(default=None, examples=["best"])
     cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
     setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
     charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
@@ -219,7 +226,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _who_inherits(self) -> Experiment:
-        if self.strategy.inherit and self.strategy.name != "pbt":
+        if self.strategy.inherit and self.strategy_name != "pbt":
             raise refuse(
                 "has a meaning for pbt alone, whose clones go on from another's checkpoint; leave "
                 "it out",
@@ -252,10 +259,42 @@ class Experiment(Section):
         return Space({name: parse_parameter(value) for name, value in self.search.items()})
 
     @property
+    def chosen(self) -> Chosen | None:
+        """The strategy that the limits decide, and why; None where the experiment names one."""
+        if self.strategy.name is not None:
+            return None
+        return choose(
+            objective=self.objective,
+            deadline=self.limits.deadline,
+            budget=self.limits.budget,
+            trials=self.trials,
+            free=self.cloud.free and not self.charges.any,
+        )
+
+    @property
+    def strategy_name(self) -> str:
+        """The strategy that the experiment names, else the one that its limits decide."""
+        chosen = self.chosen
+        return chosen.strategy if chosen is not None else str(self.strategy.name)
+
+    @property
+    def named(self) -> Experiment:
+        """The same with its strategy named: another version's defaults change nothing of it."""
+        strategy = self.strategy.model_copy(update={"name": self.strategy_name})
+        return self.model_copy(update={"strategy": strategy})
+
+    @property
+    def fixed_trials(self) -> int:
+        """The number of trials for strategies that need one: as given, else one bracket's."""
+        if self.trials is not None:
+            return self.trials
+        return bracket(self.span.min, self.span.max, self.eta)
+
+    @property
     def span(self) -> Epochs:
         """How far a trial trains, in reports: what everything but this file calls epochs."""
         every = self.progress.every
-        return Epochs(min=self.epochs.min // every, max=self.epochs.max // every)
+        return Epochs(min=max(1, self.epochs.min // every), max=self.epochs.max // every)
 
     @property
     def scale(self) -> Scale:

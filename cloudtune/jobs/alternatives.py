@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.stages import Asked
+    from cloudtune.jobs.stages import Asked, Problem
     from cloudtune.planners.base import Planner, PlanRequest
     from cloudtune.plans import Objective, Plan, RunPlan
 
@@ -37,6 +37,8 @@ _DOUBLINGS = range(-3, 5)
 """How often the number of trials is doubled, for what other numbers cost."""
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
+_POOL_RUNS = 8
+"""As many simulated runs on spot pools."""
 _RUNS = 5
 """As many simulated runs at most for each choice that is compared."""
 _SECONDS = 5.0
@@ -161,6 +163,14 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
     )
 
 
+def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
+    """Return other stages as a run of them on spot would go: pools come and go, and it reacts."""
+    problem = replace(planned.problem, rentables=request.rentables)
+    return planning.run_plan(
+        problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=_POOL_RUNS
+    )
+
+
 def as_planned(planned: Planned) -> RunPlan:
     """Return the plan with a forecast that other plans can be held against: nothing planned anew.
 
@@ -172,9 +182,10 @@ def as_planned(planned: Planned) -> RunPlan:
 
 
 def alternatives(planned: Planned) -> Iterator[Alternative]:
-    """Yield what else could be done instead of following stages, as far as there is such a plan."""
+    """Yield what else could be done: other stages, or other limits where nothing goes by stages."""
     chosen, asked = planned.plan.followed, planned.asked
     if chosen is None or asked is None:
+        yield from _other_limits(planned)
         return
     yield from fixed_and_naive(planned)
     free, exact = _free(asked.request), stages.EXACT
@@ -182,12 +193,35 @@ def alternatives(planned: Planned) -> Iterator[Alternative]:
         ("cheapest", exact, replace(free, objective="cost")),
         ("fastest", exact, replace(free, objective="time")),
     ]
-    other = _other_market(planned, asked, chosen)
+    other = _other_market(planned, asked)
     if other is not None:
         name, elsewhere = other
         sure = stages.sure_planner(exact, planned.options, planned.problem.experiment.seed)
         tries.append((name, sure, replace(elsewhere, limits=asked.limits)))
     yield from _tried(planned, asked, chosen, tries)
+
+
+def _other_limits(planned: Planned) -> Iterator[Alternative]:
+    """Yield the same run with half and twice of its budget (else of its time), and on spot or not.
+
+    By simulated runs of the same policy, each fewer than the plan itself has.
+    """
+    limits, problem = planned.limits, planned.problem
+    what = "budget" if limits.budget is not None else "deadline"
+    value = getattr(limits, what)
+    if value is None:
+        return
+    for name, factor in (("half", 0.5), ("twice", 2.0)):
+        changed = replace(limits, **{what: value * factor})
+        yield Alternative(f"{name} the {what}", _played(planned, problem, changed))
+    other = _on_other_market(planned)
+    if other is not None:
+        name, elsewhere = other
+        yield Alternative(name, _played(planned, elsewhere, limits))
+
+
+def _played(planned: Planned, problem: Problem, limits: Limits) -> RunPlan:
+    return planning.run_plan(problem, limits, planned.elapsed, runs=_RUNS)
 
 
 def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
@@ -219,7 +253,11 @@ def _tried(
             continue
         same = plan.choices == chosen.choices
         judged = replace(request, limits=asked.request.limits)
-        yield Alternative(name, _as_run(planned, judged, chosen if same else plan))
+        steady = not any(rentable.behaviours for rentable in request.rentables)
+        if same or steady:
+            yield Alternative(name, _as_run(planned, judged, chosen if same else plan))
+        else:
+            yield Alternative(name, _on_pools(planned, judged, plan))
 
 
 def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:
@@ -230,19 +268,26 @@ def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:
         return stages.nearest(error, request) or error.fastest
 
 
-def _other_market(planned: Planned, asked: Asked, chosen: Plan) -> tuple[str, PlanRequest] | None:
+def _other_market(planned: Planned, asked: Asked) -> tuple[str, PlanRequest] | None:
     """Return the same request on spot, or without it where the plan uses it."""
+    other = _on_other_market(planned)
+    if other is None:
+        return None
+    name, problem = other
+    return name, replace(asked.request, rentables=problem.rentables)
+
+
+def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
+    """Return the same problem on spot, or without it where the plan uses it."""
     problem = planned.problem
-    on_spot = any(offer.market == "spot" for offer in chosen.offers)
+    on_spot = any(offer.market == "spot" for offer in planned.plan.offers)
     profiles = [each.profile for each in problem.rentables]
     name, market = ("on-demand", "on-demand") if on_spot else ("on spot", "spot")
     try:
         found = planning.problem_of(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
     except CloudtuneError:
         return None  # nobody knows a price there
-    if not found.rentables:
-        return None
-    return name, replace(asked.request, rentables=found.rentables)
+    return (name, found) if found.rentables else None
 
 
 # ---- a run that was ------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class PlayedRuns:
             run(policy, counting, _Nothing())
         if not policy.ended:
             raise UsageError(
-                f"{experiment.strategy.name} would never end: {MAX_EVENTS:,} events of a simulated "
+                f"{experiment.strategy_name} would never end: {MAX_EVENTS:,} events of a simulated "
                 "run are over, and it goes on. Set --deadline or --budget, or fewer --trials"
             )
         return policy, counting.events

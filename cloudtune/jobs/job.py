@@ -16,6 +16,7 @@ from cloudtune.experiment.spaces import sample
 from cloudtune.plans import BY_PLAN, Charges, Limits, Rentable, RunPlan
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned import PLANNED
 from cloudtune.policy.registry import (
     ALLOCATORS,
     FLEETS,
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
     from cloudtune.strategies.samplers.axes import Config
 
 
+MAX_TRIALS = 4096
+"""As many trials are looked for, at most, where the limits are to be explored."""
+_FIRST_DRAWS = 64
+"""Configurations that are drawn at once, where no number of trials is named."""
 _SLOW_BOOT = 2.0
 """An instance that takes so many times as long to join as measured is given back."""
 
@@ -166,9 +171,23 @@ def choices() -> dict[str, tuple[str, ...]]:
     }
 
 
+def max_trials(experiment: Experiment) -> int | None:
+    """Return how many trials a run may begin; None where its limits alone end it.
+
+    Strategies whose stages are planned, and populations, need a number: one bracket's where the
+    experiment has none, or as many as can be had where the plan looks for the number.
+    """
+    name = experiment.strategy_name
+    if experiment.trials is not None or name not in {*PLANNED, "pbt"}:
+        return experiment.trials
+    explores = name in PLANNED and PLANNED[name].explores
+    return MAX_TRIALS if explores else experiment.fixed_trials
+
+
 def trials(experiment: Experiment) -> tuple[Trial, ...]:
     """Return the trials of an experiment: as many configurations as it asks for, by its seed."""
-    configs = sample(experiment.space, experiment.trials, experiment.seed)
+    count = max_trials(experiment) or experiment.fixed_trials
+    configs = sample(experiment.space, count, experiment.seed)
     digits = max(2, len(str(len(configs) - 1)))
     return tuple(Trial(f"t{n:0{digits}d}", config) for n, config in enumerate(configs))
 
@@ -183,7 +202,7 @@ def choice_of(experiment: Experiment) -> Choice:
         UsageError: there is none of such a name, or they don't go together.
     """
     asked = experiment.strategy
-    choice = chosen(asked.name, asked.allocator or "", asked.fleet or "")
+    choice = chosen(experiment.strategy_name, asked.allocator or "", asked.fleet or "")
     if asked.rules.model_fields_set and not choice.has_rules:
         raise UsageError(
             f"strategy.rules are HyperSched's, and {choice.strategy} with the {choice.allocator} "
@@ -253,7 +272,7 @@ def context_of(
         min_epochs=experiment.span.min,
         max_epochs=experiment.span.max,
         eta=experiment.eta,
-        trials=experiment.trials,
+        trials=max_trials(experiment),
         seed=experiment.seed,
         switches=switches_of(experiment),
         inherit=experiment.strategy.inherit,
@@ -281,7 +300,7 @@ def sampler_of(
             kind,
             mode=mode,
             seed=experiment.seed,
-            most=experiment.trials,
+            most=max_trials(experiment),
             random_fraction=random_fraction,
         )
     return Experienced(drawn, past, mode) if past else drawn
@@ -303,31 +322,37 @@ def _sampler(experiment: Experiment) -> tuple[str, float]:
             f"sampler {asked}: a plan of stages asks for all its trials before there is a result "
             "to learn from; take another sampler, or a strategy that decides as results come in"
         )
-    return sampler_for(experiment.strategy.name, asked)
+    return sampler_for(experiment.strategy_name, asked)
 
 
 class Drawn(SpaceSampler):
     """The configurations that a run planned beforehand would try as well: the random sampler."""
 
     def __init__(self, experiment: Experiment) -> None:
-        space, most, seed = experiment.space, experiment.trials, experiment.seed
+        space, most, seed = experiment.space, max_trials(experiment), experiment.seed
         super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
-        self._drawn_before = sample(space, most, seed)
+        self._drawn_before: Sequence[Config] = ()
         self._experiment = experiment
         self._next = 0
         self._taken: set[int] = set()
 
-    def more(self, trials: int) -> int:
-        """Let there be so many more; returns how many that brings. The first stay as they are."""
-        added = super().more(trials)
-        asked = self._experiment
-        self._drawn_before = sample(asked.space, len(self._drawn_before) + added, asked.seed)
-        return added
+    def _draw(self, count: int) -> None:
+        """Have at least `count` configurations drawn, as far as there are as many.
+
+        More draws leave the first ones as they are, so that drawing twice as many each time costs
+        little where no number of trials is named.
+        """
+        drawn = len(self._drawn_before)
+        if drawn < count <= self._most:
+            wanted = int(min(self._most, max(count, 2 * drawn, _FIRST_DRAWS)))
+            asked = self._experiment
+            self._drawn_before = sample(asked.space, wanted, asked.seed)
 
     def ask(self) -> Trial | None:
         """Return the next one; None after the last."""
         while self._next in self._taken:
             self._next += 1
+        self._draw(self._next + 1)
         if self._given >= self._most or self._next >= len(self._drawn_before):
             return None
         self._next += 1
@@ -335,7 +360,10 @@ class Drawn(SpaceSampler):
 
     def candidates(self) -> Sequence[Config]:
         """Return what might be tried: of grids, which are to be gone through, these draws alone."""
-        return self._drawn_before[:POOL] if self.has_grids else super().candidates()
+        if not self.has_grids:
+            return super().candidates()
+        self._draw(int(min(self._most, POOL)))
+        return self._drawn_before[:POOL]
 
     def take(self, candidate: int) -> Trial | None:
         """Return a candidate as a trial; None where it has been tried, or none may be any more."""

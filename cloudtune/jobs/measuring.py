@@ -303,7 +303,7 @@ def _notes(policy: MeasurePolicy) -> Iterator[str]:
 
 def replace_trials(experiment: Experiment, count: int) -> Experiment:
     """Return the experiment with at least so many trials, for measuring."""
-    return experiment.model_copy(update={"trials": max(count, experiment.trials)})
+    return experiment.model_copy(update={"trials": max(count, experiment.trials or count)})
 
 
 def keep_profile(profile: ScalingProfile) -> Path:

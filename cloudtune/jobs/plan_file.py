@@ -12,6 +12,7 @@ from cloudtune.jobs import planning
 from cloudtune.jobs.job import Job, choice_of, trials
 from cloudtune.jobs.stages import work
 from cloudtune.policy.planned import PLANNED
+from cloudtune.policy.registry import SEARCHES
 from cloudtune.private_files import for_others
 from cloudtune.profiles import store
 
@@ -34,7 +35,7 @@ def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
     catalog, script = planned.problem.catalog, planned.problem.experiment.train_file
     return Job(
         run="",
-        experiment=planned.problem.experiment,
+        experiment=planned.problem.experiment.named,
         plan=planned.plan,
         rentables=planned.rentables,
         standins=planned.standins,
@@ -110,7 +111,9 @@ def _damage(job: Job) -> str:
     if not all(map(math.isfinite, figures)):
         return "its time, its price or a limit is no number"
     asked = job.experiment.limits
-    if (job.limits.deadline, job.limits.budget) != (asked.deadline, asked.budget):
+    derived = asked.deadline is None and job.experiment.strategy_name in SEARCHES
+    deadline = job.limits.deadline if derived else asked.deadline
+    if (job.limits.deadline, job.limits.budget) != (deadline, asked.budget):
         return "its limits aren't those of its experiment"
     return "" if plan.staged is None else _damaged_stages(job.experiment, plan.staged)
 
@@ -118,7 +121,7 @@ def _damage(job: Job) -> str:
 def _damaged_stages(experiment: Experiment, plan: Plan) -> str:
     found = tuple(stage.stage for stage in plan.stages)
     wished = work(experiment, len(trials(experiment)), experiment.span.max)
-    if found != wished and not PLANNED[experiment.strategy.name].explores:
+    if found != wished and not PLANNED[experiment.strategy_name].explores:
         return "its stages aren't those of its experiment"
     for stage in plan.stages:
         if sum(group.trials for group in stage.groups) != stage.stage.trials:

@@ -16,10 +16,12 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, home
 from cloudtune.jobs.forecasting import DRAWS, RUNS, SPOT_RUNS, PlayedRuns, StageDraws
 from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
+from cloudtune.jobs.reach import derived_deadline, needs
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.policy.planned import PLANNED
+from cloudtune.policy.registry import SEARCHES
 from cloudtune.profiles import store
 from cloudtune.profiles.priors import believed
 from cloudtune.profiles.provenance import basis
@@ -50,9 +52,10 @@ _FETCH = Measurement(26.0, 10.0)
 
 @dataclass(frozen=True)
 class Planned:
-    """A run before it begins, within the user's `limits`; `elapsed` seconds are gone already.
+    """A run before it begins, within its `limits`; `elapsed` seconds are gone already.
 
-    `asked` is None where nothing goes by stages. The experiment of the problem may have other
+    `derived` says why the deadline is what it is, where the user has set a budget alone. `asked` is
+    None where nothing goes by stages. The experiment of the problem may have other
     trials than the user's: as many as can be had.
     """
 
@@ -62,6 +65,7 @@ class Planned:
     limits: Limits
     elapsed: float = 0.0
     asked: Asked | None = None
+    derived: str = ""
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
@@ -270,9 +274,10 @@ def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
     """Return the error for a plan that has nothing to go by; `notes` say what was no use to it."""
     types = ", ".join(machine.name for machine in instance_types(experiment))
     return UsageError(
-        f"no profile of {experiment.train_file} on {types}; planning rents nothing, so measure "
-        "it with `cloudtune profile`, name a file with --profile FILE, or begin with published "
-        "figures: --profile resnet50-cifar10@v100 (docs/profiles.md lists them)"
+        f"no profile of {experiment.train_file} on {types}, and planning rents nothing: `cloudtune "
+        "run` measures it first, within the same limits, and `cloudtune profile` does that alone; "
+        "or plan with a file, --profile FILE, or with published figures, as in --profile "
+        "resnet50-cifar10@v100 (docs/profiles.md lists them)"
         + "".join(f"\n{note}" for note in notes)
     )
 
@@ -300,20 +305,48 @@ def make_plan(
         UsageError: a choice has no such name, an option makes no sense for it, or the run would
             never end.
     """
-    options = options or PlanOptions()
+    options = (options or PlanOptions()).over(problem.experiment)
     choice = choice_of(problem.experiment)
     options.check(choice)
     sampler_name(problem.experiment)  # refuses one that doesn't go with the others
     if not problem.rentables:
         raise no_profile(problem.experiment, problem.notes)
+    refuse_endless(problem.experiment, limits)
+    limits, derived = _with_deadline(problem, limits, elapsed)
     asked = staged = None
     if choice.planned:
         problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
     request = None if asked is None else asked.request
     plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
     if plan.forecast.results == 0 and not force:
-        raise InfeasibleError(_no_result(plan, limits), None, None)
-    return Planned(problem, plan, options, limits, elapsed, asked)
+        raise InfeasibleError(_no_result(problem, plan, limits), None, None)
+    return Planned(problem, plan, options, limits, elapsed, asked, derived)
+
+
+def refuse_endless(experiment: Experiment, limits: Limits) -> None:
+    """Pass if limits, trials, an objective or a strategy say what is wanted.
+
+    Raises:
+        UsageError: none of them does.
+    """
+    named = experiment.trials or experiment.objective or experiment.strategy.name
+    if not named and limits.deadline is None and limits.budget is None:
+        raise UsageError(
+            "nothing says when to stop: give --deadline and --budget for the best model that they "
+            "buy, or --trials for a fixed piece of work"
+        )
+
+
+def _with_deadline(problem: Problem, limits: Limits, elapsed: float) -> tuple[Limits, str]:
+    """Return limits with a deadline, and why that one, where a search has a budget alone."""
+    experiment = problem.experiment
+    searches = experiment.strategy_name in SEARCHES
+    if not searches or limits.deadline is not None or limits.budget is None:
+        return limits, ""
+    seconds, why = derived_deadline(
+        problem.rentables, experiment.span.max, experiment.cloud.max_instances, limits.budget
+    )
+    return replace(limits, deadline=elapsed + SETUP_SECONDS + seconds), why
 
 
 def run_plan(
@@ -390,11 +423,16 @@ def _largest_fleet(
     return tuple(Machines(offer, count) for offer, count in wanted.items() if count)
 
 
-def _no_result(plan: RunPlan, limits: Limits) -> str:
-    samples, epoch = plan.forecast.samples, "no trial finished an epoch"
+def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
+    experiment, cap = problem.experiment, problem.experiment.cloud.max_instances
+    rentables, scale = problem.rentables, experiment.scale
+    takes = "; ".join(
+        needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max)
+    )
     return (
-        f"in none of {samples} simulated runs within {limits_text(limits)} anything came of it: "
-        f"{epoch}. Raise --deadline or --budget (--force runs it all the same)"
+        f"no trial finishes its first {scale.unit} within {limits_text(limits)}, in any of "
+        f"{plan.forecast.samples} simulated runs. {takes}. Raise --deadline or --budget (--force "
+        "runs it all the same)"
     )
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.jobs import home
 from cloudtune.jobs.alternatives import alternatives, as_planned, by_trials, compared, front
-from cloudtune.jobs.job import sampler_name
+from cloudtune.jobs.job import max_trials, sampler_name
 from cloudtune.jobs.planning import basis_of, worst_bill
+from cloudtune.jobs.reach import fits, needs
+from cloudtune.jobs.stages import usable_limits
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.policy.planned import PLANNED
 from cloudtune.profiles.provenance import Basis, seen_text, told
@@ -51,6 +53,7 @@ class ProfileNote:
 
     `age_days` is None where nobody knows when it was measured. `error` is the relative standard
     deviation of a profile derived from another type's; 0 where it was measured on this type.
+    An epoch takes `epoch_seconds` on `width` GPUs: one, or the fewest that were measured.
     `text` is where it comes from, in few words, and `provenance` the same for programs. `seen` are
     the earlier runs that its figures are of, and `seen_text` says of each what it saw.
     """
@@ -64,13 +67,18 @@ class ProfileNote:
     provenance: Provenance = field(default_factory=Provenance)
     seen: tuple[Seen, ...] = ()
     seen_text: tuple[str, ...] = ()
+    width: float = 1.0
+    epoch_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Proposal:
     """What a run of an experiment would do, how sure that is, and what else could be done.
 
-    `trials` is how many are started, at most where that is decided as results come in.
+    `trials` is how many are started, at most where that is decided as results come in; None where
+    the limits alone end the run. `notes` are of the instances and the profiles. `chosen` says why the strategy is what it is, where none was named,
+    `derived` why the deadline is. `short_of` is what one full training takes, where the limits don't
+    allow it.
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
@@ -84,7 +92,7 @@ class Proposal:
     """
 
     name: str
-    trials: int
+    trials: int | None
     epochs: tuple[int, int]
     scale: Scale
     eta: int
@@ -113,6 +121,10 @@ class Proposal:
     by_trials: tuple[Plan, ...] = ()
     unsure: tuple[str, ...] = ()
     past: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    chosen: str = ""
+    derived: str = ""
+    short_of: str = ""
 
     @property
     def kept(self) -> Limits:
@@ -149,8 +161,10 @@ class Proposal:
         )
 
 
-def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = False) -> Proposal:
-    """Return what there is to tell of a run before it begins.
+def propose(
+    planned: Planned, *, compare: bool = False, trials_axis: bool = False, others: bool = True
+) -> Proposal:
+    """Return what there is to tell of a run before it begins; without `others` of it alone.
 
     Raises:
         UsageError: other numbers of trials are asked for, where nothing is planned by stages.
@@ -162,7 +176,7 @@ def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = Fals
     notes = (profile_note(each.profile, today) for each in planned.rentables)
     return Proposal(
         name=experiment.name,
-        trials=experiment.trials if staged is None else staged.stages[0].stage.trials,
+        trials=max_trials(experiment) if staged is None else staged.stages[0].stage.trials,
         epochs=(experiment.span.min, experiment.span.max),
         scale=experiment.scale,
         eta=experiment.eta,
@@ -175,8 +189,8 @@ def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = Fals
         limits=planned.limits,
         usable=None if asked is None else asked.request.limits,
         plan=plan,
-        alternatives=tuple(alternatives(planned)),
-        front=front(planned),
+        alternatives=tuple(alternatives(planned)) if others else (),
+        front=front(planned) if others else (),
         prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
         profiles=tuple(dict.fromkeys(notes)),
         considered=len(planned.problem.rentables),
@@ -187,15 +201,30 @@ def propose(planned: Planned, *, compare: bool = False, trials_axis: bool = Fals
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),
-        as_planned=as_planned(planned),
+        as_planned=as_planned(planned) if others else None,
         by_trials=by_trials(planned) if trials_axis else (),
         unsure=tuple(_unsure(planned)),
         past={each.run: len(each.trials) for each in planned.problem.past},
+        notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
+        chosen="" if experiment.chosen is None else experiment.chosen.why,
+        derived=planned.derived,
+        short_of=_short_of(planned),
     )
+
+
+def _short_of(planned: Planned) -> str:
+    """Return what one full training takes, where the limits don't allow even one."""
+    experiment, rentables = planned.problem.experiment, planned.problem.rentables
+    cap, last = experiment.cloud.max_instances, experiment.span.max
+    left = usable_limits(planned.limits, rentables, planned.elapsed)
+    if planned.plan.staged is not None or fits(rentables, last, cap, left):
+        return ""
+    return needs(rentables, last, cap, experiment.scale)
 
 
 def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
     """Return what is told of a profile; `today` is a date, as in 2026-11-21."""
+    width = next((each for each in profile.widths if each >= 1), profile.widths[-1])
     return ProfileNote(
         profile.instance_type,
         profile.source,
@@ -209,6 +238,8 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
             seen_text(each, profile.derived_from or profile.instance_type, today)
             for each in profile.seen
         ),
+        width,
+        profile.epoch_seconds(width),
     )
 
 
@@ -318,6 +349,9 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "allocator": plan.allocator,
         "fleet_rule": plan.fleet_rule,
         "rules": plan.rules,
+        "chosen": proposal.chosen,
+        "derived_deadline": proposal.derived,
+        "short_of": proposal.short_of,
         "trials": proposal.trials,
         "epochs": proposal.epochs,
         "progress": encode(proposal.scale),

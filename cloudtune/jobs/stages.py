@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment.schema import Epochs
 from cloudtune.jobs.forecasting import DRAWS
-from cloudtune.jobs.job import charges_of, context_of, trials
+from cloudtune.jobs.job import MAX_TRIALS, charges_of, context_of, trials
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
@@ -20,6 +20,7 @@ from cloudtune.plans import BY_PLAN, Limits
 from cloudtune.policy.base import drain_seconds
 from cloudtune.policy.planned import PLANNED, stages
 from cloudtune.policy.planned import PLANNERS as QUICK_PLANNERS
+from cloudtune.policy.registry import SEARCHES
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.units import format_dollars, format_seconds
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import Catalog
     from cloudtune.experiment import Experiment
+    from cloudtune.experiment.defaults import Objective
     from cloudtune.planners.base import Planner
     from cloudtune.plans import Plan, Rentable, Stage
     from cloudtune.policy.planned import Planning
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
 SETUP_SECONDS = 12.0
 """What a run takes before its first request: the check of the script, and Ray's head."""
-MAX_TRIALS = 4096
-"""As many trials are looked for, at most, where the limits are to be explored."""
 _POINTS = 60
 """Plans of the front that are looked at for the one nearest to limits."""
 _MIXED_WAYS = 200_000
@@ -75,14 +75,18 @@ class PlanOptions:
     planner.
     """
 
-    objective: Aim | None = None
+    objective: Objective | None = None
     planner: str | None = None
     confidence: float | None = None
 
     @property
     def aim(self) -> Aim:
         """The aim of the plan: least cost, least time or most trials."""
-        return self.objective or "cost"
+        return "cost" if self.objective in {None, "best"} else cast("Aim", self.objective)
+
+    def over(self, experiment: Experiment) -> PlanOptions:
+        """Return the options, with what the experiment says where none was given."""
+        return replace(self, objective=self.objective or experiment.objective)
 
     def check(self, choice: Choice) -> None:
         """Pass if all that was asked for makes sense for these choices.
@@ -91,6 +95,13 @@ class PlanOptions:
             UsageError: it says how to plan stages that there are none of, or that are planned so.
         """
         given = [f"--{name}" for name in ("objective", "planner") if getattr(self, name)]
+        if self.objective == "best":
+            if choice.strategy not in SEARCHES:
+                raise UsageError(
+                    f"--objective best is the strategy best, and {choice.strategy} is named; leave "
+                    "one of them out"
+                )
+            given.remove("--objective")
         if not given:
             return
         how = PLANNED.get(choice.strategy)
@@ -151,7 +162,7 @@ def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
     context = context_of(experiment, (), Limits())
     first = min(context.min_epochs, epochs)
     context = replace(context, min_epochs=first, max_epochs=epochs)
-    return stages(experiment.strategy.name, context, trials)
+    return stages(experiment.strategy_name, context, trials)
 
 
 def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> PlanRequest:
@@ -197,7 +208,7 @@ def staged_plan(
 
 
 def _planning(problem: Problem) -> Planning:
-    return PLANNED[problem.experiment.strategy.name]
+    return PLANNED[problem.experiment.strategy_name]
 
 
 def _stages_within(

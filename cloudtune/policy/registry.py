@@ -133,6 +133,7 @@ def _seer(
         max_epochs=context.max_epochs,
         mode=context.mode,
         rentables=context.rentables,
+        limits=context.limits,
         max_instances=context.max_instances,
         constant=constant,
         full=full,
@@ -173,7 +174,8 @@ STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
     "asha-stopping": _asha_stopping,
     "hypersched": _hypersched,
     "hypersched-patient": partial(_hypersched, patient=True),
-    "seer": _seer,
+    "best": _seer,
+    "seer": _seer,  # its name before 0.3
     "seer-constant": partial(_seer, constant=True),
     "seer-full": partial(_seer, full=True),
 }
@@ -204,12 +206,15 @@ FLEETS: dict[str, Callable[[Offer, int, tuple[Offer, ...]], FleetRule]] = {
     "consolidating": partial(NaiveFleet, consolidates=True, name="consolidating"),
 }
 
+SEARCHES = ("best", "seer")
+"""The default search, by its name and by the one that it had before 0.3."""
 SEER = "seer"
 """The allocator and the fleet that see what the strategy of that name sees."""
 SUITED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(PLANNED, (BY_PLAN, BY_PLAN)),
     "hypersched": ("hypersched", "constant"),
     "hypersched-patient": ("hypersched", "constant"),
+    "best": (SEER, SEER),
     "seer": (SEER, SEER),
     "seer-constant": (SEER, SEER),
     "seer-full": (SEER, SEER),
@@ -332,7 +337,7 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
                 f"to plan; {BY_PLAN} goes with {', '.join(PLANNED)}"
             )
         elif name == SEER and SEER not in suited:
-            raise UsageError(f"{kind} {SEER} is a part of the strategies seer and seer-constant")
+            raise UsageError(f"{kind} {SEER} is a part of the strategies best and seer-constant")
     if strategy in PLANNED and PLANNED[strategy].explores and not choice.planned:
         raise UsageError(
             f"{strategy} is nothing without its plan: leave the allocator or the fleet"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plans import Rentable
+    from cloudtune.plans import Limits, Rentable
     from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Decision, Sampler, View
     from cloudtune.trial import EndReason, Mode, TrialId, Width
@@ -72,12 +72,13 @@ class Seer:
         max_epochs: int,
         mode: Mode,
         rentables: Sequence[Rentable],
+        limits: Limits,
         max_instances: int,
         constant: bool = False,
         full: bool = False,
     ) -> None:
         self.name = "seer-constant" if constant else f"seer{'-full' * full}"
-        self.offers = Offers(rentables)
+        self.offers = Offers(rentables, limits, max_instances)
         self.constant, self._full = constant, full
         self._new = NewTrials(sampler)
         self._mode = mode

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
-    from cloudtune.plans import Rentable
+    from cloudtune.plans import Limits, Rentable
     from cloudtune.strategies.base import View
     from cloudtune.trial import TrialId, Width
 
@@ -39,6 +39,8 @@ BELIEF = 4.0
 """That counts as so many trials."""
 DEEP = 2.0
 """Exploring is as wide as it takes to reach so many times the first rung in its time."""
+NEARLY = 0.9
+"""An offer that buys this share of the most training is good enough to go by its price."""
 SEASON = 2.0
 """Another season of exploring needs the time of so many epochs and starts."""
 LATE = 0.03
@@ -162,11 +164,50 @@ def joined(view: View, offer: Offer) -> int:
     return sum(rented.offer == offer for rented in view.fleet.usable())
 
 
-class Offers:
-    """The offers in the order of what an epoch costs, and the one that is planned with."""
+def epochs_bought(rentable: Rentable, limits: Limits, max_instances: int) -> float:
+    """Return how many epochs the limits buy on one offer, at its cheapest width.
 
-    def __init__(self, rentables: Sequence[Rentable]) -> None:
-        self.rentables = tuple(sorted(rentables, key=epoch_dollars))
+    The budget counts, and so does the time of as many instances as there may be: where these are
+    few, a cheap offer leaves money over that a larger one would have turned into training.
+    """
+    epochs = math.inf
+    if limits.budget is not None:
+        dollars = epoch_dollars(rentable)
+        epochs = limits.budget / dollars if dollars > 0 else math.inf
+    if limits.deadline is not None:
+        profile = rentable.profile
+        arrival = profile.launch.mean + profile.boot.mean + profile.start.mean
+        width = cheapest_width(rentable)
+        seconds = max(profile.epoch_seconds(width), 1e-9) * width / rentable.gpus
+        time = max(0.0, limits.deadline - arrival)
+        epochs = min(epochs, max_instances * time / seconds)
+    return epochs
+
+
+def by_worth(
+    rentables: Sequence[Rentable], limits: Limits, max_instances: int
+) -> tuple[Rentable, ...]:
+    """Return the offers, the best for these limits first.
+
+    Those that buy nearly the most training go by the price of an epoch, the others follow by how
+    much they buy.
+    """
+    bought = {each.offer: epochs_bought(each, limits, max_instances) for each in rentables}
+    enough = NEARLY * max(bought.values(), default=0.0)
+
+    def key(rentable: Rentable) -> tuple[bool, float, float]:
+        epochs = bought[rentable.offer]
+        short = epochs < enough
+        return short, -epochs if short else 0.0, epoch_dollars(rentable)
+
+    return tuple(sorted(rentables, key=key))
+
+
+class Offers:
+    """The offers in the order of their worth within the limits, and the one planned with."""
+
+    def __init__(self, rentables: Sequence[Rentable], limits: Limits, max_instances: int) -> None:
+        self.rentables = by_worth(rentables, limits, max_instances)
         self.chosen = self.rentables[0]
         self.in_order = tuple(each.offer for each in self.rentables)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.api.drafts import GAP, draft
+from cloudtune.api.drafts import GAP, read_script
 from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
 from cloudtune.jobs import home
@@ -48,7 +48,7 @@ def test_what_a_function_reads_and_reports_is_found(
     script: str, metric: str, found: str, gaps: int, tmp_path: Path, bench: Bench
 ) -> None:
     copy = Path(shutil.copy(EXAMPLES / script, tmp_path))
-    text = draft(copy, "it")
+    text = read_script(copy).text("it")
     assert text.count(GAP) == (gaps + 1 if gaps else 0), "each, and the head that says so"
     path = tmp_path / "experiment.yaml"
     if gaps:  # it is refused, at the line of the gap
@@ -118,7 +118,7 @@ def test_a_script_that_nothing_can_be_made_of(source: str, told: str, tmp_path: 
     script = tmp_path / "s.py"
     script.write_text(source)
     with pytest.raises(UsageError, match=told):
-        draft(script, "it")
+        read_script(script).text("it")
 
 
 WORDS = st.sampled_from(
@@ -140,7 +140,7 @@ def test_no_parser_is_too_odd(lines: list[str], tmp_path_factory: pytest.TempPat
     script = tmp_path_factory.mktemp("odd") / "s.py"
     script.write_text("\n".join(lines))
     with contextlib.suppress(UsageError):
-        assert "train: python s.py" in draft(script, "it")
+        assert "train: python s.py" in read_script(script).text("it")
 
 
 # ---- completion ----------------------------------------------------------------------------

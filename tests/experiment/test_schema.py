@@ -87,7 +87,7 @@ def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
     chosen = Experiment.load(file).strategy
     assert (chosen.name, chosen.fleet) == ("hypersched", "constant:4")
     assert (chosen.sampler, chosen.max_concurrent, chosen.target) == (None, 8, 0.95)
-    assert Experiment.load(file, {"strategy": "sha"}).strategy == Strategy()
+    assert Experiment.load(file, {"strategy": "sha"}).strategy == Strategy(name="sha")
 
 
 def test_a_strategy_is_written_as_briefly_as_it_was_read(file: Path) -> None:

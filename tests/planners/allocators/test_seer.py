@@ -101,13 +101,13 @@ def test_the_offer_is_chosen_by_what_an_epoch_costs_with_packing_and_losses() ->
     (packs,) = small_benchmark(gpus=4, spread=0.0, scaling=Scaling({0.5: 0.77, 1.0: 1.0})).rentables
     profile = replace(packs.profile, epoch={1.0: packs.profile.epoch[1.0]})
     alone = replace(packs, offer=replace(packs.offer, usd_per_hour=9.6), profile=profile)
-    assert Offers([alone, packs]).chosen is packs
-    assert Offers([alone, replace(packs, profile=profile)]).chosen is alone
+    assert Offers([alone, packs], Limits(), 8).chosen is packs
+    assert Offers([alone, replace(packs, profile=profile)], Limits(), 8).chosen is alone
     often = replace(alone.offer, market="spot", usd_per_hour=8.0, interruptions_per_hour=20.0)
     spot = replace(alone, offer=often)
-    assert Offers([spot, alone]).chosen is alone
+    assert Offers([spot, alone], Limits(), 8).chosen is alone
     seldom = replace(spot, offer=replace(often, interruptions_per_hour=2.0))
-    assert Offers([alone, seldom]).chosen is seldom
+    assert Offers([alone, seldom], Limits(), 8).chosen is seldom
 
 
 def test_a_pool_that_is_dry_costs_what_on_demand_costs_and_no_more() -> None:
@@ -149,7 +149,7 @@ def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price
     cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
     rentables = [Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)]
     strategy = SimpleNamespace(
-        offers=Offers(rentables), rentable=lambda _view: rentables[0], instances=lambda _view: 4
+        offers=Offers(rentables, Limits(), 8), rentable=lambda _view: rentables[0], instances=lambda _view: 4
     )
     view = SimpleNamespace(
         held=Counter({cheap: 2}), avoided=lambda each: each.instance_type.name in refused
@@ -162,7 +162,7 @@ def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price
 def test_a_cheaper_offer_that_has_no_instance_yet_is_not_gone_back_to() -> None:
     """Its refusals are forgotten after a while; it is back when it is there, and not before."""
     cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
-    offers = Offers([Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)])
+    offers = Offers([Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)], Limits(), 8)
     refused = {cheap}
     usable: list[Any] = []
     view = SimpleNamespace(

@@ -1,0 +1,165 @@
+"""From a script alone to an experiment file beside it: what is read, what is given, what is asked."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.api.drafts import Draft, Gap, read_script
+from cloudtune.errors import ExperimentError, UsageError, shown
+from cloudtune.experiment.spaces import parse_parameter
+from cloudtune.private_files import for_others
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_PARAMETER = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*=\s*(.+)", re.DOTALL)
+
+
+def is_script(path: Path) -> bool:
+    """Whether a path is of a training script, and not of an experiment or a plan."""
+    return path.suffix == ".py"
+
+
+def parse_search(texts: Sequence[str]) -> dict[str, Any]:
+    """Return parameters by name from texts such as "lr=loguniform(1e-4, 1)" or "batch_size=64".
+
+    The kinds are those of an experiment file; a plain value is a constant.
+
+    Raises:
+        UsageError: a text is no name with a space, or no such space exists.
+    """
+    return dict(_parameter(text) for text in texts)
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    match = _PARAMETER.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--search {shown(text)}: write NAME=SPACE, as in 'lr=loguniform(1e-4, 1)' or "
+            "'batch_size=choice(32, 64)'"
+        )
+    name, written = match[1], match[2].strip()
+    space = _space(name, written)
+    try:
+        parse_parameter(space)
+    except ExperimentError as error:
+        raise UsageError(f"--search {name}: {error}") from None
+    return name, space
+
+
+def _space(name: str, written: str) -> Any:
+    try:
+        node = ast.parse(written, mode="eval").body
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            values = [ast.literal_eval(value) for value in node.args]
+            if len(values) == 1 and isinstance(values[0], list | tuple):
+                values = [*values[0]]  # choice([32, 64])
+            return {node.func.id: values}
+        return ast.literal_eval(node)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise UsageError(
+            f"--search {name}: {shown(written)} is no space; write one such as loguniform(1e-4, 1),"
+            " uniform(0, 0.5), randint(1, 8), choice('adam', 'sgd') or a constant"
+        ) from None
+
+
+def parse_metric(text: str) -> tuple[str, str]:
+    """Return name and mode of a metric such as "val_loss:min"; "" where no mode is named.
+
+    Raises:
+        UsageError: the mode is neither min nor max.
+    """
+    name, _, mode = text.rpartition(":")
+    if mode in {"min", "max"} and name:
+        return name, mode
+    if name:
+        raise UsageError(f"--metric {shown(text)}: write NAME:max or NAME:min")
+    return text, ""
+
+
+def experiment_beside(
+    script: Path,
+    given: Mapping[str, Any],
+    *,
+    ask: Callable[[Gap], str] | None,
+    show: Callable[[str], None],
+) -> Path:
+    """Return the experiment file of a script, which is written beside it if it isn't there yet.
+
+    `given` has the options `search`, `metric` and `epochs`. Gaps are filled by `ask`, which is None
+    where nobody can be asked; `show` gets what was read, a line at a time.
+
+    Raises:
+        UsageError: something is missing, or nothing in the script trains; nothing was written.
+    """
+    path = script.with_suffix(".yaml")
+    if path.exists():
+        show(f"Experiment {path}, written before: delete it to read {script.name} again.")
+        return path
+    draft = read_script(script)
+    for name, space in parse_search(given.get("search") or ()).items():
+        draft.search[name] = _as_yaml(space)
+    if given.get("metric"):
+        draft.metric, draft.mode = parse_metric(given["metric"])
+    draft.last_epoch = given.get("epochs")
+    while gaps := draft.gaps(guesses=False):
+        if ask is None:
+            raise UsageError(_missing(script, gaps))
+        _fill(draft, gaps[0], ask(gaps[0]))
+    with for_others():
+        path.write_text(draft.text(script.stem), encoding="utf-8")
+    show(f"Read off {script}, and kept in {path} (ranges are guesses, change them there):")
+    for line in draft.body():
+        show(f"  {line}")
+    return path
+
+
+def _missing(script: Path, gaps: Sequence[Gap]) -> str:
+    """Return what is missing, and how to give each."""
+    hints = {
+        "metric": "--metric NAME:max",
+        "epochs": "--epochs N",
+        "search": "--search 'NAME=loguniform(1e-4, 1)'",
+        "reports": f"cloudtune init {script}, and fill in `reports` (docs/commands.md)",
+    }
+    lines = []
+    for gap in gaps:
+        hint = hints.get(gap.what, f"--search '{gap.what}=choice(0, 1)', or what suits it")
+        lines.append(f"  {gap.question}: {hint}")
+    return "\n".join([f"{script} doesn't say everything that a run needs; add:", *lines])
+
+
+def _fill(draft: Draft, gap: Gap, answer: str) -> None:
+    """Put an answer into a draft.
+
+    Raises:
+        UsageError: it is no answer to that.
+    """
+    if gap.what == "metric":
+        draft.metric, draft.mode = parse_metric(answer.strip())
+    elif gap.what == "epochs":
+        if not answer.strip().isdecimal() or int(answer) < 1:
+            raise UsageError(f"{shown(answer)} is no number of epochs")
+        draft.last_epoch = int(answer)
+    elif gap.what == "reports":
+        draft.printed = answer
+    else:
+        text = answer if gap.what == "search" else f"{gap.what}={answer}"
+        for name, space in parse_search([text]).items():
+            draft.search[name] = _as_yaml(space)
+
+
+def _as_yaml(space: Any) -> str:
+    if isinstance(space, dict):
+        [(kind, values)] = space.items()
+        return f"{{{kind}: [{', '.join(map(_scalar, values))}]}}"
+    return _scalar(space)
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else repr(value)

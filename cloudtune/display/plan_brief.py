@@ -1,0 +1,375 @@
+"""A plan on one screen: what you get, the stages, what else there is, and what it rests on.
+
+At most 40 lines of 100 columns. All the rest is behind `--verbose`, and on the HTML page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtune.display import plan_tables
+from cloudtune.display.alternatives_tables import difference
+from cloudtune.display.plan_tables import STALE_DAYS
+from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.planners.reserve import MARGIN
+from cloudtune.policy.registry import SEARCHES
+from cloudtune.scaling import EMULATED
+from cloudtune.text import (
+    age_text,
+    counted,
+    gpus_text,
+    machine_text,
+    percent,
+    price_text,
+    width_text,
+)
+from cloudtune.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.catalog import Offer
+    from cloudtune.jobs.alternatives import Alternative
+    from cloudtune.jobs.proposal import Proposal
+    from cloudtune.plans import Estimate, Limits, Plan, RunPlan, Spread
+
+_STAGES = 8
+"""Rows of the table of stages; where there are more, the rest are one."""
+_NOTES, _SPEEDS = 3, 2
+"""Notes, and speeds of different types, that are printed at most."""
+_ENOUGH = 0.1
+"""A neighbour on the front is worth a line if it is so much faster, or so much cheaper."""
+
+
+class Row(NamedTuple):
+    """What is expected of one figure, and how that compares with its limit."""
+
+    name: str
+    expected: str
+    likely: str
+    limit: str
+    kept: str
+
+
+def title(proposal: Proposal) -> str:
+    """Return what the plan is of: how many trials, how far, and by which strategy."""
+    plan, scale = proposal.plan, proposal.scale
+    first, last = proposal.epochs
+    if plan.strategy in SEARCHES:
+        what = f"a search for the best model, at most {scale.counted(last)} a trial"
+    elif plan.staged is None:
+        what = f"up to {scale.counted(last)} a trial"
+    else:
+        trials = counted(proposal.trials or 0, "trial")
+        what = f"{trials}, {first * scale.every:,} to {scale.counted(last)} each, "
+        what += f"1 in {proposal.eta} goes on"
+    return f"Plan of {proposal.name}: {what} ({plan.by})"
+
+
+def reason(proposal: Proposal) -> list[Fact]:
+    """Return why the strategy and the deadline are what they are, where the limits decided it."""
+    facts = []
+    if proposal.chosen:
+        facts.append(Fact("why", proposal.chosen))
+    if proposal.derived:
+        deadline = format_seconds(proposal.limits.deadline or 0.0)
+        text = f"{deadline}: {proposal.derived}; set another with --deadline"
+        facts.append(Fact("deadline", text))
+    return facts
+
+
+# ---- what you get ------------------------------------------------------------------------------
+
+
+def expected(proposal: Proposal) -> Sheet:
+    """Return time and cost: as expected, of 19 in 20 runs, the limit, and how often it holds."""
+    plan, limits = proposal.plan, proposal.limits
+    forecast, estimate = plan.forecast, plan.estimate
+    rows = [_row("time", estimate.seconds, forecast.seconds, limits.deadline, forecast.in_time)]
+    if not plan.free:
+        rows.append(
+            _row("cost", estimate.dollars, forecast.dollars, limits.budget, forecast.in_money)
+        )
+    if plan.followed is None:
+        scale = proposal.scale
+        last = scale.counted(proposal.epochs[1])
+        rows.append(Row("configurations", *_figures(forecast.trials), _cap(proposal), ""))
+        rows.append(Row(f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, ""))
+    columns = ("", "expected", "19 of 20 runs", "limit", "kept in")
+    return Sheet("", columns, tuple(rows), frozenset(columns))
+
+
+def _cap(proposal: Proposal) -> str:
+    return "" if proposal.trials is None else f"{proposal.trials:,}"
+
+
+def _row(
+    name: str, value: float, spread: Spread, limit: float | None, chance: float | None
+) -> Row:
+    show = format_seconds if name == "time" else format_dollars
+    return Row(
+        name,
+        show(value),
+        f"below {show(spread.p95)}",
+        "none" if limit is None else show(limit),
+        "" if chance is None else percent(chance),
+    )
+
+
+def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:
+    """Return the median and the lower end of 19 in 20 runs."""
+    middle, low = spread.p50 * every, spread.p5 * every
+    return f"about {middle:,.0f}", f"at least {low:,.0f}"
+
+
+def facts(proposal: Proposal) -> list[Fact]:
+    """Return how sure the limits are, on which machines it runs, and how good the plan is."""
+    plan, forecast = proposal.plan, proposal.plan.forecast
+    found: list[Fact] = []
+    if forecast.within is not None:
+        runs = counted(forecast.samples, "simulated run")
+        limits = "limits" if None in {proposal.limits.deadline, proposal.limits.budget} else "both limits"
+        rare = forecast.within < (proposal.confidence or 0.5)
+        asked = f" (asked: {percent(proposal.confidence)})" if proposal.confidence else ""
+        found.append(
+            Fact(limits, f"kept in {percent(forecast.within)} of {runs}{asked}", rare)
+        )
+    found.append(Fact("machines", machines(plan)))
+    if proposal.head is not None:
+        head = f"an instance of its own at ${proposal.head:,.4g}/h carries the run"
+        found.append(Fact("head", head))
+    if proposal.target is not None:
+        found.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
+    if plan.followed is not None and not plan.free:
+        proven = plan_tables.gap_text(plan.followed, proposal.objective or "")
+        offers = counted(proposal.considered, "offer")
+        found.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
+    if proposal.short_of:
+        found.append(Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True))
+    if proposal.past:
+        earlier = ", ".join(proposal.past)
+        found.append(Fact("history", f"configurations also come from {earlier} (--history off)"))
+    return found
+
+
+def machines(plan: RunPlan) -> str:
+    """Return the most machines at once by type, with their prices."""
+    counts: dict[Offer, int] = {}
+    if plan.followed is None:
+        counts = {each.offer: each.instances for each in plan.fleet}
+    else:
+        for stage in plan.followed.stages:
+            for group in stage.groups:
+                counts[group.offer] = max(counts.get(group.offer, 0), group.instances)
+    parts = []
+    for offer, count in counts.items():
+        market = "" if offer.market == "on-demand" else offer.market
+        name = machine_text(offer.instance_type.name, market, offer.zone)
+        parts.append(f"{count} x {name} ({price_text(offer)})")
+    return "at most " + " and ".join(parts) if parts else f"at most {plan.max_instances}"
+
+
+def fleet(plan: Plan) -> str:
+    """Return the most machines of each type, briefly: "2 g4dn.xlarge + 1 g4dn.12xlarge spot"."""
+    parts = []
+    for offer in plan.offers:
+        groups = (stage.group(offer) for stage in plan.stages)
+        count = max(group.instances if group else 0 for group in groups)
+        market = "" if offer.market == "on-demand" else offer.market
+        parts.append(f"{count} {machine_text(offer.instance_type.name, market, '')}")
+    return " + ".join(parts)
+
+
+# ---- stages ------------------------------------------------------------------------------------
+
+
+def stages(proposal: Proposal, plan: Plan) -> Sheet:
+    """Return the stages, one row each, in eight rows at most."""
+    scale, rows = proposal.scale, []
+    for number, stage in enumerate(plan.stages, start=1):
+        groups = stage.groups
+        widths = dict.fromkeys(width_text(group.width) for group in groups)
+        on = " + ".join(
+            f"{group.instances} {group.offer.instance_type.name}" for group in groups
+        )
+        rows.append(
+            (
+                f"{number}",
+                f"{stage.stage.trials}",
+                scale.span(stage.stage.start_epoch + 1, stage.stage.end_epoch),
+                ", ".join(widths),
+                on,
+                plan_tables.format_clock(stage.begin),
+                format_seconds(stage.seconds),
+                format_dollars(stage.dollars),
+                f"{100 * stage.busy:.0f} %",
+            )
+        )
+    if len(rows) > _STAGES:
+        left = len(rows) - _STAGES + 1
+        rows[_STAGES - 1 :] = [("…", f"{left} more", *[""] * 7)]
+    columns = (
+        *("stage", "trials", f"{scale.unit}s", "GPUs each", "machines"),
+        *("begins", "takes", "costs", "busy"),
+    )
+    wide = frozenset({"machines"})
+    sheet = Sheet("", columns, tuple(rows), frozenset({"stage", "machines"}), wide)
+    return sheet.without("costs") if proposal.plan.free else sheet
+
+
+# ---- instead -----------------------------------------------------------------------------------
+
+
+def instead(proposal: Proposal) -> Sheet | None:
+    """Return two or three plans that a person might take instead; None where there are none."""
+    rows = list(_searches(proposal) if proposal.plan.followed is None else _stages_instead(proposal))
+    if not rows:
+        return None
+    if proposal.plan.followed is None:
+        columns = ("Instead", "configurations", f"{proposal.scale.unit}s of the best", "time", "cost")
+    else:
+        columns = ("Instead", "machines at most", "time", "cost", "against this plan")
+    left = frozenset({"Instead", "machines at most", "against this plan"})
+    sheet = Sheet("", columns, tuple(rows), left, frozenset({"machines at most", "Instead"}))
+    return sheet.without("cost") if proposal.plan.free else sheet
+
+
+def _searches(proposal: Proposal) -> Iterator[tuple[str, ...]]:
+    """Yield what half and twice the budget would change, and the other market."""
+    limits = proposal.limits
+    for other in proposal.alternatives:
+        forecast, every = other.plan.forecast, proposal.scale.every
+        yield (
+            _named(other, limits),
+            f"{forecast.trials.p50:,.0f}",
+            f"{forecast.epochs.p50 * every:,.0f}",
+            format_seconds(forecast.seconds.p50),
+            format_dollars(forecast.dollars.p50),
+        )
+
+
+def _named(other: Alternative, limits: Limits) -> str:
+    """Return an alternative with its own limit: "half the budget, $0.50"."""
+    kind, _, what = other.name.partition(" the ")
+    if what not in {"budget", "deadline"}:
+        return f"{other.name} ({_kept(other)})"
+    value = getattr(limits, what) * (0.5 if kind == "half" else 2.0)
+    shown = format_dollars(value) if what == "budget" else format_seconds(value)
+    return f"{other.name}, {shown}"
+
+
+def _kept(other: Alternative) -> str:
+    within = other.plan.forecast.within
+    return "limits kept" if within is None else f"limits kept in {percent(within)}"
+
+
+def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
+    """Yield the next faster and the next cheaper plan, a fixed cluster, and the other market."""
+    chosen = proposal.plan.estimate
+    steady = proposal.plan.forecast.source == "stages"
+    for name, number, plan in _neighbours(proposal) if steady else ():
+        over = proposal.exceeded(plan)
+        hint = f"over the {over[0]}" if over else f"--point {number}"
+        label = f"{name} ({hint})"
+        yield _line(label, fleet(plan), plan.estimate, chosen)
+    by_name = {other.name: other for other in proposal.alternatives}
+    wanted = ("best static cluster", "on spot", "on-demand") if steady else ("on-demand",)
+    for name in wanted:
+        other = by_name.get(name)
+        if other is None or other.plan.followed is None:
+            continue
+        label = "one fixed cluster" if name == "best static cluster" else name
+        broken = proposal.broken(other.plan)
+        if broken:
+            label += f" (over the {broken[0]})"
+        elif name != "best static cluster":
+            label += f" ({_kept(other)})"
+        yield _line(label, fleet(other.plan.followed), other.plan.estimate, chosen)
+
+
+def _line(label: str, fleet: str, estimate: Estimate, chosen: Estimate) -> tuple[str, ...]:
+    return (
+        label,
+        fleet,
+        format_seconds(estimate.seconds),
+        format_dollars(estimate.dollars),
+        difference(estimate, chosen),
+    )
+
+
+def _neighbours(proposal: Proposal) -> Iterator[tuple[str, int, Plan]]:
+    """Yield the nearest points of the front that are clearly faster, and clearly cheaper."""
+    chosen, front = proposal.plan.estimate, list(enumerate(proposal.front, start=1))
+    for number, plan in reversed(front):
+        if plan.estimate.seconds < (1 - _ENOUGH) * chosen.seconds:
+            yield "faster", number, plan
+            break
+    for number, plan in front:
+        if plan.estimate.dollars < (1 - _ENOUGH) * chosen.dollars:
+            yield "cheaper", number, plan
+            break
+
+
+# ---- what it rests on ----------------------------------------------------------------------------
+
+
+def rests_on(proposal: Proposal) -> list[Fact]:
+    """Return where speeds and prices come from, what is left out, and the worst-case bill."""
+    prices, plan = proposal.prices, proposal.plan
+    stale = prices.age_days > STALE_DAYS
+    source = prices.source.partition(" (")[0]
+    old = f" ({age_text(prices.age_days)}: `cloudtune catalog --refresh`)" * stale
+    found = [Fact("speed", _speed(proposal))]
+    if not plan.free:
+        found.append(Fact("prices", f"{source}, {prices.as_of}{old}", stale))
+        found += [Fact("", warning, warning=True) for warning in prices.warnings]
+    if plan.followed is not None:
+        sure = proposal.confidence
+        held = f"{MARGIN:.0%} of each limit is held back" if sure is None else "none but the spread"
+        found.append(Fact("margin", held))
+    if not plan.free:
+        found.append(Fact("worst case", _worst(proposal)))
+    notes = proposal.notes
+    if len(notes) > _NOTES:
+        notes = (*notes[: _NOTES - 1], f"{len(notes) - _NOTES + 1} more notes: --verbose")
+    found += [Fact("" if n else "note", text) for n, text in enumerate(notes)]
+    return found
+
+
+def _speed(proposal: Proposal) -> str:
+    """Return the seconds of an epoch by type, how sure they are, and where they were observed."""
+    scale = proposal.scale
+    types: dict[str, list[str]] = {}
+    for note in proposal.profiles:
+        takes = f"{format_seconds(note.epoch_seconds)} for {scale.counted(1)} on {gpus_text(note.width)}"
+        types.setdefault(takes, []).append(note.instance_type)
+    texts = [f"{takes} of {' or '.join(names)}" for takes, names in types.items()]
+    if len(texts) > _SPEEDS:
+        texts[_SPEEDS - 1 :] = [f"{len(texts) - _SPEEDS + 1} more"]
+    error = max((note.error for note in proposal.profiles), default=0.0)
+    about = f" ± {percent(error)}" if error > 0 else ""
+    return f"{'; '.join(texts)}{about} ({proposal.basis.text})"
+
+
+def _worst(proposal: Proposal) -> str:
+    dollars = format_dollars(proposal.worst_dollars)
+    if proposal.limits.budget is None:
+        return f"{dollars}: {proposal.worst_why}"
+    launches = counted(sum(proposal.plan.launches.values()), "instance")
+    return f"{dollars}, if this machine dies and leases have to end its {launches}"
+
+
+def next_step(command: Sequence[str]) -> list[Fact]:
+    """Return the commands to type next; `command` are the words after `cloudtune run`."""
+    words = " ".join(command)
+    return [
+        Fact("run it", f"cloudtune run {words}"),
+        Fact("details", f"cloudtune plan {words} --verbose"),
+    ]
+
+
+def emulated(proposal: Proposal) -> bool:
+    """Whether nothing is paid, as the cloud is emulated on this machine."""
+    return EMULATED in proposal.basis.kinds
+
+

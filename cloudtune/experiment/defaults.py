@@ -1,0 +1,82 @@
+"""The strategy of an experiment that names none: decided here, by what it does name.
+
+| given                          | strategy                                                  |
+|--------------------------------|-----------------------------------------------------------|
+| a budget, with or without time | `best`: the best model that these limits buy              |
+| a deadline, where GPUs are free| `best`: the best model by then                            |
+| a deadline, or trials alone    | `sha`: a fixed piece of work, as cheaply as possible      |
+| an objective                   | `best` for best; `sha` for cost, time and trials          |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from cloudtune.units import format_dollars, format_seconds
+
+BEST: Final = "best"
+FIXED: Final = "sha"
+Objective: TypeAlias = Literal["best", "cost", "time", "trials"]
+
+_SMALLEST, _LARGEST = 8, 64
+"""Trials of a fixed piece of work where none are named, at least and at most."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A strategy, and why it was chosen: a sentence for the plan."""
+
+    strategy: str
+    why: str
+
+
+def choose(
+    *,
+    objective: Objective | None,
+    deadline: float | None,
+    budget: float | None,
+    trials: int | None,
+    free: bool = False,
+) -> Chosen:
+    """Return the strategy for what was given; `deadline` in seconds, `budget` in US dollars.
+
+    With `free` the GPUs have no price, so that there can be no budget.
+    """
+    if objective == "best":
+        return Chosen(BEST, "the best model within the limits, as --objective best asks")
+    if objective is not None:
+        aim = {"cost": "cheapest", "time": "fastest", "trials": "largest"}[objective]
+        return Chosen(FIXED, f"the {aim} plan, as --objective {objective} asks")
+    if budget is not None or (free and deadline is not None and trials is None):
+        return Chosen(BEST, _why_best(deadline, budget, trials))
+    if deadline is not None:
+        more = "with a budget too it would search for the best model within both"
+        return Chosen(FIXED, f"only a deadline is set: the cheapest way to be done by then; {more}")
+    return Chosen(FIXED, "no limit is set: the cheapest way to train these trials")
+
+
+def _why_best(deadline: float | None, budget: float | None, trials: int | None) -> str:
+    limits = [
+        *([] if deadline is None else [format_seconds(deadline)]),
+        *([] if budget is None else [format_dollars(budget)]),
+    ]
+    why = f"the best model that {' and '.join(limits)} can buy"
+    if trials is None:
+        return why
+    return (
+        f"{why}, from at most {trials:,} configurations "
+        f"(--objective cost trains {trials:,} as cheaply as possible)"
+    )
+
+
+def bracket(min_epochs: int, max_epochs: int, eta: int) -> int:
+    """Return the trials of one bracket of successive halving, within sensible bounds.
+
+    That is how many it takes for one to reach the last epoch where one in `eta` goes on.
+    """
+    trials, epoch = 1, min_epochs
+    while epoch * eta <= max_epochs and trials < _LARGEST:
+        trials *= eta
+        epoch *= eta
+    return max(_SMALLEST, min(_LARGEST, trials))
