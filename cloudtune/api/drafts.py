@@ -152,8 +152,16 @@ class Draft:
             if count
             else "# Ranges are guesses by what parameters are called: look them through."
         )
-        return "\n".join([f"# An experiment for {self.script.name}, written by cloudtune.", head, "",
-            f"name: {name}", *body, *_AFTER])
+        return "\n".join(
+            [
+                f"# An experiment for {self.script.name}, written by cloudtune.",
+                head,
+                "",
+                f"name: {name}",
+                *body,
+                *_AFTER,
+            ]
+        )
 
 
 _AFTER: Final = (

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cloudtune.experiment import Experiment
+    from cloudtune.experiment.defaults import Objective
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.proposal import Proposal
-    from cloudtune.experiment.defaults import Objective
 
 _SPREADS = ("seconds", "dollars", "trials", "epochs", "gpu_hours", "instances")
 _STAGES = (
@@ -238,8 +238,8 @@ def plan(
     `given` goes before its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
     `trials`, `strategy`, `max_instances`, `provider`, `instances`, `market`, `seed`, `storage` and
     `history`. `profile` is a measured profile's file or the name of published figures;
-    `objective` ("best", "cost", "time" or "trials"), `planner` and `confidence` (0.5 to 0.999) are those of
-    `cloudtune plan`.
+    `objective` ("best", "cost", "time" or "trials"), `planner` and `confidence` (0.5 to 0.999) are
+    those of `cloudtune plan`.
 
         plan = cloudtune.plan("experiment.yaml", deadline="2h", budget="$40")
         plan.dollars, plan.seconds, plan.within

@@ -48,12 +48,13 @@ if TYPE_CHECKING:
     from cloudtune.api.remote import Sent
     from cloudtune.commands import Command
     from cloudtune.events import Event
+    from cloudtune.experiment.defaults import Objective
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.jobs.job import Job
     from cloudtune.jobs.measuring import Measured
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.runner import Ended, Watch
-    from cloudtune.jobs.stages import Aim, Problem
+    from cloudtune.jobs.stages import Problem
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.policy.run import RunPolicy
 

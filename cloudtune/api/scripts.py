@@ -1,4 +1,4 @@
-"""From a script alone to an experiment file beside it: what is read, what is given, what is asked."""
+"""From a script alone to an experiment file beside it: what is read, given and asked."""
 
 from __future__ import annotations
 

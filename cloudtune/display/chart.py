@@ -1,7 +1,4 @@
-"""Charts of plain characters: the front of time and cost, and who trained on which GPU when.
-
-`axis` and its ticks serve the drawn plot as well, so that both show the same scales.
-"""
+"""A chart of plain characters: which trial trained on which GPU when; and the scales of plots."""
 
 from __future__ import annotations
 
@@ -18,9 +15,6 @@ if TYPE_CHECKING:
     from cloudtune.engine.accounting import InstanceAccount
     from cloudtune.engine.timeline import Session
     from cloudtune.jobs.report import Report
-    from cloudtune.plans import Estimate, Limits
-
-CHOICE, OTHER, DEADLINE, BUDGET, BROKEN = "@", "o", ":", "-", "."
 
 _DECADES = tuple(n * 10.0**power for power in range(-4, 10) for n in (1, 2, 5))
 _DAYS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -100,114 +94,6 @@ def _ticks(
 
 def _multiples(low: float, high: float, step: float) -> list[float]:
     return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-@dataclass(frozen=True)
-class _Canvas:
-    """The field of the chart: columns are time, rows are cost, the dearest on top."""
-
-    times: Axis
-    costs: Axis
-    limits: Limits
-    width: int
-    height: int
-
-    def rows(self, front: Sequence[Estimate], chosen: Estimate) -> list[str]:
-        cells = [[self._ground(x, y) for x in range(self.width)] for y in range(self.height)]
-        for mark, points in ((OTHER, front), (CHOICE, [chosen])):
-            for point in points:
-                cells[self.row(point.dollars)][self.column(point.seconds)] = mark
-        return ["".join(row) for row in cells]
-
-    def column(self, seconds: float) -> int:
-        return self.times.cell(seconds, self.width)
-
-    def row(self, dollars: float) -> int:
-        return self.height - 1 - self.costs.cell(dollars, self.height)
-
-    def _ground(self, x: int, y: int) -> str:
-        deadline, budget = self.limits.deadline, self.limits.budget
-        late = deadline is not None and x > self.column(deadline)
-        dear = budget is not None and y < self.row(budget)
-        if late or dear:
-            return BROKEN if (x + 2 * y) % 4 == 0 else " "
-        if deadline is not None and x == self.column(deadline):
-            return DEADLINE
-        return BUDGET if budget is not None and y == self.row(budget) else " "
-
-
-def chart(
-    front: Sequence[Estimate],
-    chosen: Estimate,
-    limits: Limits,
-    *,
-    width: int = 78,
-    height: int = 9,
-) -> list[str]:
-    """Return the lines of the chart: a title, `height` rows, two of axis, one or two of legend.
-
-    Time goes to the right and cost up; `width` is that of the field alone. The choice is marked
-    on top of everything else.
-    """
-    points = [*front, chosen]
-    times = axis([p.seconds for p in points], limits.deadline, TIME_STEPS, 6)
-    costs = axis([p.dollars for p in points], limits.budget, DOLLAR_STEPS, 4)
-    canvas = _Canvas(times, costs, limits, width, height)
-    labels = {canvas.row(tick): format_dollars(tick) for tick in costs.ticks}
-    margin = max(map(len, labels.values()))
-    rows = [
-        f"{labels.get(number, ''):>{margin}} {'+' if number in labels else '|'}{row}".rstrip()
-        for number, row in enumerate(canvas.rows(front, chosen))
-    ]
-    return [
-        _title(times, costs),
-        *rows,
-        " " * margin + " +" + _rule(canvas),
-        " " * (margin + 2) + _tick_labels(canvas),
-        *_legend(times, costs, limits, others=any(p != chosen for p in front)),
-    ]
-
-
-def _title(times: Axis, costs: Axis) -> str:
-    scales = [name for name, one in (("time", times), ("cost", costs)) if one.log]
-    return "Cost against time" + (f" ({' and '.join(scales)} on a log scale)" if scales else "")
-
-
-def _rule(canvas: _Canvas) -> str:
-    marks = {canvas.column(tick) for tick in canvas.times.ticks}
-    return "".join("+" if x in marks else "-" for x in range(canvas.width))
-
-
-def _tick_labels(canvas: _Canvas) -> str:
-    """Return the labels of the time axis, each under its mark where there is room for it."""
-    line = ""
-    for tick in canvas.times.ticks:
-        label = format_seconds(tick)
-        begin = max(0, canvas.column(tick) - len(label) // 2)
-        begin = min(begin, canvas.width - len(label))
-        if not line or begin > len(line):
-            line = f"{line:<{begin}}{label}"
-    return line
-
-
-def _legend(times: Axis, costs: Axis, limits: Limits, *, others: bool) -> list[str]:
-    """Return what the marks mean: a line for the plans, and one for the limits if there are any."""
-    lines = [f"{CHOICE} this plan" + (f"  {OTHER} others on the front" if others else "")]
-    parts = []
-    if limits.deadline is not None:
-        name = f"deadline {format_seconds(limits.deadline)}"
-        parts.append(_limit(times, limits.deadline, f"{DEADLINE} {name}", f"{name}: off the right"))
-    if limits.budget is not None:
-        name = f"budget {format_dollars(limits.budget)}"
-        parts.append(_limit(costs, limits.budget, f"{BUDGET} {name}", f"{name}: off the top"))
-    return [*lines, "  ".join([*parts, f"{BROKEN} over a limit"])] if parts else lines
-
-
-def _limit(scale: Axis, limit: float, drawn: str, beyond: str) -> str:
-    """Return how a limit is told: as drawn, or as out of the chart, which it breaks or not."""
-    if scale.holds(limit):
-        return drawn
-    return beyond if limit > scale.high else f"{beyond.partition(':')[0]}: less than all of these"
 
 
 # ---- GPUs against time ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.policy.registry import SEARCHES
+from cloudtune.policy.registry import SEARCHES, WHOSE
 from cloudtune.scaling import EMULATED
 from cloudtune.text import (
     age_text,
@@ -23,7 +23,7 @@ from cloudtune.text import (
     price_text,
     width_text,
 )
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,6 +75,8 @@ def reason(proposal: Proposal) -> list[Fact]:
         deadline = format_seconds(proposal.limits.deadline or 0.0)
         text = f"{deadline}: {proposal.derived}; set another with --deadline"
         facts.append(Fact("deadline", text))
+    if proposal.plan.strategy in WHOSE:
+        facts.append(Fact("strategy", WHOSE[proposal.plan.strategy]))
     return facts
 
 
@@ -94,7 +96,9 @@ def expected(proposal: Proposal) -> Sheet:
         scale = proposal.scale
         last = scale.counted(proposal.epochs[1])
         rows.append(Row("configurations", *_figures(forecast.trials), _cap(proposal), ""))
-        rows.append(Row(f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, ""))
+        rows.append(
+            Row(f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, "")
+        )
     columns = ("", "expected", "19 of 20 runs", "limit", "kept in")
     return Sheet("", columns, tuple(rows), frozenset(columns))
 
@@ -103,9 +107,7 @@ def _cap(proposal: Proposal) -> str:
     return "" if proposal.trials is None else f"{proposal.trials:,}"
 
 
-def _row(
-    name: str, value: float, spread: Spread, limit: float | None, chance: float | None
-) -> Row:
+def _row(name: str, value: float, spread: Spread, limit: float | None, chance: float | None) -> Row:
     show = format_seconds if name == "time" else format_dollars
     return Row(
         name,
@@ -128,12 +130,17 @@ def facts(proposal: Proposal) -> list[Fact]:
     found: list[Fact] = []
     if forecast.within is not None:
         runs = counted(forecast.samples, "simulated run")
-        limits = "limits" if None in {proposal.limits.deadline, proposal.limits.budget} else "both limits"
+        limits = (
+            "limits"
+            if None in {proposal.limits.deadline, proposal.limits.budget}
+            else "both limits"
+        )
         rare = forecast.within < (proposal.confidence or 0.5)
         asked = f" (asked: {percent(proposal.confidence)})" if proposal.confidence else ""
-        found.append(
-            Fact(limits, f"kept in {percent(forecast.within)} of {runs}{asked}", rare)
-        )
+        found.append(Fact(limits, f"kept in {percent(forecast.within)} of {runs}{asked}", rare))
+    if forecast.results < 1:
+        fruitless = f"in {percent(1 - forecast.results)} of them no trial finishes an epoch"
+        found.append(Fact("", fruitless, warning=True))
     found.append(Fact("machines", machines(plan)))
     if proposal.head is not None:
         head = f"an instance of its own at ${proposal.head:,.4g}/h carries the run"
@@ -145,9 +152,13 @@ def facts(proposal: Proposal) -> list[Fact]:
         offers = counted(proposal.considered, "offer")
         found.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
     if proposal.short_of:
-        found.append(Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True))
+        found.append(
+            Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)
+        )
     if proposal.past:
-        earlier = ", ".join(proposal.past)
+        earlier = ", ".join(
+            f"{run} ({counted(trials, 'trial')})" for run, trials in proposal.past.items()
+        )
         found.append(Fact("history", f"configurations also come from {earlier} (--history off)"))
     return found
 
@@ -185,13 +196,12 @@ def fleet(plan: Plan) -> str:
 
 def stages(proposal: Proposal, plan: Plan) -> Sheet:
     """Return the stages, one row each, in eight rows at most."""
-    scale, rows = proposal.scale, []
+    scale = proposal.scale
+    rows: list[tuple[str, ...]] = []
     for number, stage in enumerate(plan.stages, start=1):
         groups = stage.groups
         widths = dict.fromkeys(width_text(group.width) for group in groups)
-        on = " + ".join(
-            f"{group.instances} {group.offer.instance_type.name}" for group in groups
-        )
+        on = " + ".join(f"{group.instances} {group.offer.instance_type.name}" for group in groups)
         rows.append(
             (
                 f"{number}",
@@ -199,7 +209,7 @@ def stages(proposal: Proposal, plan: Plan) -> Sheet:
                 scale.span(stage.stage.start_epoch + 1, stage.stage.end_epoch),
                 ", ".join(widths),
                 on,
-                plan_tables.format_clock(stage.begin),
+                format_clock(stage.begin),
                 format_seconds(stage.seconds),
                 format_dollars(stage.dollars),
                 f"{100 * stage.busy:.0f} %",
@@ -222,11 +232,19 @@ def stages(proposal: Proposal, plan: Plan) -> Sheet:
 
 def instead(proposal: Proposal) -> Sheet | None:
     """Return two or three plans that a person might take instead; None where there are none."""
-    rows = list(_searches(proposal) if proposal.plan.followed is None else _stages_instead(proposal))
+    rows = list(
+        _searches(proposal) if proposal.plan.followed is None else _stages_instead(proposal)
+    )
     if not rows:
         return None
     if proposal.plan.followed is None:
-        columns = ("Instead", "configurations", f"{proposal.scale.unit}s of the best", "time", "cost")
+        columns = (
+            "Instead",
+            "configurations",
+            f"{proposal.scale.unit}s of the best",
+            "time",
+            "cost",
+        )
     else:
         columns = ("Instead", "machines at most", "time", "cost", "against this plan")
     left = frozenset({"Instead", "machines at most", "against this plan"})
@@ -341,7 +359,8 @@ def _speed(proposal: Proposal) -> str:
     scale = proposal.scale
     types: dict[str, list[str]] = {}
     for note in proposal.profiles:
-        takes = f"{format_seconds(note.epoch_seconds)} for {scale.counted(1)} on {gpus_text(note.width)}"
+        seconds, gpus = format_seconds(note.epoch_seconds), gpus_text(note.width)
+        takes = f"{seconds} for {scale.counted(1)} on {gpus}"
         types.setdefault(takes, []).append(note.instance_type)
     texts = [f"{takes} of {' or '.join(names)}" for takes, names in types.items()]
     if len(texts) > _SPEEDS:
@@ -371,5 +390,3 @@ def next_step(command: Sequence[str]) -> list[Fact]:
 def emulated(proposal: Proposal) -> bool:
     """Whether nothing is paid, as the cloud is emulated on this machine."""
     return EMULATED in proposal.basis.kinds
-
-

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> None:
-    """Print the plan on one screen; `command` are the words after `cloudtune run` that carry it out."""
+    """Print the plan on one screen; `command` are the words of `cloudtune run` for it."""
     show_head(out, proposal)
     staged = proposal.plan.staged
     if staged is not None:
@@ -37,7 +37,7 @@ def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> 
 
 
 def show_head(out: Console, proposal: Proposal) -> None:
-    """Print what one gets, in about ten lines: all that stands on the screen before a run begins."""
+    """Print what one gets, in about ten lines: what a run shows before it begins."""
     title = plan_brief.title(proposal)
     if plan_brief.emulated(proposal):
         title += "   EMULATED: nothing is paid"

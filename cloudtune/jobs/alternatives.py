@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cloudtune.catalog import Catalog
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.jobs import planning, stages
-from cloudtune.jobs.job import choice_of
+from cloudtune.jobs.job import MAX_TRIALS, choice_of
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
@@ -184,8 +184,9 @@ def as_planned(planned: Planned) -> RunPlan:
 def alternatives(planned: Planned) -> Iterator[Alternative]:
     """Yield what else could be done: other stages, or other limits where nothing goes by stages."""
     chosen, asked = planned.plan.followed, planned.asked
-    if chosen is None or asked is None:
+    if asked is None:
         yield from _other_limits(planned)
+    if chosen is None or asked is None:
         return
     yield from fixed_and_naive(planned)
     free, exact = _free(asked.request), stages.EXACT
@@ -353,7 +354,7 @@ def _fully(request: PlanRequest, job: Job) -> Explored | None:
         return explore(
             stages.EXACT,
             lambda trials, epochs: replace(request, work=(Stage(trials, 0, epochs),)),
-            max_trials=stages.MAX_TRIALS,
+            max_trials=MAX_TRIALS,
             max_epochs=job.experiment.span.max,
         )
     except InfeasibleError:

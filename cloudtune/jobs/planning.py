@@ -255,7 +255,7 @@ def _derived(
     """Return the surest of the profiles that follow from those of other types."""
     from cloudtune.profiles.ratios import derive  # noqa: PLC0415  rarely needed
 
-    there = (each for each in profiles if each is not None)
+    there = (each for each in profiles if each is not None and each.instance_type in known)
     derived = (derive(each, known[each.instance_type], machine) for each in there)
     found = [each for each in derived if each is not None]
     return min(found, key=lambda each: each.error, default=None)
@@ -426,14 +426,19 @@ def _largest_fleet(
 def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
     experiment, cap = problem.experiment, problem.experiment.cloud.max_instances
     rentables, scale = problem.rentables, experiment.scale
-    takes = "; ".join(
-        needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max)
-    )
+    takes = "; ".join(needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max))
     return (
         f"no trial finishes its first {scale.unit} within {limits_text(limits)}, in any of "
         f"{plan.forecast.samples} simulated runs. {takes}. Raise --deadline or --budget (--force "
-        "runs it all the same)"
+        "runs it all the same)" + _quotas(experiment)
     )
+
+
+def _quotas(experiment: Experiment) -> str:
+    """Return the vCPU quotas of an account, which may be why nothing can be rented."""
+    quotas = experiment.cloud.vcpu_quotas.items()
+    said = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
+    return f". The account's vCPU quota allows {said} at once" if said else ""
 
 
 # ---- what it may come to at the worst ------------------------------------------------------------

@@ -76,9 +76,9 @@ class Proposal:
     """What a run of an experiment would do, how sure that is, and what else could be done.
 
     `trials` is how many are started, at most where that is decided as results come in; None where
-    the limits alone end the run. `notes` are of the instances and the profiles. `chosen` says why the strategy is what it is, where none was named,
-    `derived` why the deadline is. `short_of` is what one full training takes, where the limits don't
-    allow it.
+    the limits alone end the run. `chosen` says why the strategy is what it is, where none was
+    named, `derived` why the deadline is. `short_of` is what one full training takes, where the
+    limits don't allow it. `notes` are of the instances and the profiles.
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of

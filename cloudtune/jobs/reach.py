@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtune.strategies.seer_rules import by_worth, cheapest_width
 from cloudtune.plans import Limits
+from cloudtune.strategies.seer_rules import by_worth, cheapest_width
 from cloudtune.text import counted, gpus_text
 from cloudtune.units import format_dollars, format_seconds
 
@@ -25,7 +25,7 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True)
 class Training:
-    """One trial from the first epoch to the last: its seconds and dollars, boot and return included.
+    """One trial from the first epoch to the last, in seconds and dollars, boot included.
 
     `instances` of the offer carry its `width` GPUs.
     """
@@ -44,9 +44,7 @@ class Training:
         return f"{format_seconds(self.seconds)}{price} on {gpus_text(self.width)} ({machines})"
 
 
-def trainings(
-    rentables: Sequence[Rentable], epochs: int, max_instances: int
-) -> Iterator[Training]:
+def trainings(rentables: Sequence[Rentable], epochs: int, max_instances: int) -> Iterator[Training]:
     """Yield what one trial takes for so many epochs, on each offer and at each width."""
     for rentable in rentables:
         profile = rentable.profile
@@ -62,7 +60,7 @@ def trainings(
 
 
 def needs(rentables: Sequence[Rentable], epochs: int, max_instances: int, scale: Scale) -> str:
-    """Return what one training takes at least: the cheapest way, and the fastest where it differs."""
+    """Return what one training takes: the cheapest way, and the fastest where it differs."""
     ways = list(trainings(rentables, epochs, max_instances))
     if not ways:
         return ""
@@ -74,9 +72,7 @@ def needs(rentables: Sequence[Rentable], epochs: int, max_instances: int, scale:
     return text
 
 
-def fits(
-    rentables: Sequence[Rentable], epochs: int, max_instances: int, limits: Limits
-) -> bool:
+def fits(rentables: Sequence[Rentable], epochs: int, max_instances: int, limits: Limits) -> bool:
     """Whether one trial could be trained that far within the limits, with nothing else going on."""
     deadline = math.inf if limits.deadline is None else limits.deadline
     budget = math.inf if limits.budget is None else limits.budget

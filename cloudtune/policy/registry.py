@@ -182,7 +182,7 @@ STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
 _AIM = "a method of our own with SEER's aim; the paper's algorithm is another, and unknown to us"
 WHOSE: dict[str, str] = {
     "seer-barrier": "our reconstruction of SEER from its abstract, not the paper's algorithm",
-    "seer": _AIM,
+    "seer": f"now called best: {_AIM}",
     "seer-constant": _AIM,
     "seer-full": _AIM,
     "rubberband": "our reconstruction of RubberBand's planner from what could be found of it",

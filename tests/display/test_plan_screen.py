@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from cloudtune.display.alternatives_tables import difference
-from cloudtune.display.plan_screen import show_nearest, show_plan, show_saved
+from cloudtune.display.plan_screen import show_all, show_head, show_nearest, show_plan, show_saved
 from cloudtune.display.plan_tables import gap_text
+from cloudtune.jobs.alternatives import Alternative
 from cloudtune.plans import Limits
 from tests.builders.proposals import (
     CHEAP,
@@ -28,14 +29,23 @@ if TYPE_CHECKING:
     from cloudtune.jobs.proposal import Proposal
 
 
-def printed(show: Callable[[Console], None], *, soft_wrap: bool = False) -> list[str]:
+def printed(
+    show: Callable[[Console], None], *, columns: int = 100, soft_wrap: bool = False
+) -> list[str]:
     file = io.StringIO()
-    show(Console(file=file, width=100, highlight=False, soft_wrap=soft_wrap))
+    show(Console(file=file, width=columns, highlight=False, soft_wrap=soft_wrap))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
 def told(given: Proposal) -> list[str]:
-    return printed(lambda out: show_plan(out, given))
+    """Return all that `--verbose` shows."""
+    return printed(lambda out: show_all(out, given))
+
+
+def brief(given: Proposal, columns: int = 100) -> list[str]:
+    """Return the one screen of `plan`."""
+    command = ("digits.yaml", "--deadline", "30m")
+    return printed(lambda out: show_plan(out, given, command), columns=columns)
 
 
 def line(lines: list[str], begin: str) -> str:
@@ -47,7 +57,7 @@ def line(lines: list[str], begin: str) -> str:
 
 def test_a_plan_takes_no_more_than_100_columns_in_a_pipe_either() -> None:
     given = proposal(comparison=COMPARED)
-    piped = printed(lambda out: show_plan(out, given), soft_wrap=True)
+    piped = printed(lambda out: show_all(out, given), soft_wrap=True)
     assert piped == told(given)
     assert max(map(len, piped)) <= 100
 
@@ -140,25 +150,13 @@ def test_r5_a_plan_that_often_breaks_a_limit_is_not_told_to_keep_it() -> None:
     assert difference(MIXED.estimate, MIXED.estimate) == "the same"
 
 
-def test_the_chart_has_its_title_its_axes_and_the_choice() -> None:
-    lines = told(proposal())
-    begin = lines.index(f"Cost against time (time on a log scale), {proposal().basis.text}")
-    end = lines.index("  @ this plan  o others on the front")
-    assert end + 1 - begin <= 14
-    assert sum(each.count("@") for each in lines[begin:end]) == 1
-    assert lines[end + 1] == "  : deadline 30m  - budget $5.00  . over a limit"
-
-
 @pytest.mark.parametrize("columns", [60, 80, 200])
-def test_a_terminal_of_any_width_loses_no_digit_and_shows_the_whole_chart(columns: int) -> None:
-    file = io.StringIO()
-    show_plan(Console(file=file, width=columns, highlight=False), proposal())
-    lines = [each.rstrip() for each in file.getvalue().splitlines()]
-    assert max(map(len, lines)) <= columns
-    axis = next(each for each in lines if len(each) > 30 and set(each) == set(" +-"))
-    assert "3h" in lines[lines.index(axis) + 1]
-    assert "over a limit" in "\n".join(lines)
-    assert "".join(lines).count("%") == "".join(told(proposal())).count("%")
+def test_a_terminal_of_any_width_loses_no_digit(columns: int) -> None:
+    for show in (show_all, show_plan):
+        lines = printed(lambda out, show=show: show(out, proposal()), columns=columns)  # type: ignore[misc]
+        wide = printed(lambda out, show=show: show(out, proposal()))  # type: ignore[misc]
+        assert max(map(len, lines)) <= columns
+        assert "".join(lines).count("%") == "".join(wide).count("%")
 
 
 def test_it_says_what_will_be_created_and_the_worst_bill() -> None:
@@ -227,3 +225,76 @@ def test_nothing_keeps_the_limits() -> None:
 
 def test_the_proposals_of_these_tests_are_of_their_setting() -> None:
     assert [stage.stage for stage in MIXED.stages] == list(SETTING.strategy.stages())
+
+
+# ---- one screen ----------------------------------------------------------------------------------
+
+
+def searching(**changes: object) -> Proposal:
+    """Return a proposal of the default search, with half and twice its budget."""
+    plan = replace(
+        run_of(MIXED, source="policy", results=1.0),
+        strategy="best",
+        allocator="seer",
+        fleet_rule="seer",
+        staged=None,
+    )
+    others = (Alternative("half the budget", plan), Alternative("twice the budget", plan))
+    given = {"alternatives": others, "front": (), "objective": None, "trials": None, **changes}
+    return proposal(plan=plan, chosen="the best model that 30m and $5.00 can buy", **given)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_plan_fits_on_one_screen(columns: int) -> None:
+    for given in (proposal(), searching()):
+        lines = brief(given, columns)
+        assert max(map(len, lines)) <= columns
+        assert len(lines) <= (40 if columns == 100 else 48)
+
+
+def test_the_screen_has_what_one_gets_what_else_there_is_and_the_next_command() -> None:
+    lines = brief(proposal())
+    assert lines[0] == "Plan of digits: 16 trials, 1 to 16 epochs each, 1 in 4 goes on (sha)"
+    assert line(lines, "time") == "time 15m 53s below 20m 38s 30m 97.3 %"
+    assert line(lines, "cost") == "cost $2.81 below $3.65 $5.00 >99.9 %"
+    assert "kept in 97.3 % of" in line(lines, "both limits")
+    assert "(asked: 95 %)" in line(lines, "both limits")
+    assert "1 x p9.big spot us-east-1a ($9.00/h)" in line(lines, "machines")
+    assert line(lines, "worst case").startswith("worst case $6.50")
+    assert line(lines, "run it") == "run it cloudtune run digits.yaml --deadline 30m"
+
+
+def test_a_search_says_what_half_and_twice_the_budget_would_change() -> None:
+    given = searching()
+    lines, forecast = brief(given), given.plan.forecast
+    assert (
+        lines[0] == "Plan of digits: a search for the best model, at most 16 epochs a trial (best)"
+    )
+    assert line(lines, "why") == "why the best model that 30m and $5.00 can buy"
+    assert line(lines, "configurations").startswith(
+        f"configurations about {forecast.trials.p50:,.0f}"
+    )
+    assert line(lines, "epochs of the best").endswith("16 epochs")
+    for name, dollars in (("half the budget", "$2.50"), ("twice the budget", "$10.00")):
+        row = line(lines, f"{name}, {dollars}")
+        assert row.split()[4:6] == [f"{forecast.trials.p50:,.0f}", f"{forecast.epochs.p50:,.0f}"]
+
+
+def test_a_search_that_reaches_no_last_epoch_says_what_that_takes() -> None:
+    assert "no trial can reach the end: 40 h" in " ".join(brief(searching(short_of="40 h")))
+    assert not [each for each in brief(searching()) if "reach the end" in each]
+
+
+def test_a_run_begins_with_ten_lines_of_it() -> None:
+    for given in (proposal(), searching()):
+        lines = printed(lambda out, given=given: show_head(out, given))  # type: ignore[misc]
+        assert lines == brief(given)[: len(lines)]
+        assert len(lines) <= 12
+
+
+def test_more_stages_than_rows_are_one_row() -> None:
+    stages = tuple(replace(MIXED.stages[0], begin=float(n)) for n in range(12))
+    plan = run_of(replace(MIXED, stages=stages))
+    lines = brief(proposal(plan=plan))
+    assert line(lines, "… 5 more")
+    assert len(lines) <= 40

@@ -136,7 +136,7 @@ def test_the_space_keeps_the_order_of_the_file_and_1e_4_is_a_number(file: Path) 
     experiment = Experiment.load(file)
     assert list(experiment.space) == ["lr", "nesterov", "epochs_hint"]
     assert experiment.space["lr"] == LogUniform(1e-4, 1)
-    assert len(sample(experiment.space, experiment.trials, experiment.seed)) == 12
+    assert len(sample(experiment.space, experiment.fixed_trials, experiment.seed)) == 12
 
 
 def test_train_is_relative_to_the_file(file: Path) -> None:
@@ -611,7 +611,7 @@ def load_or_refuse(path: Path, overrides: dict[str, Any] | None = None) -> None:
         return
     written = json.dumps(experiment.to_json())
     assert Experiment.from_json(json.loads(written)) == experiment
-    assert sample(experiment.space, min(experiment.trials, 5), experiment.seed)
+    assert sample(experiment.space, min(experiment.fixed_trials, 5), experiment.seed)
 
 
 @given(st.dictionaries(words, trees, max_size=6))

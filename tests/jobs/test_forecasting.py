@@ -83,7 +83,7 @@ def test_the_fleet_is_what_the_fleet_rule_may_rent() -> None:
 
 
 def test_limits_that_leave_no_time_for_an_epoch_are_infeasible() -> None:
-    with pytest.raises(InfeasibleError, match="no trial finished an epoch"):
+    with pytest.raises(InfeasibleError, match="no trial finishes its first epoch"):
         elastic_job(limits=Limits(deadline=40.0))
     forced = make_plan(problem(), Limits(deadline=40.0), force=True)
     assert forced.plan.forecast.results == 0

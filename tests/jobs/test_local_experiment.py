@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from cloudtune.display.plan_screen import show_plan
+from cloudtune.display.plan_screen import show_all, show_plan
 from cloudtune.display.report_screen import show_report
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
@@ -171,7 +171,7 @@ def test_every_planner_goes_by_time_where_nothing_costs(tmp_path: Path, planner:
 def test_a_deadline_alone_says_how_much_can_be_tried(tmp_path: Path) -> None:
     options = stages.PlanOptions("trials")
     planned = planning.make_plan(problem(load(tmp_path)), Limits(60.0), options)
-    assert planned.problem.experiment.trials > 6
+    assert planned.problem.experiment.fixed_trials > 6
     with pytest.raises(InfeasibleError, match="no plan finishes"):
         planning.make_plan(problem(load(tmp_path)), Limits(14.0))
 
@@ -192,7 +192,8 @@ def test_strategies_that_decide_as_they_go_need_no_price(tmp_path: Path, strateg
 
 def test_what_costs_nothing_is_told_without_dollars_and_without_a_market(tmp_path: Path) -> None:
     planned = planning.make_plan(problem(load(tmp_path)), Limits(600.0))
-    text = shown(lambda out: show_plan(out, propose(planned, compare=True)))
+    text = shown(lambda out: show_plan(out, propose(planned)))
+    text += shown(lambda out: show_all(out, propose(planned, compare=True)))
     text += shown(lambda out: show_report(out, simulate(job_of(planned, 0.0, paced=False))))
     assert "$" not in text
     assert "on-demand" not in text
@@ -221,7 +222,7 @@ def test_what_an_instance_hour_costs_is_planned_billed_and_told(tmp_path: Path) 
     cheap = planning.make_plan(problem(load(tmp_path, alone)), Limits(600.0, 1.0))
     ratio = dear.plan.estimate.dollars / cheap.plan.estimate.dollars
     assert ratio == pytest.approx(3.6)
-    assert "$2.6 per instance-hour" in shown(lambda out: show_plan(out, propose(dear)))
+    assert "$2.6 per instance-hour" in shown(lambda out: show_all(out, propose(dear)))
     report = simulate(job_of(dear, 0.0, paced=False))
     books = report.accounting
     assert books.whole.dollars == pytest.approx(report.policy.spent(report.policy.now))

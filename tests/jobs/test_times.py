@@ -84,6 +84,7 @@ def test_every_screen_says_where_it_is_from(place: Place) -> None:
     said = " ".join(place("plan", path, "--profile", "train.json").out.split())
     assert "seen in first-run 2 days ago" in said
     assert "derived, not measured" not in said
+    said = " ".join(place("plan", path, "--profile", "train.json", "--verbose").out.split())
     assert "seen in first-run: " in said
     assert "40 trials, " in said
     assert "on g4dn.12xlarge, 2 days ago; counts for " in said

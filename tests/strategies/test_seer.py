@@ -501,6 +501,7 @@ def strategy() -> Seer:
         max_epochs=9,
         mode="max",
         rentables=rentables,
+        limits=Limits(),
         max_instances=8,
     )
 

@@ -191,6 +191,6 @@ def test_the_experiments_search_space_is_what_the_script_takes() -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     experiment.check_train()
     assert set(experiment.space) == set(CONFIG)
-    first, *others = sample(experiment.space, experiment.trials, experiment.seed)
-    assert len(others) == experiment.trials - 1
+    first, *others = sample(experiment.space, experiment.fixed_trials, experiment.seed)
+    assert len(others) == experiment.fixed_trials - 1
     assert experiment.metric.name in train(dict(first), 1)[0].metrics

@@ -149,7 +149,9 @@ def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price
     cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
     rentables = [Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)]
     strategy = SimpleNamespace(
-        offers=Offers(rentables, Limits(), 8), rentable=lambda _view: rentables[0], instances=lambda _view: 4
+        offers=Offers(rentables, Limits(), 8),
+        rentable=lambda _view: rentables[0],
+        instances=lambda _view: 4,
     )
     view = SimpleNamespace(
         held=Counter({cheap: 2}), avoided=lambda each: each.instance_type.name in refused
