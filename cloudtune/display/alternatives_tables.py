@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.display.plan_tables import SUPERLATIVES, figure
 from cloudtune.display.terminal import Sheet, beside
-from cloudtune.text import counted, fleet_text, percent, proof
+from cloudtune.text import counted, fleet_text, offer_text, percent, proof
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ def bills(report: Report, found: Against, basis: str) -> Sheet:
             for each in found.others
         ),
     ]
-    if followed is not None:
-        rows[0] = (rows[0][0], fleet_text(followed), *rows[0][2:])
+    fleet = _fleet(report.job.plan) if followed is None else fleet_text(followed)
+    rows[0] = (rows[0][0], fleet, *rows[0][2:])
     return Sheet(
         title=beside(title, basis),
         columns=("", "machines", "time", "cost", "19 of 20 runs", "against the bill"),
@@ -216,11 +216,19 @@ def _bill(name: str, plan: RunPlan, found: Against, paid: float) -> tuple[str, .
     kept = found.limits.admit(plan.estimate)
     return (
         name,
-        "" if plan.followed is None else fleet_text(plan.followed),
+        _fleet(plan) if plan.followed is None else fleet_text(plan.followed),
         format_seconds(plan.estimate.seconds),
         format_dollars(plan.estimate.dollars),
         f"below {format_dollars(plan.forecast.dollars.p95)}",
         _than(plan.estimate.dollars, paid) + ", over a limit" * (not kept),
+    )
+
+
+def _fleet(plan: RunPlan) -> str:
+    """Return the most machines at once of a plan without stages."""
+    return ", ".join(
+        f"up to {each.instances} x {offer_text(each.offer).removesuffix(' on-demand')}"
+        for each in plan.fleet
     )
 
 
@@ -240,10 +248,12 @@ def random_text(report: Report, found: Against) -> str:
     if found.fully is None:
         return f"For {paid} random search without early stopping trains nothing by the deadline."
     trials = counted(found.fully.trials, "configuration")
+    best = report.policy.best
+    last = "" if best is None else f", its best until epoch {report.policy.trials[best.trial].epoch}"
     return (
         f"For {paid} random search without early stopping trains {trials} for "
         f"{counted(found.fully.epochs, 'epoch')} each, by the same deadline; this run tried "
-        f"{tried}, and trained the best of them as long."
+        f"{tried}{last}."
     )
 
 

@@ -205,7 +205,7 @@ def alternatives(planned: Planned) -> Iterator[Alternative]:
 def _other_limits(planned: Planned) -> Iterator[Alternative]:
     """Yield the same run with half and twice of its budget (else of its time), and on spot or not.
 
-    By simulated runs of the same policy, each fewer than the plan itself has.
+    By the same simulated runs of the same policy as the plan's own forecast.
     """
     limits, problem = planned.limits, planned.problem
     what = "budget" if limits.budget is not None else "deadline"
@@ -222,7 +222,8 @@ def _other_limits(planned: Planned) -> Iterator[Alternative]:
 
 
 def _played(planned: Planned, problem: Problem, limits: Limits) -> RunPlan:
-    return planning.run_plan(problem, limits, planned.elapsed, runs=_RUNS)
+    samples = planned.plan.forecast.samples
+    return planning.run_plan(problem, limits, planned.elapsed, runs=samples)
 
 
 def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
@@ -315,24 +316,22 @@ def against(job: Job, dollars: float) -> Against:
     """Return what else could have been done instead of a run that paid so many dollars.
 
     Everything is planned and simulated from what the run was planned by: its prices and profiles.
-
-    Raises:
-        UsageError: the run decided as it went, so that there are no stages to plan otherwise.
+    Beside a run that decided as it went stands the same on a fleet of one size.
     """
     chosen = job.plan.followed
-    if chosen is None:
-        raise UsageError(
-            f"--against: {job.run} went by {job.plan.strategy}, which decides as results come in; "
-            "what the same stages take on other fleets is known of runs that are planned "
-            "beforehand (strategy: sha)"
-        )
     rentables = (*job.rentables, *job.standins)
     catalog = Catalog(tuple(each.offer for each in rentables), job.price_source, "")
     problem = stages.Problem(job.experiment, catalog, rentables)
     usable = stages.usable_limits(job.limits, rentables)
+    kept = Reserve(0.0).limits(usable)
+    if chosen is None:
+        fixed = replace(problem, experiment=_changed(job.experiment, _PLANNED))
+        request = stages.request_for(fixed, usable)
+        bought = replace(request, limits=Limits(kept.deadline, dollars))
+        others = _on_a_fixed_fleet(problem, job)
+        return Against(job.plan, others, job.limits, _fully(bought, job))
     request = stages.request_for(problem, usable, chosen.objective)
     request = replace(request, work=tuple(each.stage for each in chosen.stages))
-    kept = Reserve(0.0).limits(usable)
     planned = planning.Planned(
         problem,
         job.plan,
@@ -346,6 +345,20 @@ def against(job: Job, dollars: float) -> Against:
         usable,
         _fully(replace(request, limits=Limits(kept.deadline, dollars), objective="cost"), job),
     )
+
+
+def _on_a_fixed_fleet(problem: Problem, job: Job) -> tuple[Alternative, ...]:
+    """Return the same strategy on as many instances as the budget pays for until the deadline."""
+    choice = replace(choice_of(job.experiment), fleet="constant")
+    used = {each.offer for each in job.plan.fleet}
+    rentables = tuple(each for each in problem.rentables if each.offer in used)
+    experiment = _changed(job.experiment, choice)
+    changed = replace(problem, experiment=experiment, rentables=rentables or problem.rentables)
+    try:
+        plan = planning.run_plan(changed, job.limits, runs=_RUNS)
+    except CloudtuneError:
+        return ()
+    return (Alternative("the same on a fixed fleet", plan),)
 
 
 def _fully(request: PlanRequest, job: Job) -> Explored | None:
