@@ -108,7 +108,10 @@ def experiment_beside(
     while gaps := draft.gaps(guesses=False):
         if ask is None:
             raise UsageError(_missing(script, gaps))
-        _fill(draft, gaps[0], ask(gaps[0]))
+        try:
+            _fill(draft, gaps[0], ask(gaps[0]))
+        except UsageError as error:
+            show(f"{error}")  # and is asked again
     with for_others():
         path.write_text(draft.text(script.stem), encoding="utf-8")
     show(f"Read off {script}, and kept in {path} (ranges are guesses, change them there):")

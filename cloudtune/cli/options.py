@@ -86,9 +86,14 @@ def file_of(path: Path, given: Mapping[str, Any]) -> Path:
     return experiment_beside(
         path,
         given,
-        ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
+        ask=_ask if at_terminal() else None,
         show=lambda line: click.echo(line, err=True),
     )
+
+
+def at_terminal() -> bool:
+    """Whether a person is there to be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _ask(gap: Gap) -> str:

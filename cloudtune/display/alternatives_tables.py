@@ -249,7 +249,9 @@ def random_text(report: Report, found: Against) -> str:
         return f"For {paid} random search without early stopping trains nothing by the deadline."
     trials = counted(found.fully.trials, "configuration")
     best = report.policy.best
-    last = "" if best is None else f", its best until epoch {report.policy.trials[best.trial].epoch}"
+    last = ""
+    if best is not None:
+        last = f", its best until epoch {report.policy.trials[best.trial].epoch}"
     return (
         f"For {paid} random search without early stopping trains {trials} for "
         f"{counted(found.fully.epochs, 'epoch')} each, by the same deadline; this run tried "

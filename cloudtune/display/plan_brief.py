@@ -142,8 +142,11 @@ def facts(proposal: Proposal) -> list[Fact]:
         fruitless = f"in {percent(1 - forecast.results)} of them no trial finishes an epoch"
         found.append(Fact("", fruitless, warning=True))
     found.append(Fact("machines", machines(plan)))
+    unusual = [each for each in _billing(plan) if not each.startswith("by the second")]
+    if unusual and not plan.free:
+        found.append(Fact("billed", "; ".join(unusual)))
     if proposal.head is not None:
-        head = f"an instance of its own at ${proposal.head:,.4g}/h carries the run"
+        head = f"an instance of its own, ${proposal.head:,.4g} an hour, carries the run"
         found.append(Fact("head", head))
     if proposal.target is not None:
         found.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
@@ -161,6 +164,10 @@ def facts(proposal: Proposal) -> list[Fact]:
         )
         found.append(Fact("history", f"configurations also come from {earlier} (--history off)"))
     return found
+
+
+def _billing(plan: RunPlan) -> list[str]:
+    return list(dict.fromkeys(offer.billing for offer in plan.launches))
 
 
 def machines(plan: RunPlan) -> str:

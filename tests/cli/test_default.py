@@ -1,0 +1,273 @@
+"""What a person gets who names limits and no strategy, from the experiment file to the screen."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.jobs.plan_file import load_plan
+from cloudtune.profiles.store import script_hash, write
+from cloudtune.scaling import Measurement, ScalingProfile
+from tests.bench import TRAIN, Done, called
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Command = Callable[..., Done]
+
+SCRIPT = TRAIN.format(trouble='config["shift"]')
+EXPERIMENT = """
+name: small
+train: train.py:train
+metric: {name: loss, mode: min}
+search: {lr: {uniform: [0.01, 0.1]}, shift: {choice: [0, 1]}}
+epochs: {max: 16}
+cloud: {instances: [g4dn.xlarge, g4dn.12xlarge], max_instances: 2}
+"""
+BOTH = ("--deadline", "30m", "--budget", "$2")
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Return a command line in a folder with a script, its profiles and an experiment."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    profiles = [profile(tmp_path / "train.py", name) for name in ("g4dn.xlarge", "g4dn.12xlarge")]
+    write(tmp_path / "profile.json", profiles)
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Done:
+        return called(capsys, *arguments)
+
+    return call
+
+
+def profile(script: Path, instance_type: str) -> ScalingProfile:
+    gpus = 1 if instance_type == "g4dn.xlarge" else 4
+    return ScalingProfile(
+        instance_type=instance_type,
+        epoch={float(w): Measurement(20.0 / w**0.8, 0.5, 4) for w in (1, 2, 4) if w <= gpus},
+        launch=Measurement(1.0),
+        boot=Measurement(20.0, 1.0, 3),
+        start=Measurement(2.0),
+        resize=Measurement(2.0),
+        release=Measurement(1.0),
+        script_hash=script_hash(script),
+        measured_at="2026-11-20T00:00:00Z",
+        source="a test",
+    )
+
+
+def planned(command: Command, *options: str) -> dict[str, Any]:
+    said = command("plan", "experiment.yaml", *options, "-o", "json")
+    assert said.code == 0, said.err
+    return dict(said.json)
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy", "why"),
+    [
+        (BOTH, "best", "the best model that 30m and $2.00 can buy"),
+        (("--budget", "$2"), "best", "the best model that $2.00 can buy"),
+        ((*BOTH, "--trials", "9"), "best", "from at most 9 configurations (--objective cost"),
+        ((*BOTH, "--objective", "cost"), "sha", "the cheapest plan"),
+        ((*BOTH, "--objective", "time"), "sha", "the fastest plan"),
+        ((*BOTH, "--objective", "best", "--trials", "9"), "best", "as --objective best asks"),
+        (("--deadline", "30m"), "sha", "only a deadline is set"),
+        (("--trials", "9"), "sha", "no limit is set"),
+        ((*BOTH, "--strategy", "asha"), "asha", ""),
+    ],
+)
+def test_the_limits_decide_the_strategy_and_the_plan_says_why(
+    command: Command, options: tuple[str, ...], strategy: str, why: str
+) -> None:
+    plan = planned(command, *options)
+    assert plan["strategy"] == strategy
+    assert why in plan["chosen"]
+    assert bool(plan["chosen"]) == bool(why)
+    screen = " ".join(command("plan", "experiment.yaml", *options).out.split())
+    assert plan["chosen"] in screen
+
+
+def test_nothing_says_when_to_stop(command: Command) -> None:
+    for verb in ("plan", "run", "simulate"):
+        said = command(verb, "experiment.yaml")
+        assert said.code == 2
+        assert "give --deadline and --budget for the best model" in said.err
+
+
+def test_trials_are_a_cap_of_the_search(command: Command) -> None:
+    options = ("--deadline", "1h", "--budget", "$9")
+    assert planned(command, *options)["plan"]["forecast"]["trials"]["p50"] > 20
+    capped = planned(command, *options, "--trials", "5")
+    assert capped["plan"]["forecast"]["trials"]["p95"] == 5
+    played = command("simulate", "experiment.yaml", *options, "--trials", "5", "-o", "json").json
+    assert len(played["trials"]) == 5
+
+
+def test_a_fixed_piece_of_work_without_trials_is_one_bracket(command: Command) -> None:
+    # 1, 3, 9 and 16 epochs: a third goes on three times, so 9 trials bring one to the end.
+    assert planned(command, "--deadline", "2h")["trials"] == 9
+
+
+def test_a_budget_alone_gets_a_deadline_that_is_shown_and_saved(
+    command: Command, tmp_path: Path
+) -> None:
+    plan = planned(command, "--budget", "$4", "--save", "plan.json")
+    training = 16 * 20.0
+    assert plan["limits"]["deadline"] >= 3 * training
+    assert plan["plan"]["forecast"]["within"] == 1.0
+    screen = " ".join(command("plan", "experiment.yaml", "--budget", "$4").out.split())
+    assert plan["derived_deadline"] in screen
+    assert "set another with --deadline" in screen
+    saved = load_plan(tmp_path / "plan.json")
+    assert saved is not None
+    assert saved.limits.deadline == plan["limits"]["deadline"]
+    assert saved.experiment.strategy.name == "best", "another version's default changes nothing"
+
+
+def test_larger_machines_are_taken_where_cheap_ones_leave_the_budget_unspent(
+    command: Command,
+) -> None:
+    """Two g4dn.xlarge cost $0.53 in half an hour: $2 buy more training on four GPUs each."""
+    [fleet] = planned(command, *BOTH)["launches"]
+    assert fleet["instance_type"] == "g4dn.12xlarge"
+    [fleet] = planned(command, "--deadline", "30m", "--budget", "$0.30")["launches"]
+    assert fleet["instance_type"] == "g4dn.xlarge"
+
+
+def test_limits_below_one_training_say_how_far_it_gets_and_what_the_end_takes(
+    command: Command,
+) -> None:
+    options = ("--deadline", "2m", "--budget", "$2")
+    plan = planned(command, *options)
+    assert 1 <= plan["plan"]["forecast"]["epochs"]["p50"] < 16
+    assert plan["short_of"].startswith("16 epochs of one trial take ")
+    screen = " ".join(command("plan", "experiment.yaml", *options).out.split())
+    assert f"no trial can reach the end: {plan['short_of']}" in screen
+    assert planned(command, *BOTH)["short_of"] == ""
+
+
+def test_limits_below_one_epoch_are_infeasible_and_say_what_it_takes(command: Command) -> None:
+    said = command("plan", "experiment.yaml", "--deadline", "40s", "--budget", "$2")
+    assert said.code == 3
+    assert "no trial finishes its first epoch within deadline 40s, budget $2.00" in said.err
+    assert "1 epoch of one trial take" in said.err
+    assert "16 epochs of one trial take" in said.err
+
+
+def test_half_and_twice_the_budget_are_the_plans_of_these_budgets(command: Command) -> None:
+    plan = planned(command, *BOTH)
+    others = {other["name"]: other["plan"]["forecast"] for other in plan["alternatives"]}
+    for name, budget in (("half the budget", "$1"), ("twice the budget", "$4")):
+        alone = planned(command, "--deadline", "30m", "--budget", budget)
+        assert others[name] == alone["plan"]["forecast"]
+
+
+def test_an_objective_that_contradicts_the_strategy_is_refused(command: Command) -> None:
+    said = command("plan", "experiment.yaml", *BOTH, "--strategy", "sha", "--objective", "best")
+    assert said.code == 2
+    assert "--objective best is the strategy best, and sha is named" in said.err
+
+
+def test_the_old_name_of_the_search_names_the_new_one(command: Command) -> None:
+    screen = command("plan", "experiment.yaml", *BOTH, "--strategy", "seer").out
+    assert "now called best" in screen
+    mine, its = (planned(command, *BOTH, "--strategy", name) for name in ("best", "seer"))
+    assert mine["plan"]["forecast"] == its["plan"]["forecast"]
+
+
+# ---- a script alone ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(command: Command, tmp_path: Path) -> Command:
+    """Return a command line in a folder with a script and no experiment."""
+    (tmp_path / "experiment.yaml").unlink()
+    return command
+
+
+def test_a_script_alone_says_what_is_missing_and_writes_nothing(
+    alone: Command, tmp_path: Path
+) -> None:
+    for verb in ("plan", "run"):
+        said = alone(verb, "train.py", *BOTH)
+        assert said.code == 2
+        assert "the epochs of a full training: --epochs N" in said.err
+        assert "--search 'shift=" in said.err
+    assert not (tmp_path / "train.yaml").exists()
+
+
+def test_options_fill_the_gaps_and_the_experiment_is_kept_beside_the_script(
+    alone: Command, tmp_path: Path
+) -> None:
+    given = ("--epochs", "16", "--search", "shift=choice(1, 2)", "--instances", "g4dn.12xlarge")
+    said = alone("plan", "train.py", *BOTH, *given)
+    assert said.code == 0, said.err
+    kept = (tmp_path / "train.yaml").read_text()
+    for words in ("train: train.py:train", "shift: {choice: [1, 2]}", "epochs: {max: 16}", "loss"):
+        assert words in kept
+    assert "shift: {choice: [1, 2]}" in said.err, "what was read is shown"
+    assert "(best)" in said.out
+    again = alone("plan", "train.py", *BOTH, "--instances", "g4dn.12xlarge", "-o", "json")
+    assert "written before" in again.err
+    assert json.loads(again.out)["epochs"] == [1, 16]
+
+
+def test_a_person_at_a_terminal_is_asked(
+    alone: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    answers = iter(["choice(1, 2)", "soon", "16"])
+
+    def prompt(text: str, **_: object) -> str:
+        asked.append(text)
+        return next(answers)
+
+    monkeypatch.setattr("cloudtune.cli.options.at_terminal", lambda: True)
+    monkeypatch.setattr("click.prompt", prompt)
+    said = alone("plan", "train.py", *BOTH, "--instances", "g4dn.12xlarge")
+    assert said.code == 0, said.err
+    assert [text.partition(" (")[0] for text in asked] == [
+        "A space for shift",
+        *["The epochs of a full training"] * 2,
+    ]
+    assert "'soon' is no number of epochs" in said.err
+    assert "epochs: {max: 16}" in (tmp_path / "train.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--search", "lr", "write NAME=SPACE"),
+        ("--search", "lr=loguniform(1e-4", "is no space"),
+        ("--search", "lr=lognormal(1, 2)", "--search lr: "),
+        ("--search", "lr=loguniform(0, 1)", "--search lr: "),
+        ("--metric", "loss:least", "write NAME:max or NAME:min"),
+    ],
+)
+def test_wrong_options_are_refused_for_scripts_and_for_files(
+    command: Command, tmp_path: Path, option: str, value: str, message: str
+) -> None:
+    for path in ("experiment.yaml", "train.py"):
+        said = command("plan", path, *BOTH, "--epochs", "16", option, value)
+        assert said.code == 2
+        assert message in said.err
+    assert not (tmp_path / "train.yaml").exists()
+
+
+def test_search_metric_and_epochs_go_before_the_file(command: Command, tmp_path: Path) -> None:
+    given = ("--search", "shift=randint(1, 9)", "--epochs", "8", "--metric", "score:max")
+    assert command("plan", "experiment.yaml", *BOTH, *given, "--save", "plan.json").code == 0
+    saved = load_plan(tmp_path / "plan.json")
+    assert saved is not None
+    experiment = saved.experiment
+    assert set(experiment.search) == {"lr", "shift"}
+    assert (experiment.metric.name, experiment.metric.mode) == ("score", "max")
+    assert experiment.epochs.max == 8
