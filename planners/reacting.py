@@ -109,8 +109,7 @@ class Replanner:
         """Change the plan where that is called for; returns the trials that are cut for it."""
         cause = self._cause(view, itinerary)
         itinerary.restless = False
-        members = itinerary.under_way(view)
-        if cause is None or not members:
+        if cause is None or not itinerary.roster(view).to_train:
             return {}
         self._seen = speeds(itinerary, realised(view, itinerary))
         rest = Rest(view, itinerary, self._planner, self._reserve)

@@ -140,7 +140,7 @@ class Rest:
         self.planner = planner
         self.reserve = reserve
         self.tight = reserve.tight
-        self.training = tuple(itinerary.under_way(view))
+        self.training = tuple(itinerary.roster(view).names_to_train())
         missing = itinerary.missing(view)
         self.shuns: Collection[
             Offer

@@ -194,6 +194,8 @@ class RunPolicy:
         if not self._checked:
             return
         check(self.state)
+        if self.itinerary is not None:
+            self.itinerary.check(self.state)
         if self.ended:
             assert not self.fleet.alive() or self._cleanups > self.state.brakes.patience
 

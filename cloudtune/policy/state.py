@@ -120,6 +120,11 @@ class RunState:
         return self.live
 
     @property
+    def changes(self) -> Sequence[TrialProgress]:
+        """Each trial whose status, epoch or place has changed, in order."""
+        return self.live.changes
+
+    @property
     def held(self) -> Counter[Offer]:
         """Instances that are to stay, those that still boot included."""
         return self.fleet.held()
@@ -385,6 +390,7 @@ class RunState:
     def count_late(self, trial: TrialProgress, event: EpochDone) -> None:
         """Count an epoch that a trial finished and saved while its session was being stopped."""
         trial.record(event, event.metrics[self.metric.name])
+        self.live.changes.append(trial)
 
     def began_session(self, trial: TrialProgress) -> None:
         """Take note that the workers of a trial have been asked for."""

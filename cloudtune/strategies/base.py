@@ -158,6 +158,11 @@ class View(Protocol):
         ...
 
     @property
+    def changes(self) -> Sequence[TrialProgress]:
+        """Each trial whose status, epoch or place has changed, in order; it grows at its end."""
+        ...
+
+    @property
     def rentables(self) -> Sequence[Rentable]:
         """The offers that may be rented, each with the script's speed there."""
         ...
