@@ -72,7 +72,7 @@ class Itinerary:
     def check(self, view: View) -> None:
         """Raise AssertionError if what was counted trial by trial isn't what there is."""
         fresh = Roster(self.members, self.stage_plan.stage.end_epoch, view.trials, view.changes)
-        assert vars(self.roster(view)) == vars(fresh), "a trial has changed, and wasn't counted again"
+        assert vars(self.roster(view)) == vars(fresh), "a trial changed without being counted"
 
     def complete(self, trial: TrialProgress) -> bool:
         """Whether a trial has trained to a last epoch of its own."""

@@ -363,26 +363,15 @@ def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
     itinerary.plan = replace(itinerary.plan, stages=stages)
 
 
-def realised(view: View, itinerary: Itinerary) -> Sequence[Rentable]:
-    """Return all that can be rented as the run has seen it."""
-    return tuple(view.corrected(each, itinerary.members) for each in view.rentables)
-
-
-def speeds(itinerary: Itinerary, rentables: Sequence[Rentable]) -> dict[Place, float]:
-    """Return the seconds of an epoch wherever the rest of the plan trains."""
-    by_offer = {each.offer: each for each in rentables}
-    return {
-        (group.offer, group.width): by_offer[group.offer].profile.epoch_seconds(group.width)
-        for stage in itinerary.plan.stages[itinerary.stage :]
-        for group in stage.groups
-    }
+def places(itinerary: Itinerary) -> set[Place]:
+    """Return wherever the rest of the plan trains."""
+    stages = itinerary.plan.stages[itinerary.stage :]
+    return {(group.offer, group.width) for stage in stages for group in stage.groups}
 
 
 def joins_in(view: View, offer: Offer) -> float:
     """Return the seconds from a request until the instance joins, by what was seen."""
-    known = next(each for each in view.rentables if each.offer == offer)
-    profile = view.corrected(known, ()).profile
-    return profile.launch.mean + profile.boot.mean
+    return view.delay(offer, "launch") + view.delay(offer, "boot")
 
 
 def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.fleet import Rented
     from cloudtune.policy.limits import LimitKeeper
-    from cloudtune.policy.speed_estimates import Delay
     from cloudtune.policy.state import RunState
+    from cloudtune.scaling import Delay
     from cloudtune.strategies.base import FleetRule
 
 
@@ -288,9 +288,8 @@ class FleetKeeper:
 
     def _delay(self, offer: Offer, delay: Delay) -> float:
         """Return the seconds of a delay: as measured or as this run has seen, if that is longer."""
-        known = self._state.profiled(offer)
-        both = known, self._state.delays.corrected(known)
-        return max(float(getattr(each.profile, delay).mean) for each in both)
+        measured: float = getattr(self._state.profiled(offer).profile, delay).mean
+        return max(measured, self._state.delay(offer, delay))
 
     def _launch(self, offer: Offer) -> Command:
         state = self._state

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cloudtune.plans import Limits, Rentable
     from cloudtune.policy.base import Metric
     from cloudtune.progress import Status, TrialProgress
+    from cloudtune.scaling import Delay
     from cloudtune.trial import Mode, Slice, TrialId, Width
 
 
@@ -186,6 +187,14 @@ class RunState:
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured."""
         return self.speeds.epoch_seconds(trial, self._by_offer[offer], width)
+
+    def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
+        """Return the seconds of an epoch of the slowest of these trials."""
+        return self.speeds.slowest_epoch(trials, self._by_offer[offer].profile, width)
+
+    def delay(self, offer: Offer, kind: Delay) -> float:
+        """Return the mean seconds of a delay on an offer, by what this run has seen."""
+        return self.delays.mean(self._by_offer[offer].profile, kind)
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
         """Return a rentable at the speeds that these trials can be expected to have on it."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloudtune.fleet import FleetBook, LaunchBackoff
     from cloudtune.plans import Limits, Rentable, Stage
     from cloudtune.progress import Best, TrialProgress
+    from cloudtune.scaling import Delay
     from cloudtune.trial import EndReason, Mode, Trial, TrialId, Width
 
 
@@ -241,6 +242,17 @@ class View(Protocol):
 
         The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
+        ...
+
+    def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
+        """Return the seconds of an epoch of the slowest of these trials: as `corrected` has it.
+
+        To be asked at every epoch about the same tuple: that takes no look at each of its trials.
+        """
+        ...
+
+    def delay(self, offer: Offer, kind: Delay) -> float:
+        """Return the mean seconds of a delay on an offer: as `corrected` has it."""
         ...
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
