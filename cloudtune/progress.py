@@ -122,7 +122,7 @@ class TrialProgress:
 class LiveTrials(Collection[TrialProgress]):
     """The trials of a run that have sessions, in the order in which those began.
 
-    How many of them wait at a rung, and how many GPUs they have, is counted as they come, change
+    How many of them stop or wait at a rung, and their GPUs, are counted as they come, change
     and go: a round of decisions asks for it, however many there are. So each session begins by
     `add`, ends by `remove`, and changes its trial's status by `become` alone.
 
@@ -136,6 +136,7 @@ class LiveTrials(Collection[TrialProgress]):
     def __init__(self) -> None:
         self.by_id: dict[TrialId, TrialProgress] = {}
         self.changes: list[TrialProgress] = []
+        self.stopping = 0
         self._at_rung: set[TrialId] = set()
         self._busy: Counter[Width] = Counter()  # how many trials of each width aren't at a rung
         self._idle: Counter[Width] = Counter()  # and how many are
@@ -176,6 +177,7 @@ class LiveTrials(Collection[TrialProgress]):
 
     def become(self, trial: TrialProgress, status: Status) -> None:
         """Change the status of one of them to another that has a session."""
+        self.stopping += (status == "stopping") - (trial.status == "stopping")
         trial.status = status
         self.changes.append(trial)
         if status == "at rung":
@@ -189,7 +191,8 @@ class LiveTrials(Collection[TrialProgress]):
             self._use(trial)
 
     def remove(self, trial: TrialProgress) -> None:
-        """Take note that a session is over; its trial's status is the caller's."""
+        """Take note that a session is over; its trial's status is the caller's, from then on."""
+        self.stopping -= trial.status == "stopping"
         self._leave_rung(trial)
         self.changes.append(trial)
         self._busy[trial.width] -= 1

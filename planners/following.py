@@ -148,7 +148,7 @@ class Itinerary:
 
     def missing(self, view: View) -> Counter[Offer]:
         """Return the instances of the stage that are neither held nor asked for, by offer."""
-        return self.needed(view) - Counter(view.held)
+        return self.needed(view) - view.held
 
     def needed(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage is to have, by offer.
@@ -158,7 +158,7 @@ class Itinerary:
         """
         plan, roster = self.stage_plan, self.roster(view)
         if not self.disturbed(view) and len(self.members) - roster.over >= plan.stage.trials:
-            return Counter({group.offer: group.instances for group in plan.groups})
+            return plan.fleet
         return self._needed_for(roster, view)
 
     def _needed_for(self, roster: Roster, view: View) -> Counter[Offer]:
@@ -176,16 +176,17 @@ class Itinerary:
 
     def held_back(self, view: View) -> bool:
         """Whether missing instances have to wait, under the cap, until others are gone."""
+        if len(view.fleet.alive()) == len(view.fleet.wanted()):
+            return False
         alive = Counter(rented.offer for rented in view.fleet.alive())
-        some_are_going = alive.total() > len(view.fleet.wanted())
-        return some_are_going and not view.admits(alive + self.missing(view))
+        return not view.admits(alive + self.missing(view))
 
     def expected(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage has, or will have unless the cloud refuses."""
         missing = self.missing(view)
         if not self.held_back(view):
             missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
-        return Counter(view.held) + missing
+        return view.held + missing
 
     # ---- where trials sit ---------------------------------------------------------------------
 

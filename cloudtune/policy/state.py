@@ -121,6 +121,11 @@ class RunState:
         return self.live
 
     @property
+    def stopping(self) -> int:
+        """How many of the running trials are stopping."""
+        return self.live.stopping
+
+    @property
     def changes(self) -> Sequence[TrialProgress]:
         """Each trial whose status, epoch or place has changed, in order."""
         return self.live.changes

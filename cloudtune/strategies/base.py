@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
@@ -159,6 +160,11 @@ class View(Protocol):
         ...
 
     @property
+    def stopping(self) -> int:
+        """How many of the running trials are stopping."""
+        ...
+
+    @property
     def changes(self) -> Sequence[TrialProgress]:
         """Each trial whose status, epoch or place has changed, in order; it grows at its end."""
         ...
@@ -179,7 +185,7 @@ class View(Protocol):
         ...
 
     @property
-    def held(self) -> Mapping[Offer, int]:
+    def held(self) -> Counter[Offer]:
         """Instances that are to stay, those that still boot included."""
         ...
 
