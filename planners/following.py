@@ -59,6 +59,7 @@ class Itinerary:
         self.waiting: dict[TrialId, int] = {}  # who joins at a later stage, and where that ends
         self._disturbances = 0
         self._roster: Roster | None = None
+        self._tasks: dict[TrialId, Task] = {}  # of the roster's trials
 
     @property
     def stage_plan(self) -> StagePlan:
@@ -89,7 +90,16 @@ class Itinerary:
         if roster is None or roster.members is not self.members or roster.end_epoch != end_epoch:
             roster = Roster(self.members, end_epoch, view.trials, view.changes)
             self._roster = roster
+            self._tasks = {}
         return roster.follow()
+
+    def task(self, name: TrialId) -> Task:
+        """Return what a trial is to train in the stage; what waits is asked for at every event."""
+        task = self._tasks.get(name)
+        if task is None:
+            trial = self.trials[name]
+            task = self._tasks[name] = Task(trial, self.rung_of(trial))
+        return task
 
     def disturbed(self, view: View) -> bool:
         """Whether an instance was refused, lost or taken back in this stage."""
@@ -276,8 +286,7 @@ class PlannedStages:
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the trials of the stage that still have to train: first who does where it is."""
         it = self.itinerary
-        trials = [it.trials[name] for name in it.roster(view).next(room)]
-        tasks = tuple(Task(trial, it.rung_of(trial)) for trial in trials)
+        tasks = tuple([it.task(name) for name in it.roster(view).next(room)])
         return (TrialGroup(f"stage {it.stage + 1}", tasks),) if tasks else ()
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
