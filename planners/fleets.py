@@ -296,7 +296,8 @@ class PlannedFleet:
         stage's own GPUs: the next trials are asked for now, and take over as soon as those are
         gone.
         """
-        expected = self._itinerary.stage_plan.fleet | view.held
+        fleet, held = self._itinerary.stage_plan.fleet, view.held
+        expected = held if fleet.items() == held.items() else fleet | held
         return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
@@ -306,7 +307,9 @@ class PlannedFleet:
         """
         it = self._itinerary
         wanted = it.needed(view)
-        return wanted & view.held if it.held_back(view) else wanted + it.probes
+        if it.held_back(view):
+            return wanted & view.held
+        return wanted + it.probes if it.probes else wanted
 
     def could_ask(self, view: View) -> Collection[Offer]:
         """Return all that can be rented, as long as another plan is to be had; else the stage's."""

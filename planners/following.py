@@ -158,7 +158,8 @@ class Itinerary:
 
     def missing(self, view: View) -> Counter[Offer]:
         """Return the instances of the stage that are neither held nor asked for, by offer."""
-        return self.needed(view) - view.held
+        needed, held = self.needed(view), view.held
+        return Counter() if needed.items() == held.items() else needed - held
 
     def needed(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage is to have, by offer.
@@ -196,7 +197,7 @@ class Itinerary:
         missing = self.missing(view)
         if not self.held_back(view):
             missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
-        return view.held + missing
+        return view.held + missing if missing else view.held
 
     # ---- where trials sit ---------------------------------------------------------------------
 

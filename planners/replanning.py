@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.placement import slots
@@ -177,10 +178,11 @@ class Rest:
         stages = (each.stage for each in plan.stages[it.stage + 1 :])
         return tuple(replace(stage, trials=min(stage.trials, most)) for stage in stages)
 
+    @cached_property
     def _epochs_left(self) -> dict[TrialId, int]:
-        known = self.view.trials
+        known, rung = self.view.trials, self.rung
         return {
-            name: max(1, self.rung - (known[name].epoch if name in known else 0))
+            name: max(1, rung - (known[name].epoch if name in known else 0))
             for name in self.training
         }
 
@@ -189,7 +191,7 @@ class Rest:
 
         Where they take turns that is the mean, else what is left of the one that is furthest back.
         """
-        left, later = self._epochs_left(), self.later()
+        left, later = self._epochs_left, self.later()
         turns = any(group.waves > 1 for group in self.it.stage_plan.groups)
         mean = math.ceil(sum(left.values()) / len(left))
         epochs = mean if turns else max(left.values())
@@ -202,7 +204,7 @@ class Rest:
 
         No more than that on as many instances at once as there may be.
         """
-        groups, left = self.it.stage_plan.groups, self._epochs_left()
+        groups, left = self.it.stage_plan.groups, self._epochs_left
         if all(group.waves <= 1 for group in groups) or not left:
             return 0.0
         first = self.work()[0]
@@ -265,7 +267,7 @@ class Rest:
         known = [view.trials[name] for name in self.training if name in view.trials]
         if boot > 0 or len(known) < len(self.training):
             return max(0.0, boot)
-        left = self._epochs_left()
+        left = self._epochs_left
         most = max(left.values())
         behind = [t for t in known if left[t.id] == most]
         if any(t.status != "training" or t.id not in self.it.heard for t in behind):
