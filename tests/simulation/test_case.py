@@ -175,9 +175,9 @@ def test_samplers_draw_the_configurations_that_there_are(sampler: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        (Case("asah"), "there is no strategy 'asah'; .* Did you mean 'asha'"),
-        (Case("asha", allocator="sane"), "there is no allocator 'sane'; .* Did you mean 'same'"),
-        (Case("asha", fleet="constnat:4"), "there is no fleet 'constnat'; .* Did you mean 'const"),
+        (Case("asah"), "unknown strategy 'asah'; .* Did you mean 'asha'"),
+        (Case("asha", allocator="sane"), "unknown allocator 'sane'; .* Did you mean 'same'"),
+        (Case("asha", fleet="constnat:4"), "unknown fleet 'constnat'; .* Did you mean 'const"),
         (Case("asha", fleet="naive:x"), "fleet 'naive:x': write a whole number"),
         (Case("asha", sampler="rando"), "there is no sampler 'rando'; .* Did you mean 'random'"),
     ],
