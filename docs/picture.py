@@ -341,7 +341,7 @@ class _Picture:
             for _, value in points
             if math.isfinite(value)
         )
-        if not values:
+        if not values or not path:
             return
         # What is far off, as the first epochs of a bad rate are, would make a line of all else.
         low, high = values[len(values) // 50], values[-1 - len(values) // 50]
@@ -356,10 +356,10 @@ class _Picture:
 
         step = _nice((high - low) / 5)
         for number in range(math.ceil(low / step), math.floor(high / step) + 1):
-            at = _number(y(number * step))
-            yield f'<path d="M{_LEFT} {at}H{_RIGHT}" stroke="{theme.grid}"/>'
+            tick = y(number * step)
+            yield f'<path d="M{_LEFT} {_number(tick)}H{_RIGHT}" stroke="{theme.grid}"/>'
             yield (
-                f'<text x="{_LEFT - 8}" y="{_number(float(at) + 3.5)}" text-anchor="end" '
+                f'<text x="{_LEFT - 8}" y="{_number(tick + 3.5)}" text-anchor="end" '
                 f'fill="{theme.muted}">{number * step:.6g}</text>'
             )
         yield (
@@ -370,8 +370,9 @@ class _Picture:
         if sum(map(len, curves.values())) <= _POINTS:
             for name, points in curves.items():
                 placed = [(self._x(at), y(value)) for at, value in points if math.isfinite(value)]
-                colour = self._colours[name]
-                yield f'<path d="{_line(placed)}" stroke="{colour}" stroke-width="1.2"/>'
+                if placed:
+                    colour = self._colours[name]
+                    yield f'<path d="{_line(placed)}" stroke="{colour}" stroke-width="1.2"/>'
         at, value = path[-1]
         corners = [(self._x(path[0][0]), y(path[0][1]))]
         for later, metric in (*path[1:], (max(at, told.end), value)):

@@ -265,7 +265,7 @@ class BackToSpot:
 def _going(view: View) -> float:
     """Return the GPUs of trials that stop, or sit on instances that are to go."""
     usable = view.fleet.usable()
-    if not view.stopping and len(usable) == sum([r.joined for r in view.fleet.alive()]):
+    if not view.running.stopping and len(usable) == sum([r.joined for r in view.fleet.alive()]):
         return 0.0
     names = {rented.instance for rented in usable}
     return sum(

@@ -72,7 +72,9 @@ class Itinerary:
 
     def check(self, view: View) -> None:
         """Raise AssertionError if what was counted trial by trial isn't what there is."""
-        fresh = Roster(self.members, self.stage_plan.stage.end_epoch, view.trials, view.changes)
+        fresh = Roster(
+            self.members, self.stage_plan.stage.end_epoch, view.trials, view.running.changes
+        )
         assert vars(self.roster(view)) == vars(fresh), "a trial changed without being counted"
 
     def complete(self, trial: TrialProgress) -> bool:
@@ -88,7 +90,7 @@ class Itinerary:
         """Return how far the trials of the stage are."""
         roster, end_epoch = self._roster, self.stage_plan.stage.end_epoch
         if roster is None or roster.members is not self.members or roster.end_epoch != end_epoch:
-            roster = Roster(self.members, end_epoch, view.trials, view.changes)
+            roster = Roster(self.members, end_epoch, view.trials, view.running.changes)
             self._roster = roster
             self._tasks = {}
         return roster.follow()

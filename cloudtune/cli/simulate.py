@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     help="Table of spot availability, losses and prices to replay (docs/spot.md).",
 )
 @click.option(
-    "--spot-where",
-    metavar="COLUMN=VALUE",
-    multiple=True,
-    help="Use only the rows of the trace with this value.",
+    "--spot-where", metavar="COLUMN=VALUE", multiple=True, help="Use only rows with this value."
 )
 @click.option(
     "--spot-from",

@@ -360,7 +360,8 @@ class RunPolicy:
         """
         if trial.id not in self._cut_short:
             return
-        self.state.count_late(trial, event)
+        trial.record(event, event.metrics[self.state.metric.name])
+        self.state.live.changes.append(trial)
         self._unheard[trial.id] = None
         if self.ending in _LIMITS:
             self._unheard[trial.id] = self.strategy.on_result(self.state, trial)

@@ -327,7 +327,9 @@ class SessionKeeper:
         trial.sessions += 1
         trial.status, trial.width = "starting", width
         trial.offer, trial.placement = placement
-        state.began_session(trial)
+        state.live.add(trial)
+        state.delays.asks(trial.id, state.now)
+        state.free.take(trial.placement)
         return StartTrial(
             session=trial.session,
             trial=trial.id,

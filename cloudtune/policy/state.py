@@ -39,7 +39,7 @@ from cloudtune.trial import diverged
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.fleet import Rented
@@ -116,19 +116,9 @@ class RunState:
         return self.record.best
 
     @property
-    def running(self) -> Collection[TrialProgress]:
+    def running(self) -> LiveTrials:
         """The trials that have sessions, those that wait at a rung or are stopping included."""
         return self.live
-
-    @property
-    def stopping(self) -> int:
-        """How many of the running trials are stopping."""
-        return self.live.stopping
-
-    @property
-    def changes(self) -> Sequence[TrialProgress]:
-        """Each trial whose status, epoch or place has changed, in order."""
-        return self.live.changes
 
     @property
     def held(self) -> Counter[Offer]:
@@ -400,17 +390,6 @@ class RunState:
             self.mishaps += 1
             self.backoff(rented.offer).no_shows += 1
             self.trouble = why
-
-    def count_late(self, trial: TrialProgress, event: EpochDone) -> None:
-        """Count an epoch that a trial finished and saved while its session was being stopped."""
-        trial.record(event, event.metrics[self.metric.name])
-        self.live.changes.append(trial)
-
-    def began_session(self, trial: TrialProgress) -> None:
-        """Take note that the workers of a trial have been asked for."""
-        self.live.add(trial)
-        self.delays.asks(trial.id, self.now)
-        self.free.take(trial.placement)
 
     def current(self, session: str) -> TrialProgress | None:
         """Return the trial whose current session that is; None for a session of the past."""

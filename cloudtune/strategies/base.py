@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.fleet import FleetBook, LaunchBackoff
     from cloudtune.plans import Limits, Rentable, Stage
-    from cloudtune.progress import Best, TrialProgress
+    from cloudtune.progress import Best, LiveTrials, TrialProgress
     from cloudtune.scaling import Delay
     from cloudtune.trial import EndReason, Mode, Trial, TrialId, Width
 
@@ -155,18 +155,8 @@ class View(Protocol):
         ...
 
     @property
-    def running(self) -> Collection[TrialProgress]:
+    def running(self) -> LiveTrials:
         """The trials that have sessions, those that wait at a rung or are stopping included."""
-        ...
-
-    @property
-    def stopping(self) -> int:
-        """How many of the running trials are stopping."""
-        ...
-
-    @property
-    def changes(self) -> Sequence[TrialProgress]:
-        """Each trial whose status, epoch or place has changed, in order; it grows at its end."""
         ...
 
     @property

@@ -21,7 +21,7 @@ from cloudtune.infra.provider import RUN_TAG
 from cloudtune.jobs import stages
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits
+from cloudtune.plans import BY_PLAN, Limits
 from cloudtune.policy import planned, registry
 from cloudtune.strategies.random_search import RandomSearch
 from docs import reference, reference_words, screen
@@ -92,7 +92,7 @@ def test_the_page_of_strategies_has_each_of_them() -> None:
 
 def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
     section = below((ROOT / "docs/papers.md").read_text("utf-8"), "## All other names")
-    others = {*registry.STRATEGIES, *registry.ALLOCATORS, registry.BY_PLAN, registry.SEER}
+    others = {*registry.STRATEGIES, *registry.ALLOCATORS, BY_PLAN, registry.SEER}
     listed = {row[0] for row in rows(section)} - {"strategy", "allocator"}
     assert listed == others - {*registry.MENU, *registry.WIDTHS_MENU}
 
