@@ -20,7 +20,9 @@ help:
 	@echo "make gpu      run what needs an NVIDIA GPU: its tests, and benchmarks/gpu (without one: as far"
 	@echo "              as a CPU goes); GPU_OUT=FILE.json keeps the results, GPU_OLD=FILE.json is compared"
 	@echo "make format   let ruff put the code in order"
-	@echo "make docs     write docs/reference.md and the README's screen anew, from the code"
+	@echo "make docs     write docs/reference.md and the README's screen again, from the code; with"
+	@echo "              RUN=NAME also the README's picture, from that run"
+	@echo "make check-strategies  compare seer with its peers (DATA=FOLDER of curves): a few minutes"
 	@echo "make clean    remove .venv and all caches"
 
 setup: $(STAMP)
@@ -89,6 +91,7 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m docs.reference
 	$(BIN)/python -m docs.screen
+	$(if $(RUN),$(BIN)/python -m docs.picture $(RUN))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .package/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

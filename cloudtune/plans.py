@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -106,6 +108,11 @@ class StagePlan:
     def instances(self) -> int:
         """Instances of all groups."""
         return sum(group.instances for group in self.groups)
+
+    @cached_property
+    def fleet(self) -> Counter[Offer]:
+        """The instances of each offer; to be read only."""
+        return Counter({group.offer: group.instances for group in self.groups})
 
     def group(self, offer: Offer) -> Group | None:
         """Return the group on an offer, if the stage has one."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from cloudtune.trial import better
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.events import EpochDone
@@ -121,16 +122,21 @@ class TrialProgress:
 class LiveTrials(Collection[TrialProgress]):
     """The trials of a run that have sessions, in the order in which those began.
 
-    How many of them wait at a rung, and how many GPUs they have, is counted as they come, change
+    How many of them stop or wait at a rung, and their GPUs, are counted as they come, change
     and go: a round of decisions asks for it, however many there are. So each session begins by
     `add`, ends by `remove`, and changes its trial's status by `become` alone.
 
     What trials use is counted too, where that is billed (`Offer.per_function`): all of a session
     but its waiting at rungs. `now` is the run second that these changes happen at.
+
+    `changes` has each trial that has changed, in order, those without a session included. Counts
+    that are kept elsewhere follow it (`Roster`).
     """
 
     def __init__(self) -> None:
         self.by_id: dict[TrialId, TrialProgress] = {}
+        self.changes: list[TrialProgress] = []
+        self.stopping = 0
         self._at_rung: set[TrialId] = set()
         self._busy: Counter[Width] = Counter()  # how many trials of each width aren't at a rung
         self._idle: Counter[Width] = Counter()  # and how many are
@@ -165,12 +171,15 @@ class LiveTrials(Collection[TrialProgress]):
     def add(self, trial: TrialProgress) -> None:
         """Take note of a session that begins: it is being set up."""
         self.by_id[trial.id] = trial
+        self.changes.append(trial)
         self._busy[trial.width] += 1
         self._use(trial)
 
     def become(self, trial: TrialProgress, status: Status) -> None:
         """Change the status of one of them to another that has a session."""
+        self.stopping += (status == "stopping") - (trial.status == "stopping")
         trial.status = status
+        self.changes.append(trial)
         if status == "at rung":
             if trial.id not in self._at_rung:
                 self._at_rung.add(trial.id)
@@ -182,8 +191,10 @@ class LiveTrials(Collection[TrialProgress]):
             self._use(trial)
 
     def remove(self, trial: TrialProgress) -> None:
-        """Take note that a session is over; its trial's status is the caller's."""
+        """Take note that a session is over; its trial's status is the caller's, from then on."""
+        self.stopping -= trial.status == "stopping"
         self._leave_rung(trial)
+        self.changes.append(trial)
         self._busy[trial.width] -= 1
         self._rest(trial)
         del self.by_id[trial.id]
@@ -209,6 +220,112 @@ class LiveTrials(Collection[TrialProgress]):
             self._at_rung.remove(trial.id)
             self._idle[trial.width] -= 1
             self._busy[trial.width] += 1
+
+
+class _Member(NamedTuple):
+    """What a roster counts of one trial; `queue`: which of those that may begin it is in."""
+
+    over: bool = False
+    arrived: bool = False
+    to_train: bool = True
+    offer: Offer | None = None
+    queue: Literal["here", "elsewhere", ""] = "elsewhere"
+
+
+class Roster:
+    """The trials of a stage, counted by how far they are: `members`, in order, to `end_epoch`.
+
+    A round of decisions asks for these counts again and again, however many trials there are. So
+    `follow` looks at no more than those that have changed since (`LiveTrials.changes`).
+
+    `begun` have started, ever; `over` won't train on; `arrived` wait at the rung; `to_train` have
+    yet to reach it. `placed` have a place in the stage, by offer, `placed_to_train` of the latter:
+    one that is done with the stage keeps its place, one that is to start again has none.
+    """
+
+    def __init__(
+        self,
+        members: tuple[TrialId, ...],
+        end_epoch: int,
+        trials: Mapping[TrialId, TrialProgress],
+        changes: Sequence[TrialProgress],
+    ) -> None:
+        self.members = members
+        self.end_epoch = end_epoch
+        self.over = 0
+        self.arrived = 0
+        self.to_train = len(members)
+        self.placed: Counter[Offer] = Counter()
+        self.placed_to_train: Counter[Offer] = Counter()
+        self._index = {name: index for index, name in enumerate(members)}
+        self._counted: dict[TrialId, _Member] = {}
+        self._here: list[int] = []  # by index, as are those below
+        self._elsewhere = list(range(len(members)))
+        self._changes = changes
+        self._followed = len(changes)
+        for name in members:
+            if name in trials:
+                self._count(trials[name])
+
+    @property
+    def begun(self) -> int:
+        """How many have started, ever."""
+        return len(self._counted)
+
+    def follow(self) -> Roster:
+        """Count what has changed; returns itself."""
+        if self._followed < len(self._changes):
+            for trial in self._changes[self._followed :]:
+                if trial.id in self._index:
+                    self._count(trial)
+            self._followed = len(self._changes)
+        return self
+
+    def next(self, room: int) -> list[TrialId]:
+        """Return those that may begin: all that can where they are, then others in the room."""
+        others = self._elsewhere[: max(0, room - len(self._here))]
+        return [self.members[index] for index in (*self._here, *others)]
+
+    def names_to_train(self) -> list[TrialId]:
+        """Return those that have yet to reach the rung, in order."""
+        counted = self._counted
+        return [name for name in self.members if name not in counted or counted[name].to_train]
+
+    def _count(self, trial: TrialProgress) -> None:
+        before = self._counted.get(trial.id, _Member())
+        now = self._counted[trial.id] = self._member(trial)
+        if now == before:
+            return
+        self.over += now.over - before.over
+        self.arrived += now.arrived - before.arrived
+        self.to_train += now.to_train - before.to_train
+        for member, change in ((before, -1), (now, 1)):
+            if member.offer is not None:
+                self.placed[member.offer] += change
+                self.placed_to_train[member.offer] += change * member.to_train
+        if now.queue != before.queue:
+            index = self._index[trial.id]
+            if before.queue:
+                queue = self._here if before.queue == "here" else self._elsewhere
+                del queue[bisect.bisect_left(queue, index)]
+            if now.queue:
+                bisect.insort(self._here if now.queue == "here" else self._elsewhere, index)
+
+    def _member(self, trial: TrialProgress) -> _Member:
+        status, last = trial.status, trial.trial.epochs
+        reached = trial.epoch >= (self.end_epoch if last is None else min(self.end_epoch, last))
+        over = status in OVER
+        waits = status in {"at rung", "parked"}
+        leaves = over or (status == "stopping" and trial.after in OVER)
+        placed = status in {"starting", "training", "at rung"} or reached
+        here: Literal["here", "elsewhere"] = "here" if status == "at rung" else "elsewhere"
+        return _Member(
+            over=over,
+            arrived=waits and reached,
+            to_train=not (leaves or reached),
+            offer=trial.offer if placed and not over else None,
+            queue=here if waits and not reached else "",
+        )
 
 
 @dataclass

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 DELAYS: Final = ("launch", "boot", "start", "resize", "release")
 """The delays around training, by the names that a profile has for them."""
+Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
+"""Those of them that a run learns as it goes on."""
 _EPSILON = 1e-6  # three workers of 1/3 fit on one GPU
 
 

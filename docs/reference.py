@@ -29,6 +29,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment import field_types as kinds
 from cloudtune.jobs.job import choices
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.policy.registry import MENU, WIDTHS_MENU
 from cloudtune.providers import PROVIDERS
 from cloudtune.trial import EndReason
 from cloudtune.units import format_seconds
@@ -215,14 +216,17 @@ def _example(field: FieldInfo) -> str:
 
 
 def names() -> dict[str, tuple[str, ...]]:
-    """Return all names that stand for a choice, by the kind of the choice."""
+    """Return the names that stand for a choice, by the kind of the choice.
+
+    Of strategies and allocators those on the menu: docs/papers.md has the others.
+    """
     known = choices()
     planner = next(option for option in cli.commands["plan"].params if option.name == "planner")
     assert isinstance(planner.type, click.Choice)
     return {
-        "strategy": known["name"],
+        "strategy": MENU,
         "sampler": known["sampler"],
-        "allocator": known["allocator"],
+        "allocator": WIDTHS_MENU,
         "fleet": known["fleet"],
         "planner": tuple(map(str, planner.type.choices)),
         "provider": tuple(PROVIDERS),

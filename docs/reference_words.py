@@ -211,39 +211,20 @@ FIELDS: dict[str, tuple[str, ...]] = {
 NAMED = """\
 They mean the same in an experiment file, on the command line and in `simulate --curves`. \
 Strategy, allocator and fleet are chosen apart; where one is left out, it is what suits the \
-strategy. More on them: [strategies.md](strategies.md), [allocators.md](allocators.md)."""
-
-_BY_PLAN = "what the plan says; it goes with the strategies that are planned"
+strategy. More on them: [strategies.md](strategies.md), [allocators.md](allocators.md); published \
+variants have [names of their own](papers.md#all-other-names)."""
 
 NAMES: dict[str, tuple[str, dict[str, str]]] = {
     "strategy": (
         "Strategies",
         {
-            "random": "every configuration trains to the end",
-            "grid": "the same for grids, all of them at once",
-            "sequential": "one configuration after the other",
-            "median": "cuts a trial that is worse than the median of the others' running means",
-            "sha": "successive halving by a plan: stages, the best 1/eta go on together; "
-            "least cost within the limits, proven",
-            "rubberband": "the same, planned by RubberBand's greedy descent: least cost by the "
-            "deadline, and the budget ends the run",
-            "rubberband-exact": "the same, planned exactly",
-            "sha-static": "the same on the best fleet of one size",
-            "seer-barrier": "successive halving by a plan with as many trials as the limits pay "
-            "for, planned anew at each rung: a reconstruction of SEER",
-            "halving": "successive halving decided as results come in, for any allocator",
-            "hyperband": "brackets of successive halving, from bold to cautious",
-            "bohb": "Hyperband whose configurations come from a model of past results",
-            "sync-bohb": "the same, one bracket at a time",
-            "pbt": "a population: the worst copy the best ones' checkpoints, and change them",
-            "asha": "successive halving that waits for nobody",
-            "asha-stopping": "the same, but who isn't good enough is cut instead of paused",
-            "hypersched": "ASHA against a deadline: fewer and fewer trials, wider and wider",
-            "hypersched-patient": "the same, but what would be paused again at once waits",
-            "seer": "explores with a part of the money and time, then plans the end of those that "
-            "are ahead; ours ([seer.md](seer.md))",
-            "seer-constant": "the same on a fleet that stays",
-            "seer-full": "the same, and one trial is always trained to its end, where one can be",
+            "best": "explores with part of the time and money, then trains the leaders to the "
+            "end; for a fixed deadline and budget ([seer.md](seer.md))",
+            "sha": "successive halving in planned stages, at the lowest cost within the limits",
+            "asha": "successive halving without waiting: a trial is promoted as soon as it ranks",
+            "hyperband": "brackets of successive halving, from aggressive to cautious",
+            "bohb": "Hyperband with configurations drawn from a model of earlier results",
+            "pbt": "a population: the worst trials copy the best ones and perturb them",
         },
     ),
     "sampler": (
@@ -259,21 +240,8 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
     "allocator": (
         "Allocators",
         {
-            "same": "one GPU each, or the narrowest width that was measured",
-            "static-fluid": "shares idle GPUs out among those that start, by their budgets",
-            "static-fluid:published": "the same by the paper's own rules",
-            "dynamic-fluid": "shares all GPUs out anew whenever trials or GPUs come or go",
-            "dynamic-fluid:published": "the same by the paper's own rules",
-            "dynamic-fluid:published-idle": "these, and idle GPUs go to who has longest left",
-            "ilp": "as `static-fluid`, by an integer program for small groups",
-            "hypersched": "HyperSched's: by rank, wider as others end; `UNIFORM` unless said",
-            "hypersched:UNIFORM": "what is to spare, one by one from the best on",
-            "hypersched:TOP_JOB": "what is to spare, all for the best",
-            "hypersched:RANDOM": "what is to spare, for anyone",
-            "hypersched:SOFTMAX": "what is to spare, by the softmax of the metrics",
-            "hypersched:NONE": "nobody gets more than its first share",
-            "planned": _BY_PLAN,
-            "seer": "SEER's own; a part of `seer` and `seer-constant`",
+            "same": "one GPU per trial, or the narrowest width that was measured",
+            "fluid": "shares all GPUs out again whenever trials or GPUs come or go",
         },
     ),
     "fleet": (
@@ -282,7 +250,7 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
             "constant": "the same instances from the begin to the end; `constant:4` is four",
             "naive": "idle ones are given back, and rented again when needed; `naive:4`",
             "consolidating": "the same, and trials move together so that instances get empty",
-            "planned": _BY_PLAN,
+            "planned": "what the plan says; for the strategies that are planned",
             "seer": "SEER's own; a part of `seer` and `seer-constant`",
         },
     ),

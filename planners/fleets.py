@@ -262,6 +262,20 @@ class BackToSpot:
         return tuple(going)
 
 
+def _going(view: View) -> float:
+    """Return the GPUs of trials that stop, or sit on instances that are to go."""
+    usable = view.fleet.usable()
+    if not view.running.stopping and len(usable) == sum([r.joined for r in view.fleet.alive()]):
+        return 0.0
+    names = {rented.instance for rented in usable}
+    return sum(
+        trial.width
+        for trial in view.running
+        if (trial.status == "stopping" and trial.after != "waiting")
+        or any(piece.instance not in names for piece in trial.placement)
+    )
+
+
 class PlannedFleet:
     """The instances of a plan, stage by stage."""
 
@@ -282,17 +296,9 @@ class PlannedFleet:
         stage's own GPUs: the next trials are asked for now, and take over as soon as those are
         gone.
         """
-        groups = self._itinerary.stage_plan.groups
-        planned = Counter({group.offer: group.instances for group in groups})
-        expected = planned | Counter(view.held)
-        usable = {rented.instance for rented in view.fleet.usable()}
-        going = sum(
-            trial.width
-            for trial in view.running
-            if (trial.status == "stopping" and trial.after != "waiting")
-            or any(piece.instance not in usable for piece in trial.placement)
-        )
-        return sum(offer.gpus * n for offer, n in expected.items()) + math.ceil(going)
+        fleet, held = self._itinerary.stage_plan.fleet, view.held
+        expected = held if fleet.items() == held.items() else fleet | held
+        return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the stage's instances, or only those held, while the rest waits for room.
@@ -301,7 +307,9 @@ class PlannedFleet:
         """
         it = self._itinerary
         wanted = it.needed(view)
-        return wanted & Counter(view.held) if it.held_back(view) else wanted + it.probes
+        if it.held_back(view):
+            return wanted & view.held
+        return wanted + it.probes if it.probes else wanted
 
     def could_ask(self, view: View) -> Collection[Offer]:
         """Return all that can be rented, as long as another plan is to be had; else the stage's."""

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.placement import enough, open_groups
 from cloudtune.plans import Estimate
-from cloudtune.progress import OVER
+from cloudtune.progress import OVER, Roster
 from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import capped
 from cloudtune.trial import EndReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.commands import PlanAnew
@@ -58,6 +58,8 @@ class Itinerary:
         self.probes: Counter[Offer] = Counter()  # asked for besides the plan: it may go there
         self.waiting: dict[TrialId, int] = {}  # who joins at a later stage, and where that ends
         self._disturbances = 0
+        self._roster: Roster | None = None
+        self._tasks: dict[TrialId, Task] = {}  # of the roster's trials
 
     @property
     def stage_plan(self) -> StagePlan:
@@ -68,6 +70,13 @@ class Itinerary:
         """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
         return capped(trial, self.stage_plan.stage.end_epoch)
 
+    def check(self, view: View) -> None:
+        """Raise AssertionError if what was counted trial by trial isn't what there is."""
+        fresh = Roster(
+            self.members, self.stage_plan.stage.end_epoch, view.trials, view.running.changes
+        )
+        assert vars(self.roster(view)) == vars(fresh), "a trial changed without being counted"
+
     def complete(self, trial: TrialProgress) -> bool:
         """Whether a trial has trained to a last epoch of its own."""
         last = trial.trial.epochs
@@ -77,29 +86,22 @@ class Itinerary:
         """Return those trials of the stage that have ever started."""
         return [view.trials[name] for name in self.members if name in view.trials]
 
-    def under_way(self, view: View) -> list[TrialId]:
-        """Return the trials that still have to train in the stage, in order."""
-        return [name for name in self.members if self._under_way(view.trials.get(name))]
+    def roster(self, view: View) -> Roster:
+        """Return how far the trials of the stage are."""
+        roster, end_epoch = self._roster, self.stage_plan.stage.end_epoch
+        if roster is None or roster.members is not self.members or roster.end_epoch != end_epoch:
+            roster = Roster(self.members, end_epoch, view.trials, view.running.changes)
+            self._roster = roster
+            self._tasks = {}
+        return roster.follow()
 
-    def _under_way(self, trial: TrialProgress | None) -> bool:
-        if trial is None:
-            return True
-        over = trial.status in OVER or (trial.status == "stopping" and trial.after in OVER)
-        return not over and trial.epoch < self.rung_of(trial.trial)
-
-    def placed(self, view: View, names: Iterable[TrialId]) -> Counter[Offer]:
-        """Return how many of these trials have a place in this stage, by offer.
-
-        A trial that is done with the stage keeps its place; a trial that is to start anew has none.
-        """
-        known = [view.trials[name] for name in names if name in view.trials]
-        return Counter(t.offer for t in known if t.offer is not None and self._is_placed(t))
-
-    def _is_placed(self, trial: TrialProgress) -> bool:
-        if trial.status in OVER:
-            return False
-        settled = trial.status in {"starting", "training", "at rung"}
-        return settled or trial.epoch >= self.rung_of(trial.trial)
+    def task(self, name: TrialId) -> Task:
+        """Return what a trial is to train in the stage; what waits is asked for at every event."""
+        task = self._tasks.get(name)
+        if task is None:
+            trial = self.trials[name]
+            task = self._tasks[name] = Task(trial, self.rung_of(trial))
+        return task
 
     def disturbed(self, view: View) -> bool:
         """Whether an instance was refused, lost or taken back in this stage."""
@@ -158,7 +160,8 @@ class Itinerary:
 
     def missing(self, view: View) -> Counter[Offer]:
         """Return the instances of the stage that are neither held nor asked for, by offer."""
-        return self.needed(view) - Counter(view.held)
+        needed, held = self.needed(view), view.held
+        return Counter() if needed.items() == held.items() else needed - held
 
     def needed(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage is to have, by offer.
@@ -166,18 +169,17 @@ class Itinerary:
         As many as were planned; where trials have failed, or instances were refused or lost, only
         as many as the trials need that still have to train.
         """
-        plan = self.stage_plan
-        over = sum(trial.status in OVER for trial in self.known(view))
-        if not self.disturbed(view) and len(self.members) - over >= plan.stage.trials:
-            return Counter({group.offer: group.instances for group in plan.groups})
-        return self._needed_for(self.under_way(view), view)
+        plan, roster = self.stage_plan, self.roster(view)
+        if not self.disturbed(view) and len(self.members) - roster.over >= plan.stage.trials:
+            return plan.fleet
+        return self._needed_for(roster, view)
 
-    def _needed_for(self, training: Sequence[TrialId], view: View) -> Counter[Offer]:
-        """Return the instances for these trials: where they sit, else where a group has room."""
-        placed = self.placed(view, training)
+    def _needed_for(self, roster: Roster, view: View) -> Counter[Offer]:
+        """Return the instances for what has to train: where it sits, or a group has room."""
+        placed = roster.placed_to_train
         needed: Counter[Offer] = Counter()
         # Who trains where no group is any more waits for a place as well.
-        waiting = len(training) - sum(placed[group.offer] for group in self.stage_plan.groups)
+        waiting = roster.to_train - sum(placed[group.offer] for group in self.stage_plan.groups)
         for group in self.stage_plan.groups:
             joining = max(0, min(group.trials - placed[group.offer], waiting))
             waiting -= joining
@@ -187,22 +189,23 @@ class Itinerary:
 
     def held_back(self, view: View) -> bool:
         """Whether missing instances have to wait, under the cap, until others are gone."""
+        if len(view.fleet.alive()) == len(view.fleet.wanted()):
+            return False
         alive = Counter(rented.offer for rented in view.fleet.alive())
-        some_are_going = alive.total() > len(view.fleet.wanted())
-        return some_are_going and not view.admits(alive + self.missing(view))
+        return not view.admits(alive + self.missing(view))
 
     def expected(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage has, or will have unless the cloud refuses."""
         missing = self.missing(view)
         if not self.held_back(view):
             missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
-        return Counter(view.held) + missing
+        return view.held + missing if missing else view.held
 
     # ---- where trials sit ---------------------------------------------------------------------
 
     def groups(self, view: View) -> list[Group]:
         """Return the groups that a waiting trial may join, in order."""
-        placed = self.placed(view, self.members)
+        placed = self.roster(view).placed
         return open_groups(self.stage_plan.groups, placed, self.expected(view))
 
     def fits(self, trial: TrialProgress) -> bool:
@@ -286,18 +289,8 @@ class PlannedStages:
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the trials of the stage that still have to train: first who does where it is."""
         it = self.itinerary
-        ready = [name for name in it.members if self._may_begin(view.trials.get(name))]
-        here = {n: 0 for n in ready if n in view.trials and view.trials[n].status == "at rung"}
-        others = [name for name in ready if name not in here]
-        names = [*here, *others[: max(0, room - len(here))]]
-        tasks = tuple(Task(it.trials[name], it.rung_of(it.trials[name])) for name in names)
+        tasks = tuple([it.task(name) for name in it.roster(view).next(room)])
         return (TrialGroup(f"stage {it.stage + 1}", tasks),) if tasks else ()
-
-    def _may_begin(self, trial: TrialProgress | None) -> bool:
-        if trial is None:
-            return True
-        rung = self.itinerary.rung_of(trial.trial)
-        return trial.status in {"parked", "at rung"} and trial.epoch < rung
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to the rung, and wait there for the others."""
@@ -311,9 +304,10 @@ class PlannedStages:
 
     def _leaves(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial has saved its last epoch, and an instance that it sits on is to go."""
-        usable = {r.instance for r in view.fleet.usable()} - self.itinerary.leaving
-        saved = trial.checkpoint_epoch >= trial.epoch
-        return saved and any(piece.instance not in usable for piece in trial.placement)
+        if trial.checkpoint_epoch < trial.epoch:
+            return False
+        instances, leaving = {piece.instance for piece in trial.placement}, self.itinerary.leaving
+        return any(name in leaving or not view.fleet.of(name).usable for name in instances)
 
     def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial's instance is to go, and only groups of another width have room for it.
@@ -357,11 +351,11 @@ class PlannedStages:
     def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
         """Return who stops at the rung; None where the stage goes on."""
         it = self.itinerary
-        known = it.known(view)
-        left = [trial for trial in known if trial.status not in OVER]
+        roster = it.roster(view)
         # The barrier: every member has begun once, and all that didn't fail have reached the rung.
-        if len(known) < len(it.members) or not all(map(self._at_rung, left)):
+        if roster.over + roster.arrived < len(it.members):
             return None
+        left = [trial for trial in it.known(view) if trial.status not in OVER]
         results = {t.id: t.history.get(it.rung_of(t.trial)) for t in left}
         able = {t.id: results[t.id] for t in left if not it.complete(t)}
         chosen = self._schedule.promote(view, it, able)
@@ -382,10 +376,6 @@ class PlannedStages:
         if self._planned_fleet:
             it.leaving = frozenset(self._too_many(view))
         return {**out, **dict.fromkeys(self._movers(view), Verdict.PAUSE)}
-
-    def _at_rung(self, trial: TrialProgress) -> bool:
-        rung = self.itinerary.rung_of(trial.trial)
-        return trial.epoch >= rung and trial.status in {"at rung", "parked"}
 
     def _finish(
         self, view: View, results: Mapping[TrialId, float | None]

@@ -19,8 +19,7 @@ from cloudtune.planners.replanning import (
     Rest,
     follow_from_now,
     joins_in,
-    realised,
-    speeds,
+    places,
 )
 from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.safety_net import MarketWatch
@@ -72,9 +71,15 @@ class Replanner:
         """Whether what an epoch takes has become another by more than noise since the last look."""
         if self._heeds != "all":
             return False
-        seen = self._seen or speeds(itinerary, view.rentables)
-        now = speeds(itinerary, realised(view, itinerary))
-        return any(abs(now[place] / seen.get(place, now[place]) - 1) > NOISE for place in now)
+        profiles = {each.offer: each.profile for each in view.rentables}
+        for offer, width in places(itinerary):
+            now = view.slowest_epoch(itinerary.members, offer, width)
+            before = self._seen.get((offer, width), now)
+            if not self._seen:
+                before = profiles[offer].epoch_seconds(width)
+            if abs(now / before - 1) > NOISE:
+                return True
+        return False
 
     def wake_at(self, view: View) -> float | None:
         """Return when to look again: at an instance that should have joined by then, at markets."""
@@ -90,12 +95,8 @@ class Replanner:
         """
         if self._heeds != "all":
             return math.inf
-        late = [
-            self._overdue_at(view, r.offer, r.requested_at)
-            for r in view.fleet.wanted()
-            if not r.joined
-        ]
-        return min(late, default=math.inf)
+        asked = {(r.offer, r.requested_at) for r in view.fleet.wanted() if not r.joined}
+        return min([self._overdue_at(view, *each) for each in asked], default=math.inf)
 
     def _overdue_at(self, view: View, offer: Offer, asked_at: float) -> float:
         """Return when an instance that is late already, or will be, is looked at next."""
@@ -109,10 +110,11 @@ class Replanner:
         """Change the plan where that is called for; returns the trials that are cut for it."""
         cause = self._cause(view, itinerary)
         itinerary.restless = False
-        members = itinerary.under_way(view)
-        if cause is None or not members:
+        if cause is None or not itinerary.roster(view).to_train:
             return {}
-        self._seen = speeds(itinerary, realised(view, itinerary))
+        self._seen = {
+            place: view.slowest_epoch(itinerary.members, *place) for place in places(itinerary)
+        }
         rest = Rest(view, itinerary, self._planner, self._reserve)
         return _Look(self, rest, cause).decide()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.placement import slots
@@ -140,7 +141,7 @@ class Rest:
         self.planner = planner
         self.reserve = reserve
         self.tight = reserve.tight
-        self.training = tuple(itinerary.under_way(view))
+        self.training = tuple(itinerary.roster(view).names_to_train())
         missing = itinerary.missing(view)
         self.shuns: Collection[
             Offer
@@ -177,10 +178,11 @@ class Rest:
         stages = (each.stage for each in plan.stages[it.stage + 1 :])
         return tuple(replace(stage, trials=min(stage.trials, most)) for stage in stages)
 
+    @cached_property
     def _epochs_left(self) -> dict[TrialId, int]:
-        known = self.view.trials
+        known, rung = self.view.trials, self.rung
         return {
-            name: max(1, self.rung - (known[name].epoch if name in known else 0))
+            name: max(1, rung - (known[name].epoch if name in known else 0))
             for name in self.training
         }
 
@@ -189,7 +191,7 @@ class Rest:
 
         Where they take turns that is the mean, else what is left of the one that is furthest back.
         """
-        left, later = self._epochs_left(), self.later()
+        left, later = self._epochs_left, self.later()
         turns = any(group.waves > 1 for group in self.it.stage_plan.groups)
         mean = math.ceil(sum(left.values()) / len(left))
         epochs = mean if turns else max(left.values())
@@ -202,7 +204,7 @@ class Rest:
 
         No more than that on as many instances at once as there may be.
         """
-        groups, left = self.it.stage_plan.groups, self._epochs_left()
+        groups, left = self.it.stage_plan.groups, self._epochs_left
         if all(group.waves <= 1 for group in groups) or not left:
             return 0.0
         first = self.work()[0]
@@ -265,7 +267,7 @@ class Rest:
         known = [view.trials[name] for name in self.training if name in view.trials]
         if boot > 0 or len(known) < len(self.training):
             return max(0.0, boot)
-        left = self._epochs_left()
+        left = self._epochs_left
         most = max(left.values())
         behind = [t for t in known if left[t.id] == most]
         if any(t.status != "training" or t.id not in self.it.heard for t in behind):
@@ -363,26 +365,15 @@ def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
     itinerary.plan = replace(itinerary.plan, stages=stages)
 
 
-def realised(view: View, itinerary: Itinerary) -> Sequence[Rentable]:
-    """Return all that can be rented as the run has seen it."""
-    return tuple(view.corrected(each, itinerary.members) for each in view.rentables)
-
-
-def speeds(itinerary: Itinerary, rentables: Sequence[Rentable]) -> dict[Place, float]:
-    """Return the seconds of an epoch wherever the rest of the plan trains."""
-    by_offer = {each.offer: each for each in rentables}
-    return {
-        (group.offer, group.width): by_offer[group.offer].profile.epoch_seconds(group.width)
-        for stage in itinerary.plan.stages[itinerary.stage :]
-        for group in stage.groups
-    }
+def places(itinerary: Itinerary) -> set[Place]:
+    """Return wherever the rest of the plan trains."""
+    stages = itinerary.plan.stages[itinerary.stage :]
+    return {(group.offer, group.width) for stage in stages for group in stage.groups}
 
 
 def joins_in(view: View, offer: Offer) -> float:
     """Return the seconds from a request until the instance joins, by what was seen."""
-    known = next(each for each in view.rentables if each.offer == offer)
-    profile = view.corrected(known, ()).profile
-    return profile.launch.mean + profile.boot.mean
+    return view.delay(offer, "launch") + view.delay(offer, "boot")
 
 
 def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from cloudtune.infra.aws.account.report import Line
     from cloudtune.infra.aws.account.steps import Step
 
-REGION = click.option(
-    "--region", default="us-east-1", show_default=True, help="Where instances are to be rented."
+REGION = click.option("--region", default="us-east-1", show_default=True, help="Region to rent in.")
+YES = click.option("-y", "--yes", is_flag=True, help="Don't ask first.")
+VPC = click.option(
+    "--vpc", metavar="VPC-ID", help="VPC to use (default: the region's default VPC)."
 )
-YES = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
-VPC = click.option("--vpc", metavar="VPC-ID", help="In this one; the default one if not given.")
 _OK = 0
 _LACKING = 1
 
@@ -44,8 +44,8 @@ def aws() -> None:
 @click.option(
     "--instances",
     metavar="TYPES",
-    help="The types that runs may rent, such as 'g4dn.*,g5.*'; else those of the last setup, or "
-    "all that cloudtune offers.",
+    help="Types that runs may rent, such as 'g4dn.*,g5.*' (default: as in the last setup, or all "
+    "that cloudtune offers).",
 )
 @VPC
 @YES
@@ -87,7 +87,7 @@ def setup(region: str, instances: str | None, vpc: str | None, *, yes: bool, out
 
 @aws.command()
 @REGION
-@click.option("--bucket", is_flag=True, help="The bucket too, with every checkpoint in it.")
+@click.option("--bucket", is_flag=True, help="Also delete the bucket, with all checkpoints.")
 @VPC
 @YES
 def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
@@ -129,10 +129,12 @@ def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
 @click.option(
     "--live",
     is_flag=True,
-    help="Try it: one small instance for a minute, a tenth of a cent. Shows it first, and asks.",
+    help="Try it with one small instance for a minute (about $0.001); asks first.",
 )
 @click.option(
-    "--report", type=click.Path(path_type=Path), help="With --live: the answers, as a JSON file."
+    "--report",
+    type=click.Path(path_type=Path),
+    help="With --live: write the answers to this JSON file.",
 )
 @YES
 @OUTPUT
@@ -168,7 +170,7 @@ def check(
 @aws.command()
 @click.argument("who", type=click.Choice(["person", "maker", "head", "node"]))
 @REGION
-@click.option("--instances", metavar="TYPES", help="The types that runs may rent.")
+@click.option("--instances", metavar="TYPES", help="Types that runs may rent.")
 def policy(who: str, region: str, instances: str | None) -> None:
     """Print the IAM policy of a person, of who sets up, of heads or of the other instances.
 

@@ -12,6 +12,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from cloudtune.cli.options import GroupedCommand
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.infra.aws import pricing
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
 _WARNINGS_SHOWN = 5
 
 
-@click.command()
-@click.option("--gpu", metavar="NAME", help="Only types with this GPU, as in a100.")
+@click.command(cls=GroupedCommand)
+@click.option("--gpu", metavar="NAME", help="Only types with this GPU, such as a100.")
 @click.option(
     "--market",
     type=click.Choice([*pricing.MARKETS, "any"]),
     default="any",
     show_default=True,
-    help="Only types that are offered there.",
+    help="Only types offered in this market.",
 )
-@click.option("--region", default=pricing.PRICED_REGION, show_default=True, help="An AWS region.")
-@click.option("--refresh", is_flag=True, help="Ask AWS for live prices; needs credentials.")
+@click.option("--region", default=pricing.PRICED_REGION, show_default=True, help="AWS region.")
+@click.option("--refresh", is_flag=True, help="Fetch live prices from AWS (needs credentials).")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
     show_default=True,

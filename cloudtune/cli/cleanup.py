@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.options import OUTPUT, RUN
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand
 from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.text import counted
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cloudtune.jobs.cleanup import Found, Head
 
 
-@click.command()
-@click.option("--region", help="Look into this AWS region too.")
+@click.command(cls=GroupedCommand)
+@click.option("--region", help="Also look in this AWS region.")
 @OUTPUT
 def status(region: str | None, output: str) -> int:
     """Show which instances of ours are alive, whose they are and what they cost per hour."""
@@ -54,13 +54,13 @@ def status(region: str | None, output: str) -> int:
     return CloudtuneError.exit_code if mute else 0
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @RUN
 @click.option(
-    "--all", "everything", is_flag=True, help="Return every instance tagged by cloudtune."
+    "--all", "everything", is_flag=True, help="Terminate every instance tagged by cloudtune."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be returned.")
-@click.option("--region", help="Look into this AWS region too.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be terminated.")
+@click.option("--region", help="Also look in this AWS region.")
 def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> int:
     """Give back what dead runs have left: instances, and processes on this machine.
 

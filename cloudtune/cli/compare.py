@@ -20,6 +20,7 @@ from cloudtune.cli.compare_options import (
     way_options,
 )
 from cloudtune.cli.exports import check_page, save_page
+from cloudtune.cli.options import USUAL, GroupedCommand
 from cloudtune.display import comparison_tables
 from cloudtune.display.comparison_tables import Cell
 from cloudtune.errors import CloudtuneError, UsageError, need, shown
@@ -49,7 +50,11 @@ _SHOWN = 5
 _WIDE = 160
 
 
-@click.command(name="simulate")
+@click.command(
+    "simulate",
+    cls=GroupedCommand,
+    first=("--curves", "--metric", "--mode", "--strategy", "--profile", "--offers"),
+)
 @table_options
 @offer_options
 @way_options
@@ -86,11 +91,11 @@ def simulate_curves(
     return 0
 
 
-class Simulate(click.Command):
+class Simulate(GroupedCommand):
     """`simulate EXPERIMENT` and `simulate --curves FILE`: each has options of its own."""
 
     def __init__(self, experiment: click.Command) -> None:
-        super().__init__("simulate", params=experiment.params, help=experiment.help)
+        super().__init__("simulate", params=experiment.params, help=experiment.help, first=USUAL)
         self._experiment = experiment
 
     def make_context(

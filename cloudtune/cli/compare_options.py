@@ -10,6 +10,7 @@ import click
 
 from cloudtune.catalog import BillingUnit
 from cloudtune.cli.exports import HTML
+from cloudtune.policy.registry import MENU
 from cloudtune.simulation.benchmark import MAX_INSTANCES, RESIZE, START, Delays
 
 if TYPE_CHECKING:
@@ -52,22 +53,33 @@ def table_options(command: Command) -> Command:
     return _with(
         command,
         _file(
-            "--curves", "FILE", "Recorded curves: CSV or Parquet (docs/simulate.md).", required=True
+            "--curves", "FILE", "Recorded curves, CSV or Parquet (docs/simulate.md).", required=True
         ),
-        _file("--configs", "FILE", "The configurations that can be tried: their hyperparameters."),
-        _text("--metric", "COLUMN", "The metric that decides.", required=True),
+        _file("--configs", "FILE", "Table of the hyperparameters of the configurations."),
+        _text("--metric", "COLUMN", "Metric to optimize.", required=True),
         click.option(
-            "--mode", type=click.Choice(["max", "min"]), required=True, help="Is more better?"
+            "--mode",
+            type=click.Choice(["max", "min"]),
+            required=True,
+            help="Maximize or minimize it.",
         ),
-        _column("--config-column", "Which configuration a row is of."),
-        _column("--epoch-column", "Which epoch, or step, it is of."),
-        _column("--seconds-column", "What the epoch took on one GPU."),
-        _column("--elapsed-column", "Seconds since training began, on one GPU."),
-        _column("--planned-column", "In --configs: how many epochs each is to train."),
+        _column("--config-column", "Column with the configuration of a row."),
+        _column("--epoch-column", "Column with the epoch or step of a row."),
+        _column("--seconds-column", "Column with the seconds of the epoch on one GPU."),
+        _column("--elapsed-column", "Column with the seconds since training began, on one GPU."),
+        _column("--planned-column", "In --configs: column with the number of epochs to train."),
         _text(
-            "--hyperparameters", "COLUMNS", "In --configs: what a sampler learns from.", default=""
+            "--hyperparameters",
+            "COLUMNS",
+            "In --configs: columns that a sampler learns from.",
+            default="",
         ),
-        _text("--where", "COLUMN=VALUE", "Only rows (or configurations) with it.", multiple=True),
+        _text(
+            "--where",
+            "COLUMN=VALUE",
+            "Use only rows (or configurations) with this value.",
+            multiple=True,
+        ),
     )
 
 
@@ -75,31 +87,41 @@ def offer_options(command: Command) -> Command:
     """Give a command the options that say how fast training is, and what can be rented."""
     return _with(
         command,
-        _text("--epoch-seconds", "TIME", "What an epoch takes on one GPU on average, as in 5m."),
-        _text("--profile", "FILE|NAME", "Speed by width, or a bundled profile.", required=True),
+        _text("--epoch-seconds", "TIME", "Average time of an epoch on one GPU, such as 5m."),
         _text(
-            "--offers", "FILE|NAME", "Types and prices, or names: g5.xlarge,'g6.*'.", required=True
+            "--profile", "FILE|NAME", "Speed by width: a file or a bundled profile.", required=True
+        ),
+        _text(
+            "--offers",
+            "FILE|NAME",
+            "Types and prices: a file, or names such as g5.xlarge,'g6.*'.",
+            required=True,
         ),
         click.option(
             "--market",
             type=click.Choice(["on-demand", "spot", "any"]),
             default="on-demand",
             show_default=True,
-            help="Where to rent offers given by name.",
+            help="Market of offers given by name.",
         ),
         click.option(
             "--billing",
             type=click.Choice(get_args(BillingUnit)),
-            help="By what instances are billed; else as EC2 does, by the second from a minute on. "
-            "By the function: the GPU-seconds of trials, and no instance.",
+            help="Billing unit of instances (default: as on EC2, by the second from a minute on). "
+            "function: bill the GPU-seconds of trials instead of instances.",
         ),
         _file(
             "--spot-trace",
             "FILE",
-            "Spot pools as this table has them, from a second on that the seed draws.",
+            "Table of spot availability to replay, starting where the seed says.",
         ),
-        _text("--spot-where", "COLUMN=VALUE", "Of the trace only the rows with it.", multiple=True),
-        _number("--max-instances", "Rent no more at once.", default=MAX_INSTANCES),
+        _text(
+            "--spot-where",
+            "COLUMN=VALUE",
+            "Use only the rows of the trace with this value.",
+            multiple=True,
+        ),
+        _number("--max-instances", "Maximum number of instances at a time.", default=MAX_INSTANCES),
     )
 
 
@@ -110,22 +132,23 @@ def way_options(command: Command) -> Command:
         _text(
             "--strategy",
             "NAMES",
-            "Which to try, as in asha,hypersched; seer-barrier is our reconstruction of SEER, seer "
-            "is ours.",
+            f"Strategies to compare: {', '.join(MENU)} (docs/papers.md lists the others).",
             required=True,
         ),
         _text(
-            "--allocator", "NAMES", "How wide trials are; else what suits the strategy.", default=""
+            "--allocator", "NAMES", "GPUs per trial (default: what suits the strategy).", default=""
         ),
-        _text("--fleet", "NAMES", "As in constant:8,naive:4; else what suits it.", default=""),
-        _text("--eta", "NUMBERS", "One of so many goes on from a rung.", default="3"),
-        _text("--sampler", "NAMES", "As in random,tpe: draws configurations.", default=""),
-        _text("--deadline", "TIMES", "As in 2h,4h.", default="none"),
-        _text("--budget", "DOLLARS", "As in 20,40,80.", default="none"),
-        _number("--seeds", "Runs of each cell.", default=20),
-        _number("--seed", "The first seed.", least=0, default=0),
-        _number("--min-epochs", "Epochs before the first comparison.", default=1),
-        _number("--max-trials", "Try no more configurations."),
+        _text(
+            "--fleet", "NAMES", "Such as constant:8,naive:4 (default: what suits it).", default=""
+        ),
+        _text("--eta", "NUMBERS", "One in eta trials goes on from a rung.", default="3"),
+        _text("--sampler", "NAMES", "Samplers of configurations, such as random,tpe.", default=""),
+        _text("--deadline", "TIMES", "Deadlines, such as 2h,4h.", default="none"),
+        _text("--budget", "DOLLARS", "Budgets, such as 20,40,80.", default="none"),
+        _number("--seeds", "Number of runs of each combination.", default=20),
+        _number("--seed", "First seed.", least=0, default=0),
+        _number("--min-epochs", "Number of epochs before the first comparison.", default=1),
+        _number("--max-trials", "Maximum number of configurations to try."),
     )
 
 
@@ -136,16 +159,27 @@ def delay_options(command: Command) -> Command:
         _text(
             "--launch",
             "TIME",
-            "From a request to the launch; not billed.",
+            "Time from a request to the launch (not billed).",
             default=_of(_USUAL.launch),
         ),
-        _text("--boot", "TIME", "From launch until trials can start.", default=_of(_USUAL.boot)),
-        _text("--start", "TIME", f"Set-up of a trial; the profile's, or {_of(START)}."),
-        _text("--resize", "TIME", f"Set-up from a checkpoint; the profile's, or {_of(RESIZE)}."),
+        _text(
+            "--boot",
+            "TIME",
+            "Time from the launch until trials can start.",
+            default=_of(_USUAL.boot),
+        ),
+        _text(
+            "--start", "TIME", f"Time to set up a trial (default: the profile's, or {_of(START)})."
+        ),
+        _text(
+            "--resize",
+            "TIME",
+            f"The same from a checkpoint (default: the profile's, or {_of(RESIZE)}).",
+        ),
         _text(
             "--release",
             "TIME",
-            "From giving back until it bills no more.",
+            "Time from giving back until billing ends.",
             default=_of(_USUAL.release),
         ),
         click.option(
@@ -153,7 +187,7 @@ def delay_options(command: Command) -> Command:
             type=click.FloatRange(0.0, 1.0),
             default=_USUAL.spread,
             show_default=True,
-            help="Standard deviation of all durations, as a share.",
+            help="Standard deviation of all durations, as a fraction.",
         ),
     )
 
@@ -166,8 +200,8 @@ def output_options(command: Command) -> Command:
     """Give a command the options that say how to play, and where the results go."""
     return _with(
         command,
-        _number("--jobs", "Processes; the default is one for each CPU."),
-        _file("--out", "DIR", "Write cells.csv, runs.csv and the plots there."),
+        _number("--jobs", "Number of processes (default: one per CPU)."),
+        _file("--out", "DIR", "Folder to write cells.csv, runs.csv and the plots to."),
         HTML,
         click.option(
             "-o",

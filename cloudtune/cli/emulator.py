@@ -36,9 +36,9 @@ def emulator() -> None:
 
 
 @emulator.command()
-@click.option("--boot", metavar="TIME", help="From launch to running; the default is 4s.")
+@click.option("--boot", metavar="TIME", help="Time from launch to running (default: 4s).")
 @click.option(
-    "--strict", is_flag=True, help="Ask for rights, throttle and answer late, as AWS does."
+    "--strict", is_flag=True, help="Check permissions, throttle and answer late, as AWS does."
 )
 def start(boot: str | None, strict: bool) -> int:
     """Start it; unused, it ends by itself after two minutes, or with the next run."""
@@ -53,7 +53,7 @@ def start(boot: str | None, strict: bool) -> int:
 
 
 @emulator.command()
-@click.option("--force", is_flag=True, help="End the instances that are alive, too.")
+@click.option("--force", is_flag=True, help="Also terminate the instances that are alive.")
 def stop(force: bool) -> int:
     """Stop it, if no instance is alive."""
     if not stop_emulator(_folder(), only_if_idle=not force):
@@ -111,8 +111,8 @@ def _line(instance: Mapping[str, Any], now: float) -> str:
 
 @emulator.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--add", is_flag=True, help="Keep the faults to come, and put these after them.")
-@click.option("--clear", is_flag=True, help="Forget the faults to come.")
+@click.option("--add", is_flag=True, help="Add to the pending faults instead of replacing them.")
+@click.option("--clear", is_flag=True, help="Clear the pending faults.")
 def faults(file: Path | None, add: bool, clear: bool) -> int:
     """Set the faults to come from a JSON FILE; without one, show them."""
     if clear and (file is not None or add):
@@ -181,8 +181,8 @@ def _count(given: str) -> int | None:
 
 @emulator.command()
 @click.argument("instance")
-@click.option("--notice", metavar="TIME", help="How long before; AWS gives 2m, the default.")
-@click.option("--no-notice", is_flag=True, help="Take it at once.")
+@click.option("--notice", metavar="TIME", help="Length of the notice (default: 2m, as on AWS).")
+@click.option("--no-notice", is_flag=True, help="Reclaim it at once.")
 def reclaim(instance: str, notice: str | None, no_notice: bool) -> int:
     """Have AWS take a spot instance back, after its notice."""
     if no_notice and notice is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.options import RUN
+from cloudtune.cli.options import RUN, GroupedCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ HTML = click.option(
     "--html",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw it as a page of interactive charts that needs no network.",
+    help="Write a page of interactive charts that works offline.",
 )
 HTML_OF_RUN = click.option(
     "--html",
@@ -26,7 +26,7 @@ HTML_OF_RUN = click.option(
     is_flag=False,
     flag_value=Path("-"),
     metavar="[FILE]",
-    help="Write a page of interactive charts that needs no network; without FILE, RUN.html.",
+    help="Write a page of interactive charts that works offline (default: RUN.html).",
 )
 BESIDE = Path("-")
 """What `--html` without a file gives."""
@@ -58,13 +58,15 @@ def save_page(path: Path, page: Callable[[], str]) -> None:
     click.echo(write(path, page()), err=True)
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @RUN
-@click.option("--to", "kind", type=click.Choice(FORMATS), required=True, help="For which program.")
+@click.option(
+    "--to", "kind", type=click.Choice(FORMATS), required=True, help="Program to export for."
+)
 @click.option(
     "--out",
     metavar="FOLDER|URI",
-    help="Folder to write to; without it, RUN-FORMAT. MLflow also takes a URI of its server.",
+    help="Folder to write to (default: RUN-FORMAT); for MLflow also the URI of a server.",
 )
 def export(run: str | None, kind: str, out: str | None) -> None:
     """Write a run's trials, with every metric of every epoch, for other programs.

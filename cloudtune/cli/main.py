@@ -17,7 +17,7 @@ from cloudtune.cli.cleanup import gc, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
-from cloudtune.cli.options import OUTPUT, RUN
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand
 from cloudtune.cli.plan import init, plan
 from cloudtune.cli.profile import profile
 from cloudtune.cli.run import resume, run, stop
@@ -85,7 +85,7 @@ cli.add_command(profile)
 cli.add_command(Simulate(simulate))
 
 
-@cli.command()
+@cli.command(cls=GroupedCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print what makes a shell complete commands, options and runs.
@@ -101,13 +101,13 @@ def completion(shell: str) -> None:
 # ---- looking back --------------------------------------------------------------------------
 
 
-@cli.command()
+@cli.command(cls=GroupedCommand)
 @RUN
 @HTML_OF_RUN
 @click.option(
     "--against",
     is_flag=True,
-    help="Show its bill beside those of a fixed cluster and of naive elasticity, simulated.",
+    help="Compare the bill with simulated fixed and naively elastic clusters.",
 )
 @OUTPUT
 def report(run: str | None, *, html: Path | None, against: bool, output: str) -> int:

@@ -12,16 +12,50 @@ from cloudtune.api.scripts import experiment_beside, is_script
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
 from cloudtune.jobs.stages import PLANNERS, PlanOptions
+from cloudtune.policy.registry import MENU, STRATEGIES, named
 from cloudtune.providers import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeVar
 
     from cloudtune.api.drafts import Gap
 
     Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+USUAL = ("--deadline", "--budget", "--strategy", "--provider", "--instances", "--max-instances")
+"""What people use first of the options of an experiment."""
+_FIRST = 6
+
+
+class GroupedCommand(click.Command):
+    """A command whose help begins with the options that people use first.
+
+    `first` has them in order; left out, they are the first six of the command.
+    """
+
+    def __init__(self, *args: Any, first: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._first = first
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options that are used first, and the others below a heading."""
+        records = {
+            parameter.opts[-1]: record
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
+            and (record := parameter.get_help_record(ctx)) is not None
+        }
+        help_record = records.pop("--help")
+        first = self._first or tuple(records)[:_FIRST]
+        more = [record for name, record in records.items() if name not in first]
+        with formatter.section("Options"):
+            formatter.write_dl([*(records[name] for name in first), help_record])
+        if more:
+            with formatter.section("More options"):
+                formatter.write_dl(more)
 
 
 def _run_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
@@ -40,34 +74,34 @@ def experiment_options(command: Command) -> Command:
     """Give a command the options that override fields of the experiment."""
     options = [
         click.option(
-            "--deadline", metavar="TIME", help="Finish within this time, as in 2h or 90s."
+            "--deadline", metavar="TIME", help="Finish within this time, such as 2h or 90s."
         ),
-        click.option("--budget", metavar="DOLLARS", help="Spend no more than this, as in '$40'."),
-        click.option("--trials", type=int, help="How many configurations to try."),
+        click.option("--budget", metavar="DOLLARS", help="Spend at most this much, such as '$40'."),
+        click.option("--trials", type=int, help="Maximum number of configurations."),
         click.option(
             "--search",
             metavar="NAME=SPACE",
             multiple=True,
-            help="A parameter to search, as in 'lr=loguniform(1e-4, 1)'; once for each.",
+            help="Parameter to search, such as 'lr=loguniform(1e-4, 1)'; repeatable.",
         ),
         click.option(
-            "--metric", metavar="NAME:MODE", help="The metric that decides, as in accuracy:max."
+            "--metric", metavar="NAME:MODE", help="Metric that decides, such as accuracy:max."
         ),
         click.option("--epochs", type=int, help="Epochs of a full training."),
-        click.option("--max-instances", type=int, help="Rent no more instances at once."),
-        click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Which cloud."),
+        click.option("--max-instances", type=int, help="Maximum number of instances at a time."),
+        click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Cloud to rent from."),
         click.option(
-            "--instances", metavar="TYPES", help="Instance types, as in g5.xlarge,'g6.*'."
+            "--instances", metavar="TYPES", help="Instance types to use, such as g5.xlarge,'g6.*'."
         ),
         click.option(
-            "--market", type=click.Choice(["on-demand", "spot", "any"]), help="Where to rent."
+            "--market", type=click.Choice(["on-demand", "spot", "any"]), help="Market to rent in."
         ),
-        click.option("--seed", type=int, help="Seed of the search and of the training."),
-        click.option("--storage", metavar="URI", help="Where checkpoints go."),
+        click.option("--seed", type=int, help="Seed for the search and for training."),
+        click.option("--storage", metavar="URI", help="Folder or bucket for checkpoints."),
         click.option(
             "--history",
             metavar="RUNS",
-            help="Earlier runs that have a say: auto, off, or their names, as in RUN,RUN.",
+            help="Earlier runs to learn from: auto, off, or names such as RUN,RUN.",
         ),
     ]
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
@@ -117,12 +151,12 @@ def planning_options(command: Command) -> Command:
             "cheaply or as fast as possible. trials: as many trials as possible.",
         ),
         click.option(
-            "--planner", type=click.Choice(PLANNERS), help="Who plans; the default is exact."
+            "--planner", type=click.Choice(PLANNERS), help="Planner to use (default: exact)."
         ),
         click.option(
             "--confidence",
             type=click.FloatRange(0.5, 0.999),
-            help="Keep the limits with this probability, instead of on average.",
+            help="Meet the limits with this probability, rather than on average.",
         ),
     ]
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
@@ -130,7 +164,7 @@ def planning_options(command: Command) -> Command:
 
 def watching_options(command: Command) -> Command:
     """Give a command the options that say how a run is told of as it goes."""
-    quiet = click.option("-q", "--quiet", is_flag=True, help="Print the end alone.")
+    quiet = click.option("-q", "--quiet", is_flag=True, help="Print only the final report.")
     return quiet(OUTPUT_JSONL(command))
 
 
@@ -139,22 +173,33 @@ def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
     return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
 
 
+def _strategies(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
+    """Return the strategies on the menu whose names begin like that."""
+    return [name for name in MENU if name.startswith(begun)]
+
+
+def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001
+    """Return the strategy, if there is one of that name."""
+    return name if name is None else named("strategy", name, {*STRATEGIES, *MENU})
+
+
 STRATEGY = click.option(
     "--strategy",
     metavar="NAME",
-    help="Take this one, as in sha or asha; seer-barrier is our reconstruction of SEER, seer is "
-    "ours.",
+    callback=_strategy,
+    shell_complete=_strategies,
+    help=f"Strategy: {', '.join(MENU)} (docs/papers.md lists others).",
 )
 PROFILE = click.option(
     "--profile",
     "profile",
     metavar="FILE|NAME",
-    help="Use a measured profile, or published figures, as in resnet50-cifar10@v100.",
+    help="Profile to use: a file, or published figures such as resnet50-cifar10@v100.",
 )
 HERE = click.option(
     "--here",
     is_flag=True,
-    help="Carry the run on this machine, which is in the VPC, and not on a head (aws).",
+    help="Control the run from this machine, inside the VPC, instead of from a head (aws).",
 )
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -165,7 +210,7 @@ OUTPUT_JSONL = click.option(
     type=click.Choice(["table", "jsonl"]),
     default="table",
     show_default=True,
-    help="jsonl: a JSON object a line, for programs (docs/watch.md).",
+    help="jsonl: one JSON object per line, for programs (docs/watch.md).",
 )
 OUTPUT_YAML = click.option(
     "-o",
@@ -177,5 +222,5 @@ OUTPUT_YAML = click.option(
 PACE = click.option(
     "--pace/--no-pace",
     default=True,
-    help="On the emulated cloud: let training take what the instance type's speed curve says.",
+    help="On the emulated cloud, train at the speed of the instance type's scaling curve.",
 )

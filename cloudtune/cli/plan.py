@@ -17,6 +17,8 @@ from cloudtune.cli.options import (
     OUTPUT_YAML,
     PROFILE,
     STRATEGY,
+    USUAL,
+    GroupedCommand,
     experiment_options,
     file_of,
     plan_options_of,
@@ -35,16 +37,16 @@ if TYPE_CHECKING:
     from cloudtune.jobs.stages import Problem
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     "target",
     type=click.Path(path_type=Path),
-    help="The file to write; experiment.yaml beside the script if it isn't given.",
+    help="File to write (default: experiment.yaml beside the script).",
 )
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(*, script: Path, target: Path | None, force: bool) -> None:
     """Write a commented experiment for a script: a function that trains, or an argparse program.
 
@@ -62,28 +64,32 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
     click.echo(f"{target}: look it through, then: cloudtune plan {target}")
 
 
-@click.command()
+@click.command(cls=GroupedCommand, first=USUAL)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
 @experiment_options
 @STRATEGY
 @planning_options
 @PROFILE
 @click.option(
-    "--compare", is_flag=True, help="Show what every planner, or every other choice, comes to."
+    "--compare", is_flag=True, help="Compare the planners, or the other choices there are."
 )
 @click.option(
-    "--point", type=int, metavar="N", help="Take this point of the front, as `plan` numbers them."
+    "--point", type=int, metavar="N", help="Choose this point of the front, as `plan` numbers them."
 )
 @click.option(
     "--axis",
     "axes",
     type=click.Choice(["trials"]),
     multiple=True,
-    help="Show also what fewer and more trials cost within the deadline.",
+    help="Also show what fewer and more trials would cost within the deadline.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw it: FILE.png or FILE.html.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Draw the plan to FILE.png or FILE.html."
+)
 @HTML
-@click.option("--save", type=click.Path(path_type=Path), help="Write the plan down for `run`.")
+@click.option(
+    "--save", type=click.Path(path_type=Path), help="Save the plan to a file for `cloudtune run`."
+)
 @OUTPUT_YAML
 @click.option("-v", "--verbose", is_flag=True, help="Show everything that is known of the plan.")
 def plan(

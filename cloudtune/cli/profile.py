@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.api.experiments import for_renting, limits_of
-from cloudtune.cli.options import PACE, experiment_options
+from cloudtune.cli.options import PACE, GroupedCommand, experiment_options
 from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
@@ -76,7 +76,10 @@ class Widths(click.ParamType[tuple[int, ...]]):
         return tuple(map(int, parts))
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    first=("--widths", "--pack", "--provider", "--instances", "--budget", "--save"),
+)
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
 @PACE
@@ -85,27 +88,27 @@ class Widths(click.ParamType[tuple[int, ...]]):
     type=click.IntRange(min=2),
     default=4,
     show_default=True,
-    help="Epochs to train at each width.",
+    help="Number of epochs to train at each width.",
 )
 @click.option(
     "--pack",
     type=click.IntRange(2, 64),
     default=None,
-    help="Also with 2, 4 … and so many trials on each GPU.",
+    help="Also measure 2, 4, … up to this many trials per GPU.",
 )
 @click.option(
     "--widths",
     type=Widths(),
     default=(),
     metavar="GPUS",
-    help="Measure these widths, as in 1,2,3,4,6,8; one wider than an instance on several.",
+    help="GPUs per trial to measure, such as 1,2,4,8 (more than one instance has: on several).",
 )
-@click.option("--save", type=click.Path(path_type=Path), help="Write the profile to a file too.")
+@click.option("--save", type=click.Path(path_type=Path), help="Also write the profile to a file.")
 @click.option(
     "-y",
     "--yes",
     is_flag=True,
-    help="Rent without asking, where the provider asks first (aws).",
+    help="Rent without asking first (aws asks).",
 )
 @control.outliving_its_terminal()
 def profile(

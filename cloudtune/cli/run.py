@@ -20,6 +20,8 @@ from cloudtune.cli.options import (
     PROFILE,
     RUN,
     STRATEGY,
+    USUAL,
+    GroupedCommand,
     experiment_options,
     file_of,
     plan_options_of,
@@ -46,26 +48,28 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 
-@click.command()
+@click.command(cls=GroupedCommand, first=USUAL)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT|PLAN", type=click.Path(path_type=Path))
 @experiment_options
 @STRATEGY
 @planning_options
 @PROFILE
 @PACE
-@click.option("--force", is_flag=True, help="Start even if no plan meets the limits; they hold.")
+@click.option(
+    "--force", is_flag=True, help="Start even if no plan meets the limits (still enforced)."
+)
 @click.option(
     "--price-tolerance",
     type=click.FloatRange(min=0.0),
     default=TOLERANCE,
     show_default=True,
-    help="Refuse a saved plan whose prices have moved by more than this share.",
+    help="Refuse a saved plan if prices have changed by more than this fraction.",
 )
 @click.option(
     "-y",
     "--yes",
     is_flag=True,
-    help="Rent without asking, where the provider asks first (aws).",
+    help="Rent without asking first (aws asks).",
 )
 @HERE
 @watching_options
@@ -136,16 +140,17 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
         raise UsageError(f"a saved plan is carried out as it is; leave out {names}, or plan again")
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    first=("--deadline", "--budget", "--trials", "--yes", "--quiet", "--output"),
+)
 @RUN
 @click.option(
-    "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: since the run's begin."
+    "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: from the run's start."
 )
-@click.option("--budget", metavar="+$|$", help="'+$10': ten more than are spent. '$30': in all.")
-@click.option("--trials", metavar="+N", help="+16: sixteen besides those that the run was to try.")
-@click.option(
-    "-y", "--yes", is_flag=True, help="Rent anew without asking, where the provider asks (aws)."
-)
+@click.option("--budget", metavar="+$|$", help="'+$10': ten more than spent so far. '$30': in all.")
+@click.option("--trials", metavar="+N", help="+16: sixteen more than the run was to try.")
+@click.option("-y", "--yes", is_flag=True, help="Rent again without asking first (aws asks).")
 @HERE
 @watching_options
 @control.outliving_its_terminal()
@@ -284,7 +289,7 @@ def _followed(sent: Sent, what: str) -> int:
     return code
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @RUN
 def stop(run: str | None) -> None:
     """End a run in order, as Ctrl-C does where it runs; without RUN, the last one.

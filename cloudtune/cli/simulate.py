@@ -16,6 +16,8 @@ from cloudtune.cli.options import (
     OUTPUT,
     PROFILE,
     STRATEGY,
+    USUAL,
+    GroupedCommand,
     experiment_options,
     plan_options_of,
     planning_options,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from cloudtune.simulation.spot_replay import Replayed
 
 
-@click.command()
+@click.command(cls=GroupedCommand, first=USUAL)
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
 @STRATEGY
@@ -51,23 +53,22 @@ if TYPE_CHECKING:
     "--spot-trace",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Spot pools as this table has them: availability, losses, prices (docs/spot.md).",
+    help="Table of spot availability, losses and prices to replay (docs/spot.md).",
 )
 @click.option(
-    "--spot-where",
-    metavar="COLUMN=VALUE",
-    multiple=True,
-    help="Of the trace only the rows with it.",
+    "--spot-where", metavar="COLUMN=VALUE", multiple=True, help="Use only rows with this value."
 )
 @click.option(
-    "--spot-from", metavar="TIME", help="Begin so far into the trace, as in 36h; else at its start."
+    "--spot-from",
+    metavar="TIME",
+    help="Start this far into the trace, such as 36h (default: at its beginning).",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="With a trace: so many runs, whose starts are spread evenly over it.",
+    help="With a trace: number of runs, started at even intervals.",
 )
 @HTML
 @OUTPUT

@@ -11,7 +11,7 @@ import click
 
 from cloudtune.api.experiments import load_experiment
 from cloudtune.cli.onlookers import tell, told_as_lines
-from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN
+from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.jobs import control, home
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtune.api.run_logs import Log, Told
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @RUN
 @OUTPUT_JSONL
 def watch(run: str | None, output: str) -> int:
@@ -66,14 +66,14 @@ def watch(run: str | None, output: str) -> int:
     return 1
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @RUN
 @click.argument("trial", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on as they grow, until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
 @click.option(
     "--nodes",
     is_flag=True,
-    help="What the processes print that start workers, a log for each instance.",
+    help="Print the logs of the instances instead: what the processes that start workers print.",
 )
 def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> None:
     """Print what the workers of RUN have printed, or those of TRIAL; without RUN, of the last one.
@@ -118,7 +118,7 @@ def _printed(pieces: Iterable[Told]) -> int:
     return count
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("experiment", required=False, type=click.Path(path_type=Path))
 @OUTPUT
 def runs(experiment: Path | None, output: str) -> None:

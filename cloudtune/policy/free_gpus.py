@@ -58,7 +58,7 @@ class FreeGpus:
 
     def stays(self, pieces: Iterable[Slice]) -> bool:
         """Whether what sits on these slices may stay there: none is on an instance that goes."""
-        return self.offers.keys() >= {piece.instance for piece in pieces}
+        return all(piece.instance in self.offers for piece in pieces)
 
     def give(self, pieces: Iterable[Slice]) -> None:
         """Make slices free."""

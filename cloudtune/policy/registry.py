@@ -38,7 +38,7 @@ from cloudtune.strategies.seer_rules import steady
 from cloudtune.strategies.successive_halving import Halving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.plans import Charges, Plan
@@ -156,6 +156,10 @@ def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Alloca
     )
 
 
+MENU = ("best", "sha", "asha", "hyperband", "bohb", "pbt")
+"""The strategies that help and reference name; docs/papers.md has the others."""
+WIDTHS_MENU = ("same", "fluid")
+"""The same of allocators."""
 MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
 """Strategies that need a sampler that learns, and the part of its asks that are random."""
 
@@ -194,6 +198,7 @@ ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
     "static-fluid": lambda _context: StaticFluid(),
     "static-fluid:published": lambda _context: StaticFluid(published=True),
     "dynamic-fluid": lambda _context: DynamicFluid(),
+    "fluid": lambda _context: DynamicFluid(),
     "dynamic-fluid:published": lambda _context: DynamicFluid(published=True),
     "dynamic-fluid:published-idle": lambda _context: DynamicFluid(published=True, idle=True),
     "ilp": _ilp_widths,
@@ -241,7 +246,7 @@ class Choice:
         return BY_PLAN in {self.allocator, self.fleet}
 
 
-def named(kind: str, name: str, known: Mapping[str, object]) -> str:
+def named(kind: str, name: str, known: Collection[str]) -> str:
     """Return the name if it is known.
 
     Raises:
@@ -249,9 +254,11 @@ def named(kind: str, name: str, known: Mapping[str, object]) -> str:
     """
     if name in known:
         return name
-    there_are = ", ".join(known)
+    menu = {"strategy": MENU, "allocator": WIDTHS_MENU}.get(kind)
+    others = " (docs/papers.md lists the published variants)" if menu else ""
     raise UsageError(
-        f"there is no {kind} {shown(name)}; there are {there_are}.{nearest(name, known)}"
+        f"unknown {kind} {shown(name)}; choose one of {', '.join(menu or known)}{others}."
+        f"{nearest(name, known)}"
     )
 
 

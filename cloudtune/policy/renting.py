@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Offer
     from cloudtune.fleet import Rented
     from cloudtune.policy.limits import LimitKeeper
-    from cloudtune.policy.speed_estimates import Delay
     from cloudtune.policy.state import RunState
+    from cloudtune.scaling import Delay
     from cloudtune.strategies.base import FleetRule
 
 
@@ -78,7 +78,7 @@ class FleetKeeper:
         self._limits = limits
         self.rule = rule
         self._stage = rule.stage
-        self._target: Counter[Offer] = Counter()
+        self._target: dict[Offer, int] = {}
         self._beyond_limits = False  # what is wanted could be asked for, but not paid or used
         self._hysteresis = Hysteresis(state)
         self._asks_at = math.inf  # when what is missing may be asked for
@@ -114,10 +114,11 @@ class FleetKeeper:
         """
         state = self._state
         wanted = self.rule.target(state, needed)
-        self._target = target = Counter({o: n for o, n in wanted.items() if n > 0})
+        self._target = {offer: count for offer, count in wanted.items() if count > 0}
         self._beyond_limits, self._asks_at = False, math.inf
-        if target.items() == state.held.items() and not state.fleet.returning():
+        if self._target.items() == state.held.items() and not state.fleet.returning():
             return []
+        target = Counter(self._target)
         extra = state.held - target
         commands: list[Command] = []
         if extra or state.fleet.returning():
@@ -215,9 +216,9 @@ class FleetKeeper:
 
     def restless(self) -> bool:
         """Whether something is due that no event would tell: a node, a return, another request."""
-        state = self._state
-        paused = any(state.now < backoff.relaunch_at for backoff in state.backoffs.values())
-        return paused or state.fleet.unsettled()
+        now = self._state.now
+        pauses = [backoff.relaunch_at for backoff in self._state.backoffs.values()]
+        return (bool(pauses) and now < max(pauses)) or self._state.fleet.unsettled()
 
     def quiet_until(self) -> float:
         """Return the run second until which nothing of that is due, if nothing happens."""
@@ -288,9 +289,8 @@ class FleetKeeper:
 
     def _delay(self, offer: Offer, delay: Delay) -> float:
         """Return the seconds of a delay: as measured or as this run has seen, if that is longer."""
-        known = self._state.profiled(offer)
-        both = known, self._state.delays.corrected(known)
-        return max(float(getattr(each.profile, delay).mean) for each in both)
+        measured: float = getattr(self._state.profiled(offer).profile, delay).mean
+        return max(measured, self._state.delay(offer, delay))
 
     def _launch(self, offer: Offer) -> Command:
         state = self._state

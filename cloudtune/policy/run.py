@@ -194,6 +194,8 @@ class RunPolicy:
         if not self._checked:
             return
         check(self.state)
+        if self.itinerary is not None:
+            self.itinerary.check(self.state)
         if self.ended:
             assert not self.fleet.alive() or self._cleanups > self.state.brakes.patience
 
@@ -358,7 +360,8 @@ class RunPolicy:
         """
         if trial.id not in self._cut_short:
             return
-        self.state.count_late(trial, event)
+        trial.record(event, event.metrics[self.state.metric.name])
+        self.state.live.changes.append(trial)
         self._unheard[trial.id] = None
         if self.ending in _LIMITS:
             self._unheard[trial.id] = self.strategy.on_result(self.state, trial)

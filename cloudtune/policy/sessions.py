@@ -76,6 +76,7 @@ class SessionKeeper:
         state, commands = self._state, []
         for name, verdict in verdicts.items():
             trial = state.trials[name]
+            state.live.changes.append(trial)
             if state.again.pop(name, None) is not None:
                 state.drop_move(trial)
                 trial.status = _AFTER[verdict]
@@ -126,11 +127,13 @@ class SessionKeeper:
             granted = self._state.granted
             granted[trial.id] = max(granted[trial.id], decision.until)
         else:
+            self._state.live.changes.append(trial)
             trial.status = _AFTER[decision]
 
     def take_up(self, trial: TrialProgress) -> None:
         """Have a parked trial go on to where it may train, from its last checkpoint."""
         trial.rewind()
+        self._state.live.changes.append(trial)
         if trial.epoch < self._state.granted[trial.id]:
             trial.status, trial.offer = "waiting", None
             self._state.again[trial.id] = trial
@@ -142,6 +145,7 @@ class SessionKeeper:
             self._state.drop_move(trial)
             trial.rewind()
             trial.status = "parked"
+            self._state.live.changes.append(trial)
 
     # ---- starting ----------------------------------------------------------------------------
 
@@ -323,7 +327,9 @@ class SessionKeeper:
         trial.sessions += 1
         trial.status, trial.width = "starting", width
         trial.offer, trial.placement = placement
-        state.began_session(trial)
+        state.live.add(trial)
+        state.delays.asks(trial.id, state.now)
+        state.free.take(trial.placement)
         return StartTrial(
             session=trial.session,
             trial=trial.id,

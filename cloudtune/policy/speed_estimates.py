@@ -13,9 +13,12 @@ Delays (launch, boot, start, resize) are means of what was seen, with the profil
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, get_args
+
+from cloudtune.scaling import Delay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
     from cloudtune.trial import TrialId, Width
 
     Place: TypeAlias = tuple[str, Width]  # instance type and width
-
-Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
 
 WEIGHT = 0.2
 """What the newest ratio counts in an average, once there are more than five."""
@@ -49,6 +50,44 @@ class _Average:
         self.value += max(WEIGHT, 1 / self.count) * (ratio - self.value)
 
 
+def _believed(own: float, trust: float, mean: float) -> float:
+    """Return the pace that a trial is believed to have, which is `mean` for all of them."""
+    return mean + (own - mean) * trust
+
+
+class _Slowest:
+    """The slowest pace among some trials, kept up to date as their epochs come in.
+
+    Each epoch changes the mean, and with it every pace that is believed. But of trials that are
+    trusted alike, the slowest is the one whose own pace is, whatever the mean.
+    """
+
+    def __init__(self, trials: tuple[TrialId, ...]) -> None:
+        self.trials = trials
+        self.unseen = set(trials)
+        self._seen: dict[TrialId, tuple[float, float]] = {}  # trust and own pace
+        self._by_trust: dict[float, list[float]] = {}  # own paces, ascending
+
+    def note(self, trial: TrialId, own: float, trust: float) -> None:
+        """Take note of a trial's own pace, if it is one of these."""
+        if trial in self._seen:
+            before, pace = self._seen[trial]
+            paces = self._by_trust[before]
+            del paces[bisect.bisect_left(paces, pace)]
+            if not paces:
+                del self._by_trust[before]
+        elif trial not in self.unseen:
+            return
+        self.unseen.discard(trial)
+        self._seen[trial] = trust, own
+        bisect.insort(self._by_trust.setdefault(trust, []), own)
+
+    def pace(self, mean: float) -> float:
+        """Return the slowest pace, given the mean of all trials; 1 if there are none."""
+        paces = [_believed(owns[-1], trust, mean) for trust, owns in self._by_trust.items()]
+        return max([*paces, mean] if self.unseen else paces, default=1.0)
+
+
 class SpeedEstimates:
     """The paces of trials and the factors of widths, kept up to date epoch by epoch."""
 
@@ -60,6 +99,7 @@ class SpeedEstimates:
         self._home: dict[TrialId, Place] = {}
         self._reference: Place | None = None
         self._curves: dict[str, Mapping[Width, float]] = {}
+        self._slowest = _Slowest(())
 
     def note(self, trial: TrialId, profile: ScalingProfile, width: Width, seconds: float) -> None:
         """Take note of the seconds that an epoch took."""
@@ -81,6 +121,7 @@ class SpeedEstimates:
             known.note(ratio / self._factor(place))
             deviation = profile.epoch[width].sd / expected
             self._noise[trial] = (deviation / APART) ** 2
+            self._slowest.note(trial, known.value, self._trust(trial))
 
     def _note_factor(self, place: Place, ratio: float) -> None:
         self._factors.setdefault(place, _Average()).note(ratio)
@@ -109,9 +150,22 @@ class SpeedEstimates:
     def _pace(self, trial: TrialId) -> float:
         if trial not in self._paces:
             return self._all.value
-        own = self._paces[trial]
-        trust = own.count / (own.count + self._noise.get(trial, 0.0))
-        return self._all.value + (own.value - self._all.value) * trust
+        return _believed(self._paces[trial].value, self._trust(trial), self._all.value)
+
+    def _trust(self, trial: TrialId) -> float:
+        count = self._paces[trial].count
+        return count / (count + self._noise.get(trial, 0.0))
+
+    def slowest_epoch(
+        self, trials: tuple[TrialId, ...], profile: ScalingProfile, width: Width
+    ) -> float:
+        """Return the seconds of an epoch of the slowest of these trials, as `corrected` has it."""
+        if self._slowest.trials is not trials:
+            self._slowest = _Slowest(trials)
+            for trial in self._slowest.unseen & self._paces.keys():
+                self._slowest.note(trial, self._paces[trial].value, self._trust(trial))
+        pace = self._slowest.pace(self._all.value)
+        return profile.epoch[width].mean * (pace * self._curve(profile)[width])
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
         """Return a rentable with the epochs that these trials can be expected to have there."""
@@ -228,10 +282,16 @@ class DelayEstimates:
 
     def corrected(self, rentable: Rentable) -> Rentable:
         """Return a rentable with the delays that can be expected there."""
-        profile, kind = rentable.profile, rentable.profile.instance_type
-        changed = {}
-        for delay in get_args(Delay):
-            if (kind, delay) in self._seen:
-                (total, count), prior = self._seen[kind, delay], getattr(profile, delay)
-                changed[delay] = replace(prior, mean=(prior.mean + total) / (count + 1))
+        profile = rentable.profile
+        changed = {
+            delay: replace(getattr(profile, delay), mean=self.mean(profile, delay))
+            for delay in get_args(Delay)
+            if (profile.instance_type, delay) in self._seen
+        }
         return replace(rentable, profile=replace(profile, **changed)) if changed else rentable
+
+    def mean(self, profile: ScalingProfile, delay: Delay) -> float:
+        """Return the seconds of a delay that can be expected, given an instance type's profile."""
+        prior: float = getattr(profile, delay).mean
+        total, count = self._seen.get((profile.instance_type, delay), (0.0, 0))
+        return (prior + total) / (count + 1)

@@ -39,13 +39,14 @@ from cloudtune.trial import diverged
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.fleet import Rented
     from cloudtune.plans import Limits, Rentable
     from cloudtune.policy.base import Metric
     from cloudtune.progress import Status, TrialProgress
+    from cloudtune.scaling import Delay
     from cloudtune.trial import Mode, Slice, TrialId, Width
 
 
@@ -115,7 +116,7 @@ class RunState:
         return self.record.best
 
     @property
-    def running(self) -> Collection[TrialProgress]:
+    def running(self) -> LiveTrials:
         """The trials that have sessions, those that wait at a rung or are stopping included."""
         return self.live
 
@@ -181,6 +182,14 @@ class RunState:
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured."""
         return self.speeds.epoch_seconds(trial, self._by_offer[offer], width)
+
+    def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
+        """Return the seconds of an epoch of the slowest of these trials."""
+        return self.speeds.slowest_epoch(trials, self._by_offer[offer].profile, width)
+
+    def delay(self, offer: Offer, kind: Delay) -> float:
+        """Return the mean seconds of a delay on an offer, by what this run has seen."""
+        return self.delays.mean(self._by_offer[offer].profile, kind)
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
         """Return a rentable at the speeds that these trials can be expected to have on it."""
@@ -381,16 +390,6 @@ class RunState:
             self.mishaps += 1
             self.backoff(rented.offer).no_shows += 1
             self.trouble = why
-
-    def count_late(self, trial: TrialProgress, event: EpochDone) -> None:
-        """Count an epoch that a trial finished and saved while its session was being stopped."""
-        trial.record(event, event.metrics[self.metric.name])
-
-    def began_session(self, trial: TrialProgress) -> None:
-        """Take note that the workers of a trial have been asked for."""
-        self.live.add(trial)
-        self.delays.asks(trial.id, self.now)
-        self.free.take(trial.placement)
 
     def current(self, session: str) -> TrialProgress | None:
         """Return the trial whose current session that is; None for a session of the past."""

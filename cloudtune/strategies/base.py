@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Offer
     from cloudtune.fleet import FleetBook, LaunchBackoff
     from cloudtune.plans import Limits, Rentable, Stage
-    from cloudtune.progress import Best, TrialProgress
+    from cloudtune.progress import Best, LiveTrials, TrialProgress
+    from cloudtune.scaling import Delay
     from cloudtune.trial import EndReason, Mode, Trial, TrialId, Width
 
 
@@ -153,7 +155,7 @@ class View(Protocol):
         ...
 
     @property
-    def running(self) -> Collection[TrialProgress]:
+    def running(self) -> LiveTrials:
         """The trials that have sessions, those that wait at a rung or are stopping included."""
         ...
 
@@ -173,7 +175,7 @@ class View(Protocol):
         ...
 
     @property
-    def held(self) -> Mapping[Offer, int]:
+    def held(self) -> Counter[Offer]:
         """Instances that are to stay, those that still boot included."""
         ...
 
@@ -236,6 +238,17 @@ class View(Protocol):
 
         The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
+        ...
+
+    def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
+        """Return the seconds of an epoch of the slowest of these trials: as `corrected` has it.
+
+        To be asked at every epoch about the same tuple: that takes no look at each of its trials.
+        """
+        ...
+
+    def delay(self, offer: Offer, kind: Delay) -> float:
+        """Return the mean seconds of a delay on an offer: as `corrected` has it."""
         ...
 
     def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:

@@ -58,6 +58,8 @@ class SeerFleet(Unplanned):
     def __init__(self, strategy: Seer, allocator: SeerAllocator) -> None:
         self._strategy = strategy
         self._allocator = allocator
+        self._asked: tuple[object, ...] = ()
+        self._target: Mapping[Offer, int] = {}
 
     def could_ask(self, view: View) -> Collection[Offer]:
         """Return all that can be rented."""
@@ -68,11 +70,19 @@ class SeerFleet(Unplanned):
         return sum(offer.gpus * count for offer, count in self.target(view, 0.0).items())
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
-        """Return the fleet as planned."""
+        """Return the fleet as planned; each round asks for it several times."""
         planned, count = self._strategy.rentable(view).offer, self._strategy.instances(view)
+        willing = self._willing(view, planned)
+        asked = planned, count, willing, view.held
+        if asked != self._asked:
+            self._asked, self._target = asked, self._planned(view, planned, count, willing)
+        return self._target
+
+    def _planned(
+        self, view: View, planned: Offer, count: int, willing: Offer
+    ) -> Mapping[Offer, int]:
         if planned.usd_per_second == 0 or count == 0:
             return {planned: count}
-        willing = self._willing(view, planned)
         wanted: dict[Offer, int] = {}
         left = count * planned.usd_per_second
         for offer in self._strategy.offers.in_order:
@@ -95,5 +105,7 @@ class SeerFleet(Unplanned):
 
     def _willing(self, view: View, planned: Offer) -> Offer:
         """Return the planned offer, or the cheapest that isn't refused just now."""
-        offers = (planned, *self._strategy.offers.in_order)
-        return next((offer for offer in offers if not view.avoided(offer)), planned)
+        if not view.avoided(planned):
+            return planned
+        willing = (offer for offer in self._strategy.offers.in_order if not view.avoided(offer))
+        return next(willing, planned)

@@ -363,8 +363,10 @@ def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
 
 def _states(labels: Labels) -> Whole:
     """Return a number for each fleet: offers, instances, widths, and whether all is settled."""
-    key = labels.settled.astype(np.int64)
+    key = np.unique(labels.settled, return_inverse=True)[1]
     for column in (*labels.offer.T, *labels.count.T, *labels.width.T):
+        if (column == column[:1]).all():  # most are: they tell no fleet from another
+            continue
         values, rank = np.unique(column, return_inverse=True)
         # Ranked anew each time, the key stays small however many columns there are.
         key = np.unique(key * len(values) + rank, return_inverse=True)[1]

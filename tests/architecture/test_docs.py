@@ -21,7 +21,7 @@ from cloudtune.infra.provider import RUN_TAG
 from cloudtune.jobs import stages
 from cloudtune.planners.allocators.same import SameWidth
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits
+from cloudtune.plans import BY_PLAN, Limits
 from cloudtune.policy import planned, registry
 from cloudtune.strategies.random_search import RandomSearch
 from docs import reference, reference_words, screen
@@ -73,7 +73,7 @@ def test_the_reference_is_what_make_docs_would_write() -> None:
 
 
 def test_a_name_without_a_sentence_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.STRATEGIES, "made-up", registry.STRATEGIES["random"])
+    monkeypatch.setattr(reference, "MENU", (*registry.MENU, "made-up"))
     with pytest.raises(SystemExit, match=r"reference_words.py, NAMES\['strategy'\].*made-up"):
         reference.page()
 
@@ -86,8 +86,15 @@ def test_the_variables_of_the_environment_are_read_somewhere() -> None:
 
 def test_the_page_of_strategies_has_each_of_them() -> None:
     page = (ROOT / "docs/strategies.md").read_text("utf-8")
-    listed = {name for row in rows(below(page, "## Which one")) for name in row[0].split("`, `")}
-    assert listed - {"name"} == set(registry.STRATEGIES)
+    listed = [row[0] for row in rows(below(page, "## Which one"))]
+    assert tuple(name for name in listed if name != "name") == registry.MENU
+
+
+def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
+    section = below((ROOT / "docs/papers.md").read_text("utf-8"), "## All other names")
+    others = {*registry.STRATEGIES, *registry.ALLOCATORS, BY_PLAN, registry.SEER}
+    listed = {row[0] for row in rows(section)} - {"strategy", "allocator"}
+    assert listed == others - {*registry.MENU, *registry.WIDTHS_MENU}
 
 
 # ---- README --------------------------------------------------------------------------------------

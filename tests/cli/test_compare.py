@@ -213,10 +213,10 @@ def test_an_experiment_is_still_simulated(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("--strategy hypershed", "there is no strategy 'hypershed'; .* Did you mean 'hypersched'"),
-        ("--strategy rubberbnd", "there is no strategy 'rubberbnd'; .* Did you mean 'rubberband'"),
-        ("--allocator smae", "there is no allocator 'smae'; .* Did you mean 'same'"),
-        ("--fleet naiv:3", "there is no fleet 'naiv'; .* Did you mean 'naive'"),
+        ("--strategy hypershed", "unknown strategy 'hypershed'; .* Did you mean 'hypersched'"),
+        ("--strategy rubberbnd", "unknown strategy 'rubberbnd'; .* Did you mean 'rubberband'"),
+        ("--allocator smae", "unknown allocator 'smae'; .* Did you mean 'same'"),
+        ("--fleet naiv:3", "unknown fleet 'naiv'; .* Did you mean 'naive'"),
         ("--sampler rndom", "there is no sampler 'rndom'; .* Did you mean 'random'"),
         ("--sampler tpe", "the sampler tpe needs the hyperparameters"),
         ("--eta 1", "--eta '1': write whole numbers above 1"),

@@ -599,11 +599,3 @@ def test_what_stands_for_a_paper_that_we_have_not_says_so_wherever_it_is_shown(
         told = " ".join(command(verb, *base).out.split())
         assert (said or "our reconstruction") in told if said else "our recon" not in told
         assert said or "of our own" not in told
-
-
-@pytest.mark.parametrize("verb", [("plan",), ("run",), ("simulate",)])
-def test_the_help_says_that_seer_barrier_is_a_reconstruction(
-    command: Command, verb: tuple[str, ...]
-) -> None:
-    shown = " ".join(command(*verb, "--help").out.split()).replace("- ", "-")
-    assert "seer-barrier is our reconstruction of SEER" in shown

@@ -97,7 +97,9 @@ def test_a_run_without_limits_must_come_to_an_end(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_choice_is_named_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"there is no strategy 'ashaa'.*Did you mean 'asha'"):
+    with pytest.raises(
+        UsageError, match=r"unknown strategy 'ashaa'; choose one of best, .*Did you mean 'asha'"
+    ):
         elastic_job("ashaa")
     with pytest.raises(UsageError, match=r"no sampler 'tpee'.*Did you mean 'tpe'"):
         elastic_job({"name": "asha", "sampler": "tpee"})

@@ -400,6 +400,22 @@ def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
     assert found.pace(["a"]) == pytest.approx(1.05)
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([1.0, 2.0]), st.floats(4, 30))),
+    st.sampled_from(["", "a", "abc", "cdefg"]),
+)
+def test_the_slowest_epoch_is_that_of_the_slowest_whenever_it_is_asked_for(
+    epochs: list[tuple[str, float, float]], names: str
+) -> None:
+    """Kept from epoch to epoch it is the same, to the last bit, as worked out from all trials."""
+    estimates, noisy, trials = SpeedEstimates(), profile(LINEAR, spread=0.1), tuple(names)
+    for epoch in epochs:
+        estimates.note(epoch[0], noisy, *epoch[1:])
+        slowest = estimates.corrected(Rentable(offer(), noisy, 1), trials).profile
+        for width in slowest.widths:
+            assert estimates.slowest_epoch(trials, noisy, width) == slowest.epoch_seconds(width)
+
+
 def test_what_changes_is_followed() -> None:
     found = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
     assert corrected(found, "a")[1.0] == pytest.approx(16.0, rel=0.02)

@@ -39,16 +39,16 @@ _UNSEEN = 500.0
 _SHOWN = 400
 """Of more bars than that none has its trial written in it."""
 
-_BOOT, _IDLE, _RETURN = "boots", "idle", "given back"
-_START, _WAIT, _LOST = "trial starts or stops", "waits for others", "lost, trained again"
+BOOT, IDLE, RETURN = "boots", "idle", "given back"
+START, WAIT, LOST = "trial starts or stops", "waits for others", "lost, trained again"
 _WIDTHS = ("#3f8fd6", "#2ca58d", "#7b6fd0", "#6f9e3c", "#1f6fa8", "#d6598b")
 _KINDS = {
-    _IDLE: ("#9aa4b1", ""),
-    _BOOT: ("#8a93a6", "/"),
-    _RETURN: ("#8a93a6", "x"),
-    _START: ("#e0b34f", ""),
-    _WAIT: ("#c9a9e0", "\\"),
-    _LOST: (LIMIT, ""),
+    IDLE: ("#9aa4b1", ""),
+    BOOT: ("#8a93a6", "/"),
+    RETURN: ("#8a93a6", "x"),
+    START: ("#e0b34f", ""),
+    WAIT: ("#c9a9e0", "\\"),
+    LOST: (LIMIT, ""),
 }
 _WRITTEN = {
     "textposition": "inside",
@@ -56,10 +56,10 @@ _WRITTEN = {
     "textangle": 0,
     "insidetextfont": {"color": "#ffffff"},
 }
-_USES = {"start-up": _START, "barrier": _WAIT, "lost": _LOST}
+_USES = {"start-up": START, "barrier": WAIT, "lost": LOST}
 
 
-class _Bar(NamedTuple):
+class GpuBar(NamedTuple):
     """GPUs from row `low` on, from when until when; `trial` is "" where no trial had them."""
 
     low: float
@@ -72,7 +72,7 @@ class _Bar(NamedTuple):
 
 
 @dataclass
-class _Rows:
+class InstanceRows:
     """The rows of an instance's GPUs; `base` is its first one in the chart."""
 
     account: InstanceAccount
@@ -107,12 +107,8 @@ def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
 def gpus(told: Told) -> Figure:
     """Return the GPUs over time: a band for each instance, a row for each of its GPUs."""
     accounts = told.report.accounting.instances
-    rows: dict[str, _Rows] = {}
-    count = 0
-    for account in accounts:
-        rows[account.instance or account.intent] = _Rows(account, count)
-        count += account.offer.gpus
-    bars = [*_instances(told, rows.values()), *_sessions(told, rows)]
+    rows, bars = drawn_bars(told)
+    count = sum(each.account.offer.gpus for each in rows)
     limits, clock = told.report.job.limits, told.clock
     drawn = limit_lines(limits, clock, dollars="", ends=(told.end, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
@@ -122,7 +118,7 @@ def gpus(told: Told) -> Figure:
         bargap=0,
         uniformtext={"minsize": 9, "mode": "hide"},
         xaxis=time_axis(clock, told.end, limits.deadline),
-        yaxis=axis("", range=[max(1, count), 0], showgrid=False, **_names(list(rows.values()))),
+        yaxis=axis("", range=[max(1, count), 0], showgrid=False, **_names(rows)),
         **drawn,
     )
     busy = percent(told.report.accounting.busy_share)
@@ -130,7 +126,17 @@ def gpus(told: Told) -> Figure:
     return Figure(_traces(told, bars), shown, says, linked=True)
 
 
-def _names(rows: Sequence[_Rows]) -> dict[str, object]:
+def drawn_bars(told: Told) -> tuple[list[InstanceRows], list[GpuBar]]:
+    """Return the rows of each instance, and what is drawn in them: instances, then trials."""
+    rows: dict[str, InstanceRows] = {}
+    count = 0
+    for account in told.report.accounting.instances:
+        rows[account.instance or account.intent] = InstanceRows(account, count)
+        count += account.offer.gpus
+    return list(rows.values()), [*_instances(told, rows.values()), *_sessions(told, rows)]
+
+
+def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
     every = -(-len(rows) // _NAMED) or 1
     shown = rows[::every]
     names = []
@@ -142,7 +148,7 @@ def _names(rows: Sequence[_Rows]) -> dict[str, object]:
     return {"tickvals": middles, "ticktext": names, "tickfont": {"size": 11}}
 
 
-def _instances(told: Told, rows: Iterable[_Rows]) -> Iterator[_Bar]:
+def _instances(told: Told, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
     """Give the time of each instance that no trial is drawn over."""
     for each in rows:
         account, known = each.account, told.report.timeline.instances[each.account.intent]
@@ -151,15 +157,15 @@ def _instances(told: Told, rows: Iterable[_Rows]) -> Iterator[_Bar]:
         joined = left if known.joined_at is None else min(max(begin, known.joined_at), left)
         name = account.instance or account.intent
         for since, until, kind in (
-            (begin, joined, _BOOT),
-            (joined, left, _IDLE),
-            (left, end, _RETURN),
+            (begin, joined, BOOT),
+            (joined, left, IDLE),
+            (left, end, RETURN),
         ):
             if until > since:
-                yield _Bar(each.base, account.offer.gpus, since, until, kind, "", name)
+                yield GpuBar(each.base, account.offer.gpus, since, until, kind, "", name)
 
 
-def _sessions(told: Told, rows: dict[str, _Rows]) -> Iterator[_Bar]:
+def _sessions(told: Told, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]:
     """Give what each session did, on the GPUs that it had."""
     ordered = sorted(uses(told.report.timeline), key=lambda use: use[0].begin)
     for session, end, found in ordered:
@@ -170,7 +176,7 @@ def _sessions(told: Told, rows: dict[str, _Rows]) -> Iterator[_Bar]:
                 for begin, until, kind, text in parts:
                     until_ = min(until, place.account.end)
                     if until_ > begin:
-                        yield _Bar(low, count, begin, until_, kind, session.start.trial, text)
+                        yield GpuBar(low, count, begin, until_, kind, session.start.trial, text)
 
 
 def _parts(
@@ -197,7 +203,7 @@ def _parts(
         yield begin, end, kind, f"on {gpus_text(width)}{epochs}"
 
 
-def _traces(told: Told, bars: Sequence[_Bar]) -> list[Trace]:
+def _traces(told: Told, bars: Sequence[GpuBar]) -> list[Trace]:
     widths = sorted({s.start.width for s in told.report.timeline.sessions.values()})
     training = {
         f"trains on {gpus_text(width)}": (_WIDTHS[number % len(_WIDTHS)], "")
@@ -215,10 +221,10 @@ def _traces(told: Told, bars: Sequence[_Bar]) -> list[Trace]:
 
 
 def _trace(
-    told: Told, kind: str, bars: Sequence[_Bar], colour: str, pattern: str, *, texts: bool
+    told: Told, kind: str, bars: Sequence[GpuBar], colour: str, pattern: str, *, texts: bool
 ) -> Trace:
     clock = told.clock
-    background = kind in {_IDLE, _BOOT, _RETURN}
+    background = kind in {IDLE, BOOT, RETURN}
     return {
         "type": "bar",
         "orientation": "h",

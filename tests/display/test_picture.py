@@ -1,0 +1,65 @@
+"""The README's picture of a run: what its SVG holds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.events import TrialFailed
+from docs import picture
+from tests.builders import play
+from tests.display.test_pages import PLAN, SETTING, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from xml.etree.ElementTree import Element
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: Element, tag: str) -> list[str]:
+    return [each.text or "" for each in svg.iter(f"{SVG}{tag}")]
+
+
+@pytest.mark.parametrize("theme", [picture.LIGHT, picture.DARK])
+def test_a_picture_has_each_trial_and_only_what_a_readme_may_show(theme: picture.Theme) -> None:
+    report = told(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
+    drawn = picture.picture(report, theme)
+    svg = ET.fromstring(drawn)
+    assert set(report.policy.trials) <= set(texts(svg, "title"))
+    assert len(drawn.encode()) < 60_000
+    assert svg.attrib["width"] == "800"
+    tags = {each.tag.removeprefix(SVG) for each in svg.iter()}
+    assert not tags & {"script", "image", "foreignObject", "style"}
+    assert "score" in texts(svg, "text")
+
+
+def test_every_gpu_second_of_a_trial_is_drawn_within_the_picture() -> None:
+    svg = ET.fromstring(picture.picture(told(), picture.LIGHT))
+    height = float(svg.attrib["height"])
+    for path in svg.iter(f"{SVG}path"):
+        numbers = [float(each) for each in re.findall(r"-?\d+\.?\d*", path.attrib["d"])]
+        assert all(-1 <= each <= max(picture.WIDTH, height) for each in numbers)
+
+
+def test_a_run_of_this_machine_is_drawn_in_both_themes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "home" / "runs" / "r1"
+    folder.mkdir(parents=True)
+    job = replace(SETTING.job(PLAN), run="r1")
+    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
+    for entry in play(SETTING, PLAN).entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "argv", ["picture", "r1", "--out", str(tmp_path / "img")])
+    picture.main()
+    for name in ("run-light.svg", "run-dark.svg"):
+        ET.parse(tmp_path / "img" / name)
