@@ -33,7 +33,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
             "[networks](models.md) that the script makes"
         ),
     ),
-    "trials": ("how many configurations are tried, at most",),
+    "trials": (
+        "how many configurations are tried, at most",
+        "no cap for a search; one bracket of successive halving for `sha` and `pbt`",
+    ),
+    "objective": (
+        (
+            "what is wanted: `best`, the best model within the limits; `cost` or `time`, a fixed "
+            "number of trials as cheaply or as fast as possible; `trials`, as many as possible"
+        ),
+        "[what the limits say](strategies.md#the-default)",
+    ),
     "epochs.min": ("the epoch (or step) at which trials are first compared",),
     "epochs.max": ("the last epoch (or step) of those that go all the way",),
     "progress.unit": ("what `epochs` counts: [epochs or steps](commands.md#steps)",),
@@ -60,6 +70,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "eta": ("at each comparison the best 1/eta go on",),
     "strategy.name": (
         "who trains, and how far: a [strategy](#strategies); `strategy: asha` for short",
+        "[what the limits say](strategies.md#the-default)",
     ),
     "strategy.sampler": (
         "where configurations come from: a [sampler](#samplers)",

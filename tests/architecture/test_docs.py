@@ -101,8 +101,8 @@ def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 200
-    assert len(screen.screen().splitlines()) <= 40
+    assert len(README.splitlines()) <= 120
+    assert len(screen.screen().splitlines()) <= 16
 
 
 def test_its_screen_is_what_the_command_shows() -> None:
