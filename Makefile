@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-crash test check lint gpu format docs clean
+.PHONY: help setup demo demo-crash test check lint gpu format docs check-strategies clean
 
 help:
 	@echo "make demo     tune an example on the emulated cloud, and hold its bill and its model against"
@@ -22,7 +22,7 @@ help:
 	@echo "make format   let ruff put the code in order"
 	@echo "make docs     write docs/reference.md and the README's screen again, from the code; with"
 	@echo "              RUN=NAME also the README's picture, from that run"
-	@echo "make check-strategies  compare seer with its peers (DATA=FOLDER of curves): a few minutes"
+	@echo "make check-strategies  compare the search with its peers (DATA=FOLDER of curves): minutes"
 	@echo "make clean    remove .venv and all caches"
 
 setup: $(STAMP)
@@ -83,6 +83,13 @@ gpu: $(if $(filter $(BIN)/%,$(GPU_PYTHON)),$(STAMP))
 	$(GPU_PYTHON) -m benchmarks.gpu all --out $(GPU_OUT); steps=$$?; \
 	$(if $(GPU_OLD),$(GPU_PYTHON) -m benchmarks.gpu compare $(GPU_OLD) $(GPU_OUT);) \
 	exit $$((tests + steps))
+
+# Before and after each change of a strategy; both tables go into the commit message.
+DATA ?= -
+CHECKED := build/strategies
+check-strategies: $(STAMP)
+	rm -rf $(CHECKED)
+	$(BIN)/python -m benchmarks.strategies $(DATA) --quick --out $(CHECKED)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCE)

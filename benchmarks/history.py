@@ -243,7 +243,7 @@ def main() -> None:
         print(f"half {half + 1} {kind:34}" + "".join(f"{each:>14}" for each in told))
 
 
-def published(results: int, correlation: float) -> float:
+def published(results: int, correlation: float, _at_first: float = 0.0) -> float:
     """Return the trust by the audit's rule (P3)."""
     told = (results * max(0.0, 1.6 * correlation) + 6.0) / (results + 12.0)
     return min(0.9, max(0.0, told))

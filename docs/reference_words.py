@@ -246,6 +246,8 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
             "tpe": "tree-structured Parzen estimator; learns from results",
             "gp": "Gaussian process; learns from results",
             "cma-es": "CMA-ES; learns from results, numbers alone",
+            "adaptive": "`random`, and `tpe` for the share of trials that its skill in this run "
+            "allows; what `best` takes",
         },
     ),
     "allocator": (

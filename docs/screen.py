@@ -1,7 +1,4 @@
-"""Put what `cloudtune plan` shows first of the example into the README.
-
-    make docs                # or: .venv/bin/python -m docs.screen
-"""
+"""Put what `cloudtune plan` shows first of the example into the README: `make docs`."""
 
 from __future__ import annotations
 

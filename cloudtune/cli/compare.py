@@ -24,6 +24,7 @@ from cloudtune.cli.options import USUAL, GroupedCommand
 from cloudtune.display import comparison_tables
 from cloudtune.display.comparison_tables import Cell
 from cloudtune.errors import CloudtuneError, UsageError, need, shown
+from cloudtune.jobs.history import past_runs
 from cloudtune.plans import Limits
 from cloudtune.policy.registry import WHOSE, chosen, sampler_for
 from cloudtune.private_files import for_others
@@ -237,6 +238,7 @@ def _tries(given: Mapping[str, Any]) -> Iterator[Case]:
     """Yield each way within each pair of limits, with the first seed."""
     pairs = itertools.product(_deadlines(given["deadline"]), _budgets(given["budget"]))
     limits = [Limits(deadline, budget) for deadline, budget in pairs]
+    past = past_runs(_listed(given["history"]))
     for within, strategy in itertools.product(limits, _listed(given["strategy"])):
         etas = [_eta(one) for one in _listed(given["eta"])]
         for place, eta, sampler in itertools.product(
@@ -252,6 +254,7 @@ def _tries(given: Mapping[str, Any]) -> Iterator[Case]:
                 seed=given["seed"],
                 sampler=sampler,
                 max_trials=given["max_trials"],
+                past=past,
             )
 
 

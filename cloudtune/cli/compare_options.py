@@ -143,6 +143,7 @@ def way_options(command: Command) -> Command:
         ),
         _text("--eta", "NUMBERS", "One in eta trials goes on from a rung.", default="3"),
         _text("--sampler", "NAMES", "Samplers of configurations, such as random,tpe.", default=""),
+        _text("--history", "RUNS", "Earlier runs to take configurations from.", default=""),
         _text("--deadline", "TIMES", "Deadlines, such as 2h,4h.", default="none"),
         _text("--budget", "DOLLARS", "Budgets, such as 20,40,80.", default="none"),
         _number("--seeds", "Number of runs of each combination.", default=20),

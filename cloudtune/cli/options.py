@@ -78,16 +78,6 @@ def experiment_options(command: Command) -> Command:
         ),
         click.option("--budget", metavar="DOLLARS", help="Spend at most this much, such as '$40'."),
         click.option("--trials", type=int, help="Maximum number of configurations."),
-        click.option(
-            "--search",
-            metavar="NAME=SPACE",
-            multiple=True,
-            help="Parameter to search, such as 'lr=loguniform(1e-4, 1)'; repeatable.",
-        ),
-        click.option(
-            "--metric", metavar="NAME:MODE", help="Metric that decides, such as accuracy:max."
-        ),
-        click.option("--epochs", type=int, help="Epochs of a full training."),
         click.option("--max-instances", type=int, help="Maximum number of instances at a time."),
         click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Cloud to rent from."),
         click.option(
@@ -104,6 +94,27 @@ def experiment_options(command: Command) -> Command:
             help="Earlier runs to learn from: auto, off, or names such as RUN,RUN.",
         ),
     ]
+    return _with(options, command)
+
+
+def search_options(command: Command) -> Command:
+    """Give a command the options that say what a script's text may not say."""
+    options = [
+        click.option(
+            "--search",
+            metavar="NAME=SPACE",
+            multiple=True,
+            help="Parameter to search, such as 'lr=loguniform(1e-4, 1)'; repeatable.",
+        ),
+        click.option(
+            "--metric", metavar="NAME:MODE", help="Metric that decides, such as accuracy:max."
+        ),
+        click.option("--epochs", type=int, help="Epochs of a full training."),
+    ]
+    return _with(options, command)
+
+
+def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 

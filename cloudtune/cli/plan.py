@@ -23,6 +23,7 @@ from cloudtune.cli.options import (
     file_of,
     plan_options_of,
     planning_options,
+    search_options,
 )
 from cloudtune.errors import UsageError
 from cloudtune.jobs import planning
@@ -67,6 +68,7 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 @click.command(cls=GroupedCommand, first=USUAL)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
 @experiment_options
+@search_options
 @STRATEGY
 @planning_options
 @PROFILE

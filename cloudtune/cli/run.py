@@ -26,6 +26,7 @@ from cloudtune.cli.options import (
     file_of,
     plan_options_of,
     planning_options,
+    search_options,
     watching_options,
 )
 from cloudtune.display.report_screen import show_report
@@ -51,6 +52,7 @@ _INTERRUPTED = 130
 @click.command(cls=GroupedCommand, first=USUAL)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT|PLAN", type=click.Path(path_type=Path))
 @experiment_options
+@search_options
 @STRATEGY
 @planning_options
 @PROFILE

@@ -21,6 +21,7 @@ from cloudtune.cli.options import (
     experiment_options,
     plan_options_of,
     planning_options,
+    search_options,
 )
 from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.display.terminal import console
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 @click.command(cls=GroupedCommand, first=USUAL)
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
+@search_options
 @STRATEGY
 @planning_options
 @PROFILE

@@ -30,8 +30,14 @@ from cloudtune.policy.registry import (
 from cloudtune.serialization import decode, encode
 from cloudtune.strategies.hypersched_rules import Switches
 from cloudtune.strategies.samplers.newcomers import Experienced
-from cloudtune.strategies.samplers.past import PastRun
-from cloudtune.strategies.samplers.sampler import MODEL_BASED, POOL, SAMPLERS, SpaceSampler
+from cloudtune.strategies.samplers.past import AT_FIRST, UNHEARD, PastRun
+from cloudtune.strategies.samplers.sampler import (
+    ADAPTIVE,
+    MODEL_BASED,
+    POOL,
+    SAMPLERS,
+    SpaceSampler,
+)
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
@@ -292,7 +298,8 @@ def sampler_of(
     """
     kind, random_fraction = _sampler(experiment)
     mode = experiment.metric.mode
-    if kind == "random" or (kind in MODEL_BASED and not learns):
+    adapts = kind == ADAPTIVE and learns
+    if kind in {"random", ADAPTIVE} or (kind in MODEL_BASED and not learns):
         drawn: SpaceSampler = Drawn(experiment)
     else:
         drawn = SpaceSampler(
@@ -303,7 +310,13 @@ def sampler_of(
             most=max_trials(experiment),
             random_fraction=random_fraction,
         )
-    return Experienced(drawn, past, mode) if past else drawn
+    if past or adapts:
+        drawn_before = choice_of(experiment).planned or drawn.has_grids
+        at_first = UNHEARD if drawn_before else AT_FIRST
+        return Experienced(
+            drawn, past, mode, learns=adapts, at_first=at_first, seed=experiment.seed
+        )
+    return drawn
 
 
 def sampler_name(experiment: Experiment) -> str:
@@ -317,7 +330,7 @@ def sampler_name(experiment: Experiment) -> str:
 
 def _sampler(experiment: Experiment) -> tuple[str, float]:
     asked = experiment.strategy.sampler or ""
-    if choice_of(experiment).planned and asked in MODEL_BASED:
+    if choice_of(experiment).planned and asked in {*MODEL_BASED, ADAPTIVE}:
         raise UsageError(
             f"sampler {asked}: a plan of stages asks for all its trials before there is a result "
             "to learn from; take another sampler, or a strategy that decides as results come in"

@@ -265,13 +265,15 @@ def named(kind: str, name: str, known: Collection[str]) -> str:
 def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
     """Return the kind of sampler that a strategy gets, and which share of its asks is random.
 
-    If none is asked for, BOHB gets TPE, since it needs a model, and any other strategy "random".
+    If none is asked for, BOHB gets TPE, since it needs a model, the search gets
+    "adaptive", and any other strategy "random".
 
     Raises:
         UsageError: there is no such sampler, or the strategy needs one that learns.
     """
     if strategy not in MODEL_BASED:
-        return samplers.sampler_kind(asked or "random"), 0.0
+        usual = samplers.ADAPTIVE if strategy in SEARCHES else "random"
+        return samplers.sampler_kind(asked or usual), 0.0
     if samplers.sampler_kind(asked or "tpe") not in samplers.MODEL_BASED:
         raise UsageError(
             f"{strategy} with the sampler {asked} is Hyperband: take the strategy hyperband, or "

@@ -22,7 +22,8 @@ from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
 from cloudtune.strategies.samplers.newcomers import Experienced
-from cloudtune.strategies.samplers.sampler import TableSampler
+from cloudtune.strategies.samplers.past import AT_FIRST, UNHEARD
+from cloudtune.strategies.samplers.sampler import ADAPTIVE, TableSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -160,7 +161,11 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
         mode=mode,
         random_fraction=random_fraction,
     )
-    return Experienced(drawn, case.past, mode) if case.past else drawn
+    learns = kind == ADAPTIVE and bool(drawn.axes)
+    if case.past or learns:
+        at_first = UNHEARD if choice_of(case).planned else AT_FIRST
+        return Experienced(drawn, case.past, mode, learns=learns, at_first=at_first, seed=case.seed)
+    return drawn
 
 
 def check(benchmark: Benchmark, case: Case) -> None:

@@ -21,7 +21,9 @@ from cloudtune.strategies.seer_rules import (
     APART,
     DEEP,
     LATE,
+    NOISE,
     PLANS,
+    SCHEDULE,
     SEASON,
     STEP,
     Offers,
@@ -92,6 +94,7 @@ class Seer:
         self._counted = [0] * len(self._epochs)
         self._first: int | None = None
         self._width: Width | None = None
+        self._epoch_seconds = 0.0  # at that width, as far as was known when it was chosen
         self._best = Standing()
         self._furthest: dict[TrialId, int] = {}
         self._fresh = True  # whether what is reported isn't trained a second time
@@ -166,10 +169,11 @@ class Seer:
         work = whole * gpus / atom / max(epoch, 1e-9) / 2
         setup = profile.start.mean / max(epoch, 1e-9)
         self._first = first_rung(self._epochs, self._steps, work, setup)
-        deep = DEEP * self._epochs[self._first]
+        deep = max(DEEP * self._epochs[self._first], SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
         wanted = width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
         self._width = self.opening(view).straight or wanted
+        self._epoch_seconds = profile.epoch_seconds(self._width)
 
     # ---- what may start ------------------------------------------------------------------
 
@@ -297,7 +301,7 @@ class Seer:
 
     def _learn(self, view: View) -> None:
         """Look at the rungs again where their results have become more by a quarter."""
-        changed = self._first is None
+        changed = self._first is None or self._speed_has_changed(view)
         for level, above in enumerate(self._results[1:]):
             if len(above) > self._counted[level] * 1.25 + 1:
                 self._counted[level] = len(above)
@@ -305,6 +309,13 @@ class Seer:
                 changed = True
         if changed:
             self._look(view)
+
+    def _speed_has_changed(self, view: View) -> bool:
+        """Whether epochs at the width of exploring take clearly longer or shorter than believed."""
+        assert self._width is not None
+        profile = view.corrected(self.rentable(view), ()).profile
+        now = profile.epoch.get(self._width)  # another offer may lack the width
+        return now is None or abs(now.mean / self._epoch_seconds - 1) > NOISE
 
     def _keeps(self, view: View, trial: TrialProgress) -> Decision:
         """Return whether a trial trains on to its end where it is."""

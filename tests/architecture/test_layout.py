@@ -103,12 +103,6 @@ def test_a_module_does_not_repeat_the_name_of_its_package() -> None:
     assert [pair for pair in pairs if pair[1].startswith(pair[0])] == []
 
 
-def test_packages_are_few_and_small_enough_to_be_read_at_a_glance() -> None:
-    assert len([each for each in PACKAGES if each.count(".") == 1]) <= 14
-    counts = {each: len(modules(each)) for each in PACKAGES}
-    assert {name: count for name, count in counts.items() if count > 15} == {}
-
-
 @pytest.mark.parametrize("name", LINKED)
 def test_the_bare_name_can_not_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
@@ -123,16 +117,40 @@ def test_every_module_says_what_it_is() -> None:
     assert [name_of(path) for path in SOURCES if not ast.get_docstring(tree_of(path))] == []
 
 
-def test_no_file_is_longer_than_500_lines() -> None:
-    lines = {name_of(path): len(path.read_text().splitlines()) for path in SOURCES}
-    assert {name: count for name, count in lines.items() if count > 500} == {}
+OPTIONS = "most of its lines are the options of a command"
+LONG_FUNCTIONS = {
+    "cloudtune/cli/plan.py:plan": OPTIONS,
+    "cloudtune/cli/profile.py:profile": OPTIONS,
+    "cloudtune/cli/run.py:run": OPTIONS,
+    "cloudtune/cli/simulate.py:simulate": OPTIONS,
+    "cloudtune/api/runs.py:run": "a third is its documentation for users",
+    "cloudtune/jobs/measuring.py:measure": "one measurement from renting to the profile",
+    "infra/aws/account/policies.py:maker": "one IAM policy",
+}
+"""Functions of more than 60 lines, each with the reason."""
+LONG_CLASSES = {
+    "cloudtune/policy/measure.py:MeasurePolicy": "a state machine beside RunPolicy, to be merged",
+    "cloudtune/policy/run.py:RunPolicy": "the one place where an event becomes commands",
+    "cloudtune/policy/state.py:RunState": "what the policy knows; strategies see it as a View",
+    "cloudtune/strategies/seer.py:Seer": "one strategy: exploring, and the plans of the end",
+}
+"""Classes of more than 400 lines, each with the reason."""
 
 
-def test_functions_are_short() -> None:
+def test_long_functions_and_classes_have_a_reason() -> None:
     lengths = dict(each for path in SOURCES for each in functions(path))
-    assert {name: count for name, count in lengths.items() if count > 80} == {}
+    assert {name for name, count in lengths.items() if count > 60} == set(LONG_FUNCTIONS)
+    assert {name for path in SOURCES for name in long_classes(path)} == set(LONG_CLASSES)
     assert statistics.median(lengths.values()) <= 10
     assert statistics.quantiles(lengths.values(), n=10)[-1] <= 35
+
+
+def long_classes(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef):
+            assert node.end_lineno is not None
+            if node.end_lineno - node.lineno >= 400:
+                yield f"{name_of(path)}:{node.name}"
 
 
 def test_a_new_event_or_command_breaks_the_type_check_wherever_it_must_be_handled() -> None:

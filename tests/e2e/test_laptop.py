@@ -81,7 +81,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     assert done.code == 0, done.out + done.err
     assert re.search(r"is carried by i-\w+ \(m7i.large, \$0.1008 an hour\)", done.err)
     assert "0 instances left (checked " in done.out
-    assert "the head" in done.out
+    assert "$0.1008 an hour, carries the run" in done.out
     assert outside.alive() == []
     heads = [each for each in outside.instances() if each["run"].endswith(".head")]
     assert len(heads) == 1

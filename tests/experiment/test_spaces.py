@@ -14,7 +14,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import Space, parse_parameter, sample
 from cloudtune.strategies.samplers.axes import Labels, Line, allows, axes_by_size
 from cloudtune.strategies.samplers.newcomers import Experienced
-from cloudtune.strategies.samplers.past import PastRun, PastTrial
+from cloudtune.strategies.samplers.past import UNHEARD, PastRun, PastTrial
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
 from cloudtune.trial import flat, nested
 
@@ -233,7 +233,8 @@ def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: 
     trials = tuple(
         PastTrial(config, float(config["optimizer/name"] == "adam")) for config in before
     )
-    sampler = Experienced(SpaceSampler(space, most=60), [PastRun("before", trials)], "max")
+    past = [PastRun("before", trials)]
+    sampler = Experienced(SpaceSampler(space, most=60), past, "max", at_first=UNHEARD)
     given = [sampler.ask() for _ in range(40)]
     named = [each for each in given if each is not None and each.origin and each.origin.run]
     assert len(named) > 8

@@ -206,7 +206,7 @@ def test_what_costs_nothing_is_told_without_dollars_and_without_a_market(tmp_pat
     priced = planning.make_plan(
         problem(load(tmp_path, with_cloud("price: $3.60/h"))), Limits(600.0, 1.0)
     )
-    assert "at $3.60/h" in shown(lambda out: show_plan(out, propose(priced)))
+    assert "$3.60/h" in shown(lambda out: show_plan(out, propose(priced)))
 
 
 def shown(show: Callable[[Console], None]) -> str:

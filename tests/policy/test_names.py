@@ -92,6 +92,7 @@ def test_each_of_fluids_names_is_a_rule_of_its_own(tmp_path: Path) -> None:
         # An epoch at one GPU, then the share by what was measured.
         "static-fluid:published": [[1, 3], [1], [1]],
         # The first, when the others are done.
+        "fluid": [[2, 4], [2], [2]],
         "dynamic-fluid": [[2, 4], [2], [2]],
         "dynamic-fluid:published": [[1, 3], [1, 3], [1, 3]],
         "dynamic-fluid:published-idle": [[1, 3, 4], [1, 2, 4], [1, 2]],

@@ -161,6 +161,34 @@ def _at(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
     return rank_key(mode, known)
 
 
+AT_FIRST = 0.05
+"""The trust in an earlier run before there is a result."""
+UNHEARD = 0.3
+"""The same where all configurations are drawn before any result, as in planned stages."""
+STEADY = 12.0
+"""The trust at first counts as this many results."""
+SLOPE = 1.6
+"""A correlation of 1 / 1.6 is trusted as if it were whole."""
+MOST = 0.9
+"""Some new configurations are always the sampler's own, so that something new is found."""
+
+
+def trust_of(results: int, correlation: float, at_first: float = AT_FIRST) -> float:
+    """Return the share of new configurations that a prediction may name, by its skill so far.
+
+    `correlation` is the rank correlation of what it predicted for `results` trials with what they
+    reached. A positive one counts less its standard error, so that chance alone earns no trust; a
+    negative one counts whole. `at_first` is the trust before there is a result.
+    """
+    if results < 2:
+        return at_first
+    sure = correlation
+    if correlation > 0.0:
+        sure -= (1.0 - correlation**2) / math.sqrt(results - 1)
+    trust = (results * SLOPE * sure + STEADY * at_first) / (results + STEADY)
+    return min(MOST, max(0.0, trust))
+
+
 class Ranking:
     """Ranks configurations by the scores of those that an earlier run tried.
 
@@ -178,13 +206,21 @@ class Ranking:
         self._weights = np.array([trial.weight for trial in past.trials])
         gaps = _gaps(self._columns, self._columns, self._labels)
         np.fill_diagonal(gaps, np.inf)
-        found = [((self._means(gaps, h) - self._scores) ** 2 * self._weights).sum() for h in _REACH]
-        self._reach = _REACH[int(np.argmin(found))]
+        errors = [
+            ((self._means(gaps, reach) - self._scores) ** 2 * self._weights).sum()
+            for reach in _REACH
+        ]
+        self._reach = _REACH[int(np.argmin(errors))]
+        self._left_out = self._means(gaps, self._reach)
 
     def of(self, configs: Sequence[Config]) -> Floats:
         """Return the score of each configuration."""
         gaps = _gaps(self._placed(configs), self._columns, self._labels)
         return self._means(gaps, self._reach)
+
+    def left_out(self) -> Floats:
+        """Return the score of each trial of the run, as all the others predict it."""
+        return self._left_out
 
     def _means(self, gaps: Floats, reach: float) -> Floats:
         weights = self._weights / (1.0 + (gaps / reach) ** 2) ** 2

@@ -1,8 +1,9 @@
 """Samplers of configurations: of a search space, of the rows of a table, of a given list.
 
 We write none ourselves: they are Optuna's, by ask-and-tell. "random" and "qmc" (quasi-Monte-Carlo)
-spread over the space; "tpe", "gp" and "cma-es" learn from what they are told. CMA-ES knows numbers
-alone: it draws labels at random. All are pure of their seed: the same tells, the same asks.
+spread over the space; "tpe", "gp" and "cma-es" learn from results. CMA-ES knows numbers alone: it
+draws labels at random. "adaptive" is random here, and `Experienced` adds its model. All are pure of
+their seed: the same results, the same configurations.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from cloudtune.strategies.samplers.optuna_models import Draws
     from cloudtune.trial import Mode
 
-SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es")
+ADAPTIVE = "adaptive"
+SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es", ADAPTIVE)
 POOL = 2048
 """So many configurations are drawn at most for earlier runs to choose from."""
 _POOL_EACH = 16
@@ -55,6 +57,15 @@ def sampler_kind(name: str) -> str:
     raise UsageError(
         f"there is no sampler {shown(name)}; there are {there_are}.{nearest(name, SAMPLERS)}"
     )
+
+
+def _drawn_by(kind: str) -> str:
+    """Return what draws the configurations of a kind: the model of "adaptive" is `Experienced`'s.
+
+    Raises:
+        UsageError: there is no such sampler.
+    """
+    return "random" if sampler_kind(kind) == ADAPTIVE else kind
 
 
 class ListedTrials:
@@ -98,7 +109,7 @@ class SpaceSampler:
         random_fraction: float = 0.0,
     ) -> None:
         self._space = Space.of(space)
-        self._kind, self._seed = sampler_kind(kind), seed
+        self._kind, self._seed = _drawn_by(kind), seed
         self._axes = axes_of(self._space)
         self._digits = 2 if most is None else max(2, len(str(most - 1)))
         if self._space.is_listed:
@@ -263,8 +274,8 @@ class TableSampler:
     ) -> None:
         self._rows = tuple(trials)
         self._most = len(self._rows) if most is None else min(most, len(self._rows))
-        self._kind, self._seed = sampler_kind(kind), seed
-        if kind != "random" and not self._axes and self._rows:
+        self._kind, self._seed = _drawn_by(kind), seed
+        if self._kind != "random" and not self._axes and self._rows:
             raise UsageError(
                 f"the sampler {kind} needs the hyperparameters of each configuration; give a table "
                 "of them (--configs), or take the sampler random"

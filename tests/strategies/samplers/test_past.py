@@ -10,14 +10,17 @@ import pytest
 from cloudtune.experiment.search_space import Choice, Domain, LogUniform, RandInt
 from cloudtune.experiment.spaces import sample
 from cloudtune.strategies.samplers.axes import axes_by_size, axes_of_rows
-from cloudtune.strategies.samplers.newcomers import AT_FIRST, MOST, Experienced, trust_of
+from cloudtune.strategies.samplers.newcomers import Experienced
 from cloudtune.strategies.samplers.past import (
+    AT_FIRST,
+    MOST,
     PastRun,
     PastTrial,
     Ranking,
     rank_correlation,
     scores,
     shared_axes,
+    trust_of,
     useless,
 )
 from cloudtune.strategies.samplers.sampler import TableSampler
