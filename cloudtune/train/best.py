@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cloudtune.train.checkpoint import Manifest, copied, read_manifest
+from cloudtune.train.checkpoint import Manifest, copied, opened, read_manifest
 from cloudtune.train.storage import CheckpointError, Patience, delete, entries, filesystem, is_local
 
 if TYPE_CHECKING:
@@ -73,12 +73,11 @@ def _keep(uri: str, checkpoint: str, manifest: Manifest, note: bytes) -> str:
 
 
 def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: bytes) -> None:
-    source, folder = filesystem(checkpoint)
     for name, saved in manifest.files.items():
         if is_local(fs):
             fs.create_dir(f"{target}/{name}".rpartition("/")[0], recursive=True)
         with (
-            source.open_input_stream(f"{folder}/{manifest.folder}/{name}") as reader,
+            opened(checkpoint, manifest, name) as reader,
             fs.open_output_stream(f"{target}/{name}") as out,
         ):
             if copied(reader, out) != saved:

@@ -44,7 +44,7 @@ from cloudtune.train.storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
@@ -94,6 +94,7 @@ class Manifest:
                     f"{where} has version {version}; this cloudtune reads {VERSION}"
                 )
             document["files"] = {k: SavedFile(**v) for k, v in document["files"].items()}
+            _refuse_outside([document["folder"], *document["files"]])
             document["metrics"] = {k: float(v) for k, v in document["metrics"].items()}
             document["trained"] = Trained(**document.get("trained", {}))
             return cls(**document)
@@ -249,7 +250,10 @@ class CheckpointStore:
         trial, epoch, source = pending.trial, pending.epoch, Path(pending.files)
         if pending.folder is None:
             return self._save(trial, epoch, dict(metrics), source)
-        files = {path.relative_to(source).as_posix(): _digest(path) for path in _files_of(source)}
+        files = {}
+        for path in _files_of(source):
+            with path.open("rb") as reader:
+                files[path.relative_to(source).as_posix()] = _digest(reader)
         return self._finish(
             Manifest(trial, epoch, dict(metrics), pending.folder, files, time.time(), self.trained)
         )
@@ -277,6 +281,28 @@ class CheckpointStore:
         """Give the trial's whole checkpoints by their paths, the earliest first."""
         found = sorted(self._saved(trial_id).items())
         return {self._path(trial_id, epoch): manifest for epoch, manifest in found}
+
+    def is_intact(self, path: str) -> bool:
+        """Whether the checkpoint at `path` has its manifest and all files as they were saved.
+
+        Every file is read once for its SHA-256.
+
+        Raises:
+            StorageError: the storage can't be asked.
+        """
+
+        def look() -> bool:
+            try:
+                manifest = read_manifest(path)
+                for name, saved in manifest.files.items():
+                    with opened(path, manifest, name) as reader:
+                        if _digest(reader) != saved:
+                            return False
+            except (CheckpointError, FileNotFoundError):
+                return False
+            return True
+
+        return self._patience.insist(look)
 
     def is_whole(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files, at their full size.
@@ -405,10 +431,10 @@ def read_manifest(path: str) -> Manifest:
 
 
 def usable(path: str, waits: tuple[float, ...] = WAITS) -> str | None:
-    """Give the stored checkpoint at `path`, or the trial's latest before it whose files are there.
+    """Return the stored checkpoint at `path`, or the trial's latest intact one before it.
 
-    None where the trial has none of these. So a failure of the storage has cost a few epochs, and
-    not the trial; it is told.
+    None where the trial has none. So a damaged file costs a few epochs and not the trial; the log
+    says so.
 
     Raises:
         StorageError: the storage can't be asked.
@@ -417,13 +443,13 @@ def usable(path: str, waits: tuple[float, ...] = WAITS) -> str | None:
     root, _, trial = folder.rpartition("/")
     wanted = EPOCH_FOLDER.fullmatch(name)
     store = CheckpointStore(root, waits)
-    if wanted is None or store.is_whole(path):
+    if wanted is None or store.is_intact(path):
         return path
-    earlier = [each for each, it in store.saved(trial).items() if it.epoch < int(wanted[1])]
-    found = next((each for each in reversed(earlier) if store.is_whole(each)), None)
-    instead = found or "the begin, as there is no earlier one"
-    tell(f"{path} is missing or damaged; the trial goes on from {instead}")
-    return found
+    saved = [each for each, it in store.saved(trial).items() if it.epoch < int(wanted[1])]
+    earlier = next((each for each in reversed(saved) if store.is_intact(each)), None)
+    source = earlier or "the beginning, as there is no earlier one"
+    tell(f"{path} is missing or damaged; the trial resumes from {source}")
+    return earlier
 
 
 def standing(path: str) -> str | None:
@@ -449,15 +475,11 @@ def load(path: str, to_directory: Path) -> Manifest:
         CheckpointError: no checkpoint, or a file of it is missing, short or altered.
     """
     manifest = read_manifest(path)
-    fs, folder = filesystem(path)
     for name, saved in manifest.files.items():
         target = to_directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with (
-                fs.open_input_stream(f"{folder}/{manifest.folder}/{name}") as reader,
-                target.open("wb") as out,
-            ):
+            with opened(path, manifest, name) as reader, target.open("wb") as out:
                 found = copied(reader, out)
         except FileNotFoundError as error:
             raise CheckpointError(f"{name} is missing from the checkpoint {path}") from error
@@ -467,6 +489,33 @@ def load(path: str, to_directory: Path) -> Manifest:
                 f"sha256 {found.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
             )
     return manifest
+
+
+def _refuse_outside(names: Iterable[str]) -> None:
+    for name in filter(leads_out, names):
+        raise ValueError(f"it names {name!r}, which leads out of its folder")
+
+
+def leads_out(name: str) -> bool:
+    """Whether a relative path, with slashes, leads out of the folder that it is relative to."""
+    return not name or name.startswith("/") or ".." in name.split("/")
+
+
+def opened(path: str, manifest: Manifest, name: str) -> Any:
+    """Open a file of the stored checkpoint at `path` for reading.
+
+    Raises:
+        CheckpointError: it is a link or a device: whoever can write to the storage must not make a
+            trial read other files.
+        FileNotFoundError: it isn't there.
+    """
+    fs, folder = filesystem(path)
+    file = f"{folder}/{manifest.folder}/{name}"
+    if is_local(fs):
+        real = Path(os.path.realpath(folder), manifest.folder, name)
+        if Path(file).exists() and not (Path(os.path.realpath(file)) == real and real.is_file()):
+            raise CheckpointError(f"{name} of the checkpoint {path} is no plain file")
+    return fs.open_input_stream(file)
 
 
 def _read_manifest(filesystem: Any, folder: str) -> Manifest:
@@ -482,10 +531,12 @@ def _files_of(folder: Path) -> list[Path]:
     return paths
 
 
-def _digest(path: Path) -> SavedFile:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return SavedFile(path.stat().st_size, digest)
+def _digest(reader: BinaryIO) -> SavedFile:
+    digest, size = hashlib.sha256(), 0
+    while chunk := reader.read(CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+    return SavedFile(size, digest.hexdigest())
 
 
 def copied(reader: BinaryIO, out: BinaryIO) -> SavedFile:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.train.checkpoint import leads_out
 from cloudtune.train.storage import StorageError, filesystem, is_local
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
     count = 0
     for listed, (size, written) in store.listed().items():
         name = listed.removeprefix(prefix)
-        if not listed.startswith(prefix) or _leads_out(name) or kept_back(name):
+        if not listed.startswith(prefix) or leads_out(name) or kept_back(name):
             continue
         path = folder / name
         if _is_there(path, size, written):
@@ -198,10 +199,6 @@ def _is_there(path: Path, size: int, written: float) -> bool:
     except OSError:
         return False
     return there.st_size == size and there.st_mtime >= written
-
-
-def _leads_out(name: str) -> bool:
-    return name.startswith("/") or ".." in name.split("/")
 
 
 def _seconds(mtime: Any) -> float:

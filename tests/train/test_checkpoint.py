@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -460,6 +461,45 @@ def test_an_older_checkpoint_stands_in_for_one_that_is_missing_or_short(tmp_path
     assert usable(paths[2]) == paths[0]
     Path(paths[0], MANIFEST).unlink()
     assert usable(paths[2]) is None
+
+
+def test_an_older_checkpoint_stands_in_for_one_that_was_altered(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    store = CheckpointStore(str(tmp_path / "store"))
+    paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2)]
+    (file,) = [each for each in Path(paths[1]).glob("*/*") if each.is_file()]
+    file.write_text("onE")  # as long as it was
+    assert usable(paths[1]) == paths[0]
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a/../../../escaped", ""])
+def test_a_manifest_that_names_files_elsewhere_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    store = CheckpointStore(str(tmp_path / "store"))
+    paths = [store.save("t1", epoch, {}, folder_of(tmp_path / "in", "one")) for epoch in (1, 2)]
+    manifest = Path(paths[1], MANIFEST)
+    document = json.loads(manifest.read_text())
+    saved = next(iter(document["files"].values()))
+    manifest.write_text(json.dumps({**document, "files": {name: saved}}))
+    with pytest.raises(CheckpointError, match="leads out of its folder"):
+        load(paths[1], tmp_path / "out" / "deep" / "folder")
+    assert list(tmp_path.rglob("escaped")) == []
+    assert usable(paths[1]) == paths[0]
+
+
+@pytest.mark.parametrize("kind", ["link to a file", "link to a folder", "pipe"])
+def test_a_link_in_the_storage_is_not_read(tmp_path: Path, kind: str) -> None:
+    store = CheckpointStore(str(tmp_path / "store"))
+    paths = [store.save("t1", epoch, {}, folder_of(tmp_path / "in", "one")) for epoch in (1, 2)]
+    (file,) = [each for each in Path(paths[1]).glob("*/*") if each.is_file()]
+    if kind == "link to a folder":
+        file.parent.rename(tmp_path / "elsewhere")
+        file.parent.symlink_to(tmp_path / "elsewhere")
+    else:
+        file.rename(tmp_path / "secret")
+        file.symlink_to(tmp_path / "secret") if "link" in kind else os.mkfifo(file)
+    with pytest.raises(CheckpointError, match="is no plain file"):
+        load(paths[1], tmp_path / "out")
+    assert usable(paths[1]) == paths[0]
 
 
 def test_a_storage_is_tried_without_a_trace(tmp_path: Path) -> None:

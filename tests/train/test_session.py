@@ -534,6 +534,28 @@ def test_a_trial_whose_checkpoint_is_missing_goes_on_from_an_earlier_one(tmp_pat
     assert began == [(1, False), (2, False), (3, False)]
 
 
+def test_a_trial_whose_checkpoint_was_altered_resumes_from_the_one_before(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path / "store"))
+    kept = tmp_path / "in"
+    kept.mkdir()
+    (kept / "state").write_text("x")
+    paths = [store.save("t1", epoch, {"acc": 0.5}, kept) for epoch in (1, 2)]
+    (file,) = Path(paths[1]).glob("*/state")
+    file.write_text("y")
+    seen: list[tuple[int, str]] = []
+
+    def train(config: dict[str, Any]) -> None:
+        for number in cloudtune.epochs():
+            checkpoint = cloudtune.get_checkpoint()
+            assert checkpoint is not None
+            with checkpoint.as_directory() as folder:
+                seen.append((number, Path(folder, "state").read_text()))
+            cloudtune.report({"acc": 0.5})
+
+    run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=2)
+    assert seen == [(2, "x")]
+
+
 def test_a_restored_trial_sees_the_order_of_its_epoch() -> None:
     first, second = passes(0, 1, batch_size=6, shuffle=True)
     assert passes(0, 1, first_epoch=2, batch_size=6, shuffle=True)[0] == second != first
