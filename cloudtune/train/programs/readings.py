@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+
+_EPOCH_IN_TEXT: Final = re.compile(r"\bepochs?\b[^\w\n]{0,8}(\d+)", re.IGNORECASE)
+_EPOCH_KEYS: Final = ("epoch", "epochs", "Epoch", "ep", "current_epoch")
+
+
+class Reading(NamedTuple):
+    """A report that was read: its metrics, and the script's own number of its epoch, if any."""
+
+    metrics: dict[str, float]
+    epoch: int | None
 
 
 class Lines:
@@ -37,14 +48,19 @@ class Lines:
 
 
 class Readings:
-    """The metrics of each line that is a report; `seen` are names in lines that were none."""
+    """The metrics of each line that is a report; `seen` are names in lines that were none.
+
+    The number of its epoch is a field of the JSON line, such as "epoch", or the last "epoch 3" or
+    "Epoch: [3]" that was printed since the report before.
+    """
 
     def __init__(self, lines: Lines, where: str, metric: str, pattern: str | None) -> None:
         self._lines, self._where, self._metric = lines, where, metric
         self._pattern = None if pattern is None else re.compile(pattern)
         self.seen: set[str] = set()
+        self._epoch: int | None = None
 
-    def more(self, *, ended: bool = False) -> Iterator[dict[str, float]]:
+    def more(self, *, ended: bool = False) -> Iterator[Reading]:
         """Give the reports since this was last asked.
 
         Raises:
@@ -52,8 +68,11 @@ class Readings:
         """
         for line in self._lines.more(ended=ended):
             numbers = self._numbers(line)
+            if self._pattern is not None and (match := _EPOCH_IN_TEXT.search(line)):
+                self._epoch = int(match[1])
             if self._metric in numbers:
-                yield numbers
+                yield Reading(numbers, self._epoch if self._pattern else epoch_of(numbers))
+                self._epoch = None
             else:
                 self.seen |= set(numbers)
 
@@ -70,6 +89,12 @@ class Readings:
         if not isinstance(given, dict):
             raise UsageError(f"{self._where} has a line that is no JSON object: {line[:80]!r}")
         return _read(given)
+
+
+def epoch_of(numbers: Mapping[str, float]) -> int | None:
+    """Return the script's own number of an epoch among its metrics; None where there is none."""
+    value = next((numbers[key] for key in _EPOCH_KEYS if key in numbers), None)
+    return int(value) if value is not None and value == int(value) else None
 
 
 def _read(given: dict[str, Any]) -> dict[str, float]:

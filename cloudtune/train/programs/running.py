@@ -24,15 +24,22 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from cloudtune.errors import UsageError
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, load, usable
+from cloudtune.train.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    Manifest,
+    load,
+    read_manifest,
+    usable,
+)
 from cloudtune.train.one_model import NotOneModelError
 from cloudtune.train.programs.channel import Channel, listen
 from cloudtune.train.programs.inside import FLUSH_SECONDS
-from cloudtune.train.programs.readings import Lines, Readings
-from cloudtune.train.programs.snapshots import Changes, wait_until_whole
+from cloudtune.train.programs.readings import Lines, Reading, Readings, epoch_of
+from cloudtune.train.programs.snapshots import Changes, ReadWatch, torn, wait_until_whole
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
-from cloudtune.train.storage import staging_folder
+from cloudtune.train.storage import staging_folder, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +50,10 @@ if TYPE_CHECKING:
 _POLL: Final = 0.02
 _END_SECONDS: Final = 1.5
 _DRAIN_SECONDS: Final = 5.0
+_SAVE_PATIENCE: Final = 10.0
+"""Seconds that a script may take after its report until it begins to save."""
+_SHORTEST_PATIENCE: Final = 0.5
+"""Seconds; a quarter of an epoch where that is longer, until a save after a report was seen."""
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
 _PR_SET_PDEATHSIG: Final = 1
@@ -164,12 +175,11 @@ class CommandRun:
         for path in (program.file, program.folder):
             if path is not None and (self._post.code / path).parent.is_dir():
                 (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        if program.folder is not None and (self._post.code / program.folder).is_dir():
-            (self.folder / program.folder).mkdir()
+        if program.folder is not None:
+            (self.folder / program.folder).mkdir(parents=True, exist_ok=True)
         restore = self._place["restore"]
         found = usable(restore) if restore is not None else None
         if found is not None and program.folder is not None:
-            (self.folder / program.folder).mkdir(parents=True, exist_ok=True)
             load(found, self.folder / program.folder)
         (self._base / "ready").write_text(found or "", encoding="utf-8")
         (self._base / "ready").rename(self._base / "furnished")
@@ -194,7 +204,7 @@ class CommandRun:
             "config": str(config),
         }
         if self._restored is not None and program.folder is not None:
-            values["resume"] = program.folder
+            values["resume"] = str(self.folder / program.folder)
         words = program.filled({**values, **self._post.config})
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         beside = str(Path(sys.executable).parent)  # `python` is the one that runs us
@@ -391,6 +401,41 @@ class SpokenRun(CommandRun):
         channel.close()
 
 
+class EpochNumbers:
+    """Which epoch a report is of, by the script's own numbers as far as they go on one by one.
+
+    A script counts from 0 or from 1. Numbers that jump are distrusted, and reports are counted.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._wanted = progress.unit == "epoch" and progress.every == 1 and progress.field is None
+        self._offset: int | None = None  # what to add to the script's number
+        self._last: int | None = None  # its number in the report before
+
+    def resumed(self, manifest: Manifest) -> None:
+        """Learn from a checkpoint how the script has counted so far."""
+        own = epoch_of(manifest.metrics)
+        if own is not None and manifest.epoch - own in {0, 1}:
+            self._offset = manifest.epoch - own
+
+    def tells(self, own: int | None) -> bool:
+        """Whether a number says of which epoch a report is."""
+        return self._wanted and own is not None and self._offset is not None
+
+    def said(self, own: int | None, reported: int) -> dict[str, int | None]:
+        """Return the epoch of a report, as `Session.report` takes it; after `reported` epochs."""
+        if not self._wanted or own is None:
+            return {}
+        if self._offset is None and reported == 0 and own in {0, 1}:
+            self._offset = 1 - own
+        repeated = self._last is not None and own <= self._last
+        self._last = own
+        if self._offset is None or repeated or own + self._offset > reported + 1:
+            self._wanted = False
+            return {}
+        return {"epoch": own + self._offset}
+
+
 class ReadRun(CommandRun):
     """A command whose reports are read: it is halted while one is taken in, and waits for a grant.
 
@@ -407,6 +452,10 @@ class ReadRun(CommandRun):
             progress=post.progress,
         )
         self._changes: Changes | None = None
+        self._numbers = EpochNumbers(post.progress)
+        self._read_watch: ReadWatch | None = None
+        self._saves_after: bool | None = None  # its report; None: not known yet
+        self._continued = 0.0  # when it was let train on, of the monotonic clock
 
     def _tell(self, **message: Any) -> None:
         match message:
@@ -438,16 +487,23 @@ class ReadRun(CommandRun):
         lines = Lines(self.folder / program.file) if program.file else Lines(log, self._log_start)
         where, metric = program.file or "its output", self._place["metric_name"]
         self._readings = Readings(lines, where, metric, program.printed)
-        if program.folder is not None:
-            self._changes = Changes(self.folder / program.folder)
         with self._session.activate():
+            if program.folder is not None:
+                self._changes = Changes(self.folder / program.folder)
+            if self._session.restore is not None:
+                self._numbers.resumed(read_manifest(self._session.restore))
+                if self._changes is not None:
+                    self._read_watch = ReadWatch(self._changes.path)
             process = self._start()
+            self._continued = time.monotonic()
             try:
                 self._read(process)
             except StopTraining:
                 return
             finally:
                 self._session.flush()
+                if self._read_watch is not None:
+                    self._read_watch.close()
         if not self._stopping.is_set():
             self._check_end(process.returncode)
 
@@ -461,30 +517,93 @@ class ReadRun(CommandRun):
                 return
             time.sleep(_POLL)
 
-    def _take(self, found: list[dict[str, float]]) -> None:
+    def _take(self, found: list[Reading]) -> None:
         """Report what was read; the folder of checkpoints, as it is now, belongs to the last."""
         self._check_met()
+        if self._session.epoch == self._session.start_epoch > 0:
+            self._check_resumed(found[0])
         checkpoint = self._halt()
-        for number, metrics in enumerate(found, start=1):
-            self._session.report(metrics, checkpoint if number == len(found) else None)
+        for number, (metrics, own) in enumerate(found, start=1):
+            said = self._numbers.said(own, self._session.epoch)
+            noted = metrics if own is None else {"epoch": float(own), **metrics}
+            last = checkpoint if number == len(found) else None
+            self._session.report(noted, last, **said)
             self._epoch = self._session.epoch
+        self._continued = time.monotonic()
         self.signal(signal.SIGCONT)
 
+    def _check_resumed(self, first: Reading) -> None:
+        """Count from the first epoch again where nothing shows that the checkpoint was read."""
+        watch, self._read_watch = self._read_watch, None
+        if watch is None:
+            return
+        proved = self._numbers.tells(first.epoch) or watch.was_read()
+        watch.close()
+        if not proved:
+            tell(
+                f"`{self._program.text}` has not opened its checkpoint of epoch "
+                f"{self._session.epoch}: it starts over, and its epochs count from 1; let it read "
+                "{resume}"
+            )
+            self._session.epoch = self._session.start_epoch = 0
+            self._numbers = EpochNumbers(self._post.progress)
+
     def _halt(self) -> Checkpoint | None:
-        """Halt it where nothing of a checkpoint is half written; return that, if it is new."""
-        self.signal(signal.SIGSTOP)
+        """Halt it where nothing of a checkpoint is half written; return that, if it is new.
+
+        Scripts save before they report an epoch or after it. What was written since the last report
+        belongs to this one, unless it was written right after the last.
+        """
         if self._changes is None:
+            self.signal(signal.SIGSTOP)
             return None
+        took = time.monotonic() - self._continued
+        written = self._changes.since()
+        if written and self._saves_after is None:
+            # What is there at the first report was saved before it; later, what is closer counts.
+            age = time.time() - max(_written_at(path) for path in written)
+            is_first = self._session.epoch == self._session.start_epoch
+            self._saves_after = not is_first and age > took / 2
+        if self._saves_after or not written:
+            self._changes.news()  # it is the last epoch's
+            self._await_save(took)
+        self.signal(signal.SIGSTOP)
         folder, ended = self._changes.path, self._stopping.is_set
         while not wait_until_whole(folder, self._pids, lambda: True):
             self.signal(signal.SIGCONT)
             if not wait_until_whole(folder, self._pids, ended):
                 return None
             self.signal(signal.SIGSTOP)
-        return Checkpoint.from_directory(folder) if self._changes.news() else None
+        written = self._changes.news()
+        if damaged := torn(written):
+            tell(f"epoch {self._session.epoch + 1} is not saved: {damaged.name} is empty or torn")
+            return None
+        return Checkpoint.from_directory(folder) if written else None
+
+    def _await_save(self, took: float) -> None:
+        """Let it save what it saves after its report: it is not halted for a while."""
+        assert self._changes is not None
+        assert self._process is not None
+        patience = _SAVE_PATIENCE if self._saves_after else min(_SAVE_PATIENCE, took / 4)
+        give_up = time.monotonic() + max(_SHORTEST_PATIENCE, patience)
+        while time.monotonic() < give_up and not self._stopping.is_set():
+            ended = self._process.poll() is not None
+            if self._changes.since():
+                self._saves_after = True
+                return
+            if ended:
+                return
+            time.sleep(_POLL)
 
     def _pids(self) -> list[int]:
         return [each.pid for each in self.tree()]
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def command_run(program: Program, post: Post, told: Callable[[Report], object]) -> CommandRun:

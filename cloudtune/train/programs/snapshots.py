@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import stat
+import struct
 import time
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_IN_ACCESS: Final = 0x1
+_IN_CLOSE_NOWRITE: Final = 0x10
+_IN_ISDIR: Final = 0x40000000
+_EVENT: Final = struct.Struct("iIII")  # inotify(7): watch, mask, cookie, length of the name
+_ZIP: Final = b"PK\x03\x04"
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
 
@@ -32,10 +41,63 @@ class Changes:
                     found[str(path)] = (it.st_mtime_ns, it.st_size, it.st_ino)
         return found
 
-    def news(self) -> bool:
-        """Whether there are files, and other ones than when this was last asked."""
-        before, self._seen = self._seen, self._state()
-        return bool(self._seen) and self._seen != before
+    def since(self) -> list[Path]:
+        """Return the files that are new or changed since `news` was last asked."""
+        before = self._seen
+        return [Path(name) for name, it in self._state().items() if before.get(name) != it]
+
+    def news(self) -> list[Path]:
+        """Return the files that are new or changed since this was last asked."""
+        changed = self.since()
+        self._seen = self._state()
+        return changed
+
+
+def torn(files: Iterable[Path]) -> Path | None:
+    """Return the first file that can't be whole: an empty one, or an archive without its end.
+
+    `torch.save` writes a zip archive, whose directory comes last.
+    """
+    for path in files:
+        with contextlib.suppress(OSError):
+            if path.stat().st_size == 0:
+                return path
+            with path.open("rb") as file:
+                begins = file.read(len(_ZIP))
+            if begins == _ZIP and not zipfile.is_zipfile(path):
+                return path
+    return None
+
+
+class ReadWatch:
+    """Tells whether any file below a folder has been read since this was made, by inotify(7)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        mask = _IN_ACCESS | _IN_CLOSE_NOWRITE
+        watches = [_LIBC.inotify_add_watch(self._file, os.fsencode(path), mask) for path in folders]
+        self.works = self._file >= 0 and min(watches) >= 0
+
+    def was_read(self) -> bool:
+        """Whether that has happened; True where the system can't tell."""
+        if not self.works:
+            return True
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._file, 1 << 16)
+        at = 0
+        while at < len(data):
+            _, mask, _, length = _EVENT.unpack_from(data, at)
+            if not mask & _IN_ISDIR:
+                return True
+            at += _EVENT.size + length
+        return False
+
+    def close(self) -> None:
+        """End the watch."""
+        if self._file >= 0:
+            os.close(self._file)
 
 
 def being_written(folder: Path, pids: Iterable[int]) -> bool:

@@ -1,0 +1,176 @@
+"""Commands that call nothing of ours: which epoch a report is of, and whose files are its own.
+
+Each script saves how many epochs its model has trained, and its metric says the same, so that a
+checkpoint or a report under another epoch's name is seen.
+"""
+
+from __future__ import annotations
+
+import threading
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.experiment.command import words_of
+from cloudtune.train.checkpoint import load, read_manifest
+from cloudtune.train.position import Progress
+from cloudtune.train.programs.program import Program
+from cloudtune.train.programs.readings import Lines, Reading, Readings
+from cloudtune.train.programs.running import EpochNumbers, Post, command_run
+from cloudtune.train.programs.snapshots import torn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.train.session import Report
+
+SCRIPT = """
+import argparse, os, pathlib, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--kind")
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--resume")
+args = parser.parse_args()
+kind = set(args.kind.split("+"))
+trained = 0
+if args.resume and "ignores" not in kind:
+    trained = int(pathlib.Path(args.resume).read_text())
+first = trained
+
+def save():
+    with open("out/model", "w") as file:
+        file.write(str(trained))
+        if "slowly" in kind:
+            file.flush()
+            time.sleep(0.2)
+
+def report():
+    number = {"counts from 0": trained - 1, "counts from 1": trained}
+    for name, value in number.items():
+        if name in kind:
+            print("Epoch: [%d][10/10]" % value, flush=True)
+    print(f"value={trained}", flush=True)
+
+while trained < args.epochs:
+    time.sleep(0.15)
+    trained += 1
+    if "saves before" in kind:
+        save()
+    report()
+    if "saves after" in kind:
+        time.sleep(0.03)
+        save()
+"""
+RUN = "python main.py --kind {kind} --epochs {epochs} --resume {resume}/model"
+COMMAND = f"""sh -c 'exec "$@" >>"$0"' {{log}} {RUN}"""
+PRINTED = r"value=(?P<value>\d+)"
+
+
+class Trial:
+    """A trial of the script in a folder, session by session."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._folder, self._kind = folder, kind
+        self._code = folder / "code"
+        self._code.mkdir()
+        (self._code / "main.py").write_text(SCRIPT)
+        self._log = folder / "t.1.log"
+        self._sessions = 0
+        self.saved: dict[int, int] = {}
+        """By epoch, how many epochs the model of its checkpoint has trained."""
+
+    def session(self, until: int, restore: str | None = None, at: int = 0) -> list[Report]:
+        """Return what is reported until an epoch, where the session is stopped."""
+        place: dict[str, Any] = {
+            "trial_id": "t",
+            "metric_name": "value",
+            "metric_mode": "max",
+            "max_epoch": 100,
+            "rank": 0,
+            "local_rank": 0,
+            "world_size": 1,
+            "nodes": 1,
+            "device": "cpu",
+            "seed": 0,
+            "restore": restore,
+            "start_epoch": at,
+        }
+        self._sessions += 1
+        log = self._folder / f"t.{self._sessions}.log"
+        log.touch()
+        program = Program(COMMAND, words_of(COMMAND), 100, printed=PRINTED, folder="out")
+        config = {"kind": self._kind, "log": str(log)}
+        name = f"{self._folder.name}-{self._sessions}"
+        storage = str(self._folder / "store")
+        post = Post(place, storage, 0.0, Progress(), config, config, name, self._code, log, False)
+        reports: list[Report] = []
+        enough = threading.Event()
+
+        def note(report: Report) -> None:
+            reports.append(report)
+            if report.checkpoint is not None:  # later ones may take its place
+                assert read_manifest(report.checkpoint).epoch == report.epoch
+                folder = self._folder / f"{self._sessions}-{report.epoch}"
+                load(report.checkpoint, folder)
+                self.saved[report.epoch] = int((folder / "model").read_text())
+            if report.epoch >= until:
+                enough.set()
+
+        run = command_run(program, post, note)
+        run.grant(until)
+        thread = threading.Thread(target=run.run)
+        thread.start()
+        assert enough.wait(30.0), log.read_text()
+        run.stop()
+        thread.join(30.0)
+        assert not thread.is_alive()
+        return reports
+
+
+ORDERS = ("saves before", "saves after", "saves before+slowly", "saves after+slowly")
+NUMBERS = ("", "+counts from 0", "+counts from 1")
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_checkpoint_has_the_files_of_its_epoch(tmp_path: Path, order: str, numbers: str) -> None:
+    trial = Trial(tmp_path, order + numbers)
+    first = trial.session(until=2)
+    again = trial.session(until=4, restore=first[-1].checkpoint, at=2)
+    reports = [*first, *again]
+    assert [report.epoch for report in reports] == [1, 2, 3, 4]
+    assert [report.metrics["value"] for report in reports] == [1.0, 2.0, 3.0, 4.0]
+    assert trial.saved == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("order", ["saves before", "saves after"])
+def test_epochs_of_a_script_that_starts_over_are_never_later_ones(
+    tmp_path: Path, order: str, numbers: str
+) -> None:
+    trial = Trial(tmp_path, f"ignores+{order}{numbers}")
+    first = trial.session(until=2)
+    again = trial.session(until=4, restore=first[-1].checkpoint, at=2)
+    assert all(report.metrics["value"] == report.epoch for report in again)
+    assert [report.epoch for report in again][-2:] == [3, 4]
+
+
+def test_a_number_that_stands_still_is_no_number_of_an_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("Epoch 1 of it\nvalue=5\n")
+    readings = Readings(Lines(path), "its output", "value", PRINTED)
+    assert list(readings.more()) == [Reading({"value": 5.0}, 1)]
+    numbers = EpochNumbers(Progress())
+    assert [numbers.said(1, reported) for reported in range(3)] == [{"epoch": 1}, {}, {}]
+
+
+def test_an_empty_file_or_half_an_archive_is_torn(tmp_path: Path) -> None:
+    whole, half, empty = (tmp_path / name for name in ("whole", "half", "empty"))
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("data", b"x" * 1000)
+    half.write_bytes(whole.read_bytes()[:600])
+    empty.touch()
+    assert torn([whole]) is None
+    assert torn([whole, half]) == half
+    assert torn([empty]) == empty
