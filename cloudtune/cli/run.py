@@ -216,6 +216,8 @@ def _conclude(ended: Ended, output: str = "table") -> int:
     if code == 1 and failed is not None and not policy.trouble:
         dead = all(trial.error for trial in policy.trials.values())
         which = "every trial failed" if dead else "no trial is left to go on"
+        if policy.failed_alike > 1:
+            which = f"{policy.failed_alike} trials failed with the same error, so the run ended"
         click.echo(f"error: {which}; the first: {failed.id}: {failed.error}", err=True)
         click.echo(failed.traceback, err=True)
     elif code == 1:

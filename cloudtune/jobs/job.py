@@ -408,4 +408,5 @@ def rules_of(experiment: Experiment) -> TrialRules:
     """Return what the trials of an experiment may do."""
     asked = experiment.trial
     required = asked.sync == "required"
-    return TrialRules(asked.stall.factor, asked.stall.least or 0.0, required)
+    stall = asked.stall
+    return TrialRules(stall.factor, stall.least or 0.0, required, asked.max_failures)

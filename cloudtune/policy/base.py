@@ -70,12 +70,14 @@ class TrialRules:
 
     A trial that tells nothing for `stall_factor` times as long as expected, and `stall_least`
     seconds, is ended; by default none is. With `sync_required` a run ends whose trials train
-    several models on several GPUs; else it goes on with one GPU each.
+    several models on several GPUs; else it goes on with one GPU each. A run ends where as many as
+    `max_failures` trials failed with the same error before any has finished an epoch.
     """
 
     stall_factor: float = math.inf
     stall_least: float = 0.0
     sync_required: bool = False
+    max_failures: float = math.inf
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ A run that was planned beforehand is no other: its strategy, allocator and fleet
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import Command, EndRun, SetTimer, StopTrial
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from cloudtune.strategies.base import Allocator, Decision, FleetRule, Strategy, Task
     from cloudtune.trial import TrialId
 
+_DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 _LIMITS = frozenset({EndReason.DEADLINE, EndReason.BUDGET})
 
 
@@ -73,6 +76,8 @@ class RunPolicy:
         self.target = target
         self.ending: EndReason | None = None
         self.winding_down = False
+        self._errors: Counter[str] = Counter()
+        self.failed_alike = 0  # trials whose common error has ended the run
         self._limits = LimitKeeper(state)
         self._sessions = SessionKeeper(state, components.allocator, max_concurrent)
         self._fleet = FleetKeeper(state, self._limits, components.fleet_rule)
@@ -223,6 +228,8 @@ class RunPolicy:
             self._end(EndReason.INTERRUPTED)
         for trial in noted.failed:
             self.strategy.on_failure(self.state, trial)
+        if isinstance(event, TrialFailed) and noted.failed:
+            self._end(self._all_fail_alike(event))
         if isinstance(event, TrialFailed) and event.unsynced and self._rules.sync_required:
             self.state.trouble = unsynced_text(event)
             self._end(EndReason.FAILED)
@@ -234,6 +241,22 @@ class RunPolicy:
         if isinstance(event, TimerFired):
             commands += self._react_to_timer(event)
         return commands
+
+    def _all_fail_alike(self, event: TrialFailed) -> EndReason | None:
+        """End the run where its first trials fail with one error: others would pay for the same.
+
+        Errors of the script count, not metrics that diverge or memory that a width lacks.
+        """
+        if event.out_of_memory or event.unsynced:
+            return None
+        kind = _DIGITS.sub("#", event.error)
+        self._errors[kind] += 1
+        if any(trial.history for trial in self.trials.values()):
+            return None
+        if self._errors[kind] < self._rules.max_failures:
+            return None
+        self.failed_alike = self._errors[kind]
+        return EndReason.FAILED
 
     def _decide(self, noted: Noted) -> list[Command]:
         """Return what the strategy, the allocator and the fleet rule want done now."""

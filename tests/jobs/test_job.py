@@ -86,10 +86,10 @@ def test_an_instance_may_take_twice_as_long_to_boot_as_was_measured() -> None:
 
 def test_a_trial_s_rules_are_the_experiment_s() -> None:
     job = SETTING.job()
-    assert rules_of(job.experiment) == TrialRules(10.0, 600.0)
-    asked = {"sync": "required", "stall": {"factor": 3, "least": "1m"}}
+    assert rules_of(job.experiment) == TrialRules(10.0, 600.0, max_failures=3)
+    asked = {"sync": "required", "stall": {"factor": 3, "least": "1m"}, "max_failures": 5}
     experiment = Experiment(**{**dict(job.experiment), "trial": asked})
-    assert rules_of(experiment) == TrialRules(3.0, 60.0, sync_required=True)
+    assert rules_of(experiment) == TrialRules(3.0, 60.0, sync_required=True, max_failures=5)
     assert Experiment.from_json(experiment.to_json()) == experiment
 
 

@@ -22,7 +22,7 @@ from cloudtune.events import (
     TrialStopped,
 )
 from cloudtune.plans import Limits
-from cloudtune.policy.base import Brakes
+from cloudtune.policy.base import Brakes, TrialRules
 from cloudtune.trial import EndReason, Slice
 from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts
 
@@ -50,6 +50,29 @@ def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
     assert policy.trials["t00"].status == "failed"
     assert policy.trials["t00"].error == "score was nan at epoch 1"
     assert policy.best is None, "nan is no result"
+
+
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_the_first_trials_that_fail_alike_end_the_run(has_trained: bool) -> None:
+    """Other trials would pay for the same error; not once one has finished an epoch."""
+    policy = scripted(staged((6, 0, 2, 1, 4.0)), rules=TrialRules(max_failures=3))
+    begun(policy, "i000")
+    if has_trained:
+        policy.handle(epoch(11.0, "t00.1", 1))
+    for number in range(3):
+        assert policy.ending is None
+        error = f"FileNotFoundError: /tmp/run-{number}/data"
+        policy.handle(TrialFailed(12.0 + number, f"t{number:02d}.1", error, ""))
+    assert (policy.ending is EndReason.FAILED) is not has_trained
+    assert policy.failed_alike == (0 if has_trained else 3)
+
+
+def test_errors_of_different_kinds_do_not_end_the_run() -> None:
+    policy = scripted(staged((6, 0, 2, 1, 4.0)), rules=TrialRules(max_failures=3))
+    begun(policy, "i000")
+    for number, error in enumerate(["KeyError: 'a'", "KeyError: 'b'", "KeyError: 'c'"]):
+        policy.handle(TrialFailed(12.0 + number, f"t{number:02d}.1", error, ""))
+    assert policy.ending is None
 
 
 def test_an_infinite_metric_wins_nothing() -> None:
