@@ -122,6 +122,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "trial.stall.least": ("... but not before so long",),
+    "trial.max_failures": (
+        "where this many trials fail with the same error before any has finished an epoch, the run "
+        "ends",
+    ),
     "limits.deadline": (
         "all is given back by then, from the start of the command",
         "three times what is planned and an hour; as long as the budget pays for, if longer",
