@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import deque
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from cloudtune.scaling import Delay
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 WEIGHT = 0.2
 """What the newest ratio counts in an average, once there are more than five."""
+_SAVINGS = 15
+"""The usual time of saving is the median of this many epochs, of all trials."""
 APART = 0.1
 """How much trials' paces differ, as a relative deviation: what noise is told from a pace by."""
 
@@ -100,12 +104,27 @@ class SpeedEstimates:
         self._reference: Place | None = None
         self._curves: dict[str, Mapping[Width, float]] = {}
         self._slowest = _Slowest(())
+        self._savings: deque[float] = deque(maxlen=_SAVINGS)
 
-    def note(self, trial: TrialId, profile: ScalingProfile, width: Width, seconds: float) -> None:
-        """Take note of the seconds that an epoch took."""
+    def note(
+        self,
+        trial: TrialId,
+        profile: ScalingProfile,
+        width: Width,
+        seconds: float,
+        saving: float = 0.0,
+    ) -> None:
+        """Record the seconds that an epoch took, `saving` of them for its checkpoint.
+
+        A storage that stalls says nothing of how fast a trial trains: what an epoch took longer
+        than expected counts without the saving beyond the usual.
+        """
         expected = profile.epoch_seconds(width) if width in profile.epoch else 0.0
         if expected <= 0 or seconds <= 0:  # nobody knows what it took
             return
+        usual = median(self._savings) if self._savings else 0.0
+        self._savings.append(saving)
+        seconds = max(seconds - max(0.0, saving - usual), min(seconds, expected))
         ratio, place = seconds / expected, (profile.instance_type, width)
         self._reference = self._reference or place
         home = self._home.setdefault(trial, place)

@@ -417,7 +417,8 @@ class RunState:
                 noted.late = trial
             return
         assert trial.offer is not None
-        self.speeds.note(trial.id, self._by_offer[trial.offer].profile, trial.width, event.seconds)
+        profile = self._by_offer[trial.offer].profile
+        self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
         trial.record(event, metric)
         if diverged(self.mode, metric):
             trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"

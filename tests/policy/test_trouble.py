@@ -67,6 +67,27 @@ def test_the_first_trials_that_fail_alike_end_the_run(has_trained: bool) -> None
     assert policy.failed_alike == (0 if has_trained else 3)
 
 
+@pytest.mark.parametrize(("saving", "slower"), [(29.0, 1.0), (0.0, 30 / 8)])
+def test_a_storage_that_stalls_is_not_slow_training(saving: float, slower: float) -> None:
+    """An epoch of 8 seconds that takes 30: in saving, or in training."""
+    policy = scripted(staged((6, 0, 2, 1, 4.0)))
+    begun(policy, "i000")
+    score = {"score": 0.5}
+    policy.handle(EpochDone(40.0, "t00.1", 1, score, "t00/1", 30.0, saving=saving))
+    rentable = policy.state.rentables[0]
+    assert policy.state.epoch_seconds("t00", rentable.offer, 4.0) == pytest.approx(8.0 * slower)
+
+
+def test_a_storage_that_is_always_slow_counts() -> None:
+    policy = scripted(staged((6, 0, 40, 1, 4.0)))
+    begun(policy, "i000")
+    for number in range(1, 31):
+        at = 10.0 + 20.0 * number
+        policy.handle(EpochDone(at, "t00.1", number, {"score": 0.5}, None, 20.0, saving=12.0))
+    rentable = policy.state.rentables[0]
+    assert policy.state.epoch_seconds("t00", rentable.offer, 4.0) == pytest.approx(20.0, rel=0.02)
+
+
 def test_errors_of_different_kinds_do_not_end_the_run() -> None:
     policy = scripted(staged((6, 0, 2, 1, 4.0)), rules=TrialRules(max_failures=3))
     begun(policy, "i000")
