@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -153,6 +154,22 @@ class Epoch:
     """Rank 0 finished an epoch; `report` has the fields of `cloudtune.train.session.Report`."""
 
     report: Mapping[str, Any]
+
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str, most: int) -> str:
+    """Return a script's text without control sequences, and no longer than `most` bytes in UTF-8.
+
+    A longer one loses its middle, and says so. What UTF-8 can't have is written as an escape.
+    """
+    data = _CONTROL.sub("", text).encode("utf-8", "backslashreplace")
+    if len(data) > most:
+        half = most // 2
+        note = f"\n[{len(data) - 2 * half:,} bytes left out]\n".encode()
+        data = data[:half] + note + data[-half:]
+    return data.decode("utf-8", "ignore")
 
 
 @dataclass(frozen=True)

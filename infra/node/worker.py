@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from cloudtune.infra.node.messages import (
     Order,
     Ready,
     Stop,
+    plain,
 )
 from cloudtune.infra.node.process_group import meet
 from cloudtune.train.checkpoint import CheckpointStore
@@ -48,6 +50,8 @@ STOP_SECONDS = 6.0
 """What a stopped worker has to bring its last checkpoint into the storage."""
 STACKS = signal.SIGQUIT
 """Has a worker write the stack of each of its threads to its log; with the GIL held, too."""
+_LINE_BYTES = 4096
+_TEXT_BYTES = 65536
 _NO_MEMORY = ("out of memory", "OUT_OF_MEMORY", "STATUS_ALLOC_FAILED")
 _NO_PEER = (
     "Connection closed by peer",
@@ -260,7 +264,13 @@ def _place(begin: Begin, device: str) -> dict[str, Any]:
 
 
 def failure_of(error: BaseException, world_size: int) -> Failure:
-    """Return what is told of an error that ended the user's function."""
+    """Return an error that ended the user's function, in text that any file and terminal takes."""
+    failure = _failure_of(error, world_size)
+    line, told = plain(failure.error, _LINE_BYTES), plain(failure.traceback, _TEXT_BYTES)
+    return replace(failure, error=line, traceback=told)
+
+
+def _failure_of(error: BaseException, world_size: int) -> Failure:
     line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     texts = [f"{type(each).__name__}: {each}" for each in _chain(error)]
     memory = any(word in text for text in texts for word in ("OutOfMemoryError", *_NO_MEMORY))

@@ -26,6 +26,18 @@ def test_an_error_is_told_by_its_line_and_its_traceback() -> None:
     assert not failure.peer
 
 
+def test_an_error_that_no_terminal_should_print_is_cleaned_and_cut() -> None:
+    bad = "\x1b[31mred\x1b[0m \x1b]0;title\x07 lone \udcff bell\x07 " + "x" * 20_000_000
+    failure = failure_of(raised(ValueError(bad)), world_size=1)
+    for text, most in ((failure.error, 4096), (failure.traceback, 65536)):
+        assert len(text.encode()) < most + 100
+        assert "\x1b" not in text
+        assert "\x07" not in text
+        assert "bytes left out]" in text
+    assert "\\udcff" in failure.error
+    assert failure.error.startswith("ValueError: red ")
+
+
 @pytest.mark.parametrize(
     "error",
     [
