@@ -330,13 +330,19 @@ class Roster:
 
 @dataclass
 class Record:
-    """The best epoch so far; one with a checkpoint beats any without."""
+    """The best epoch so far that can be delivered, and the best that was `seen`.
+
+    One with a checkpoint beats any without.
+    """
 
     mode: Mode
     best: Best | None = None
+    seen: Best | None = None
 
     def offer(self, found: Best) -> None:
         """Keep `found` if it beats what is held."""
+        if better(self.mode, found.metric, self.seen.metric if self.seen else None):
+            self.seen = found
         held = self.best
         if held is not None and (held.checkpoint is None) != (found.checkpoint is None):
             if held.checkpoint is None:

@@ -276,6 +276,11 @@ def _show_best(out: Console, report: Report) -> None:
         f"{scale.at(best.epoch)}"
     )
     out.print(f"  configuration: {config}", markup=False)
+    if lost := policy.best_lost:
+        out.print(
+            f"  {lost.trial} reached {lost.metric:.4f} at {scale.at(lost.epoch)}, "
+            "but no checkpoint of that was kept: it can't be delivered"
+        )
     if not report.job.run:
         return  # nothing was trained, and nothing saved
     if best.checkpoint is not None and report.kept != best.checkpoint:

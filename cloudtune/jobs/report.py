@@ -330,7 +330,7 @@ def _width_changes(timeline: Timeline) -> Iterator[WidthChange]:
 def to_json(report: Report) -> dict[str, Any]:
     """Return a report as strict JSON: a number that isn't finite becomes null."""
     policy, job = report.policy, report.job
-    best = policy.best
+    best, lost = policy.best, policy.best_lost
     data = {
         "run": job.run,
         "experiment": job.experiment.name,
@@ -368,6 +368,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "checkpoint": report.kept,
             "folder": report.best_folder,
         },
+        "best_lost": lost and {"trial": lost.trial, "epoch": lost.epoch, "value": lost.metric},
         "progress": encode(job.experiment.scale),
         "stages": [_stage_json(stage) for stage in report.stages],
         "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],

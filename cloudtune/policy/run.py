@@ -124,6 +124,13 @@ class RunPolicy:
         return self.state.best
 
     @property
+    def best_lost(self) -> Best | None:
+        """An epoch that was better than `best` and has no checkpoint; None where there is none."""
+        best, seen = self.state.record.best, self.state.record.seen
+        lost = best is not None and seen is not None and seen.metric != best.metric
+        return seen if lost else None
+
+    @property
     def limits(self) -> Limits:
         """The deadline and the budget, from the run's begin."""
         return self.state.limits

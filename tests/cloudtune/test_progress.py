@@ -55,6 +55,7 @@ def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
     record.offer(Best("d", 2, 0.3, "d/2"))
     record.offer(Best("e", 2, 0.25, "e/2"))
     assert record.best == Best("d", 2, 0.3, "d/2")
+    assert record.seen == Best("c", 1, 0.95, None)
 
 
 def test_every_ending_has_an_exit_code_of_its_own() -> None:

@@ -506,3 +506,15 @@ def test_a_deadline_that_nothing_but_refusals_has_filled_is_a_lack_of_capacity()
             said = policy.handle(refusal(at, asked[0].intent) if asked else tick(at))
         assert policy.ending is EndReason.NO_CAPACITY
         assert at > 30.0, "asked for as long as there is time"
+
+
+def test_a_better_result_that_was_not_saved_is_told_beside_the_best() -> None:
+    policy = scripted(staged((2, 0, 4, 1, 4.0)))
+    begun(policy, "i000")
+    policy.handle(epoch(12.0, "t00.1", 1, 0.3))
+    assert policy.best_lost is None
+    policy.handle(epoch(13.0, "t00.1", 2, 0.9, saved=False))
+    assert policy.best is not None
+    assert (policy.best.metric, policy.best.checkpoint) == (0.3, "t00/1")
+    assert policy.best_lost is not None
+    assert (policy.best_lost.metric, policy.best_lost.epoch) == (0.9, 2)
