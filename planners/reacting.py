@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from cloudtune.trial import TrialId
 
 
+QUIET = 0.02
+"""The part of the time left in which no other search is made, after one found nothing."""
+_HOUR = 3600.0
 _TOO_MUCH = "no plan keeps the limits any more"
 
 Heeds: TypeAlias = Literal["all", "shocks", "refusals"]
@@ -64,6 +67,8 @@ class Replanner:
         self.markets = MarketWatch() if heeds == "all" else None
         self._seen: dict[Place, float] = {}
         self._told: set[str] = set()
+        self._fruitless: object = None  # the state in which a search found nothing better
+        self._quiet_until = 0.0
 
     # ---- when ---------------------------------------------------------------------------------
 
@@ -112,6 +117,10 @@ class Replanner:
         itinerary.restless = False
         if cause is None or not itinerary.roster(view).to_train:
             return {}
+        state = self._state_of(view, itinerary)
+        if state == self._fruitless and view.now < self._quiet_until:
+            return {}
+        self._fruitless = None
         self._seen = {
             place: view.slowest_epoch(itinerary.members, *place) for place in places(itinerary)
         }
@@ -140,6 +149,21 @@ class Replanner:
         return "market" if called else None
 
     # ---- for a look ---------------------------------------------------------------------------
+
+    def note_fruitless(self, view: View, itinerary: Itinerary) -> None:
+        """Search no more for a while unless trials or instances change: nothing was found.
+
+        Where no plan keeps the limits, or a pool refuses again and again, every event would call
+        for one more search.
+        """
+        left = view.seconds_left if math.isfinite(view.seconds_left) else _HOUR
+        self._fruitless = self._state_of(view, itinerary)
+        self._quiet_until = view.now + QUIET * left
+
+    @staticmethod
+    def _state_of(view: View, itinerary: Itinerary) -> object:
+        refused = frozenset(each.offer for each in view.rentables if view.refused(each.offer))
+        return itinerary.stage, itinerary.members, dict(view.held), refused
 
     @property
     def heeds(self) -> Heeds:
@@ -239,6 +263,7 @@ class _Look:
             self._by.tell(
                 self._rest.view, self._rest.it, told, "goes on as far as the limits allow"
             )
+            self._by.note_fruitless(self._rest.view, self._rest.it)
             return {}
         cut = [name for name in self._rest.members if name not in best.members]
         brought = self._brought(best, len(self._rest.members) if cut else 0)

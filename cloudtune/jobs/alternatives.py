@@ -37,7 +37,7 @@ _DOUBLINGS = range(-3, 5)
 """How often the number of trials is doubled, for what other numbers cost."""
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
-_POOL_RUNS = 8
+_POOL_RUNS = 5
 """As many simulated runs on spot pools."""
 _RUNS = 5
 """As many simulated runs at most for each choice that is compared."""
