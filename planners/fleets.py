@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,7 +105,8 @@ def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
     Those whose GPUs cost most come first.
     """
     usable = [rented for rented in view.fleet.usable() if rented.instance]
-    load = {rented.instance: _load(view, rented.instance) for rented in usable if rented.instance}
+    loads = _loads(view)
+    load = {rented.instance: loads[rented.instance] for rented in usable if rented.instance}
     elsewhere = sum(rented.offer.gpus for rented in usable) - sum(load.values())
     for offer, held in sorted(view.held.items(), key=lambda each: -_gpu_price(each[0])):
         names = [r.instance for r in usable if r.offer == offer and r.instance]
@@ -122,10 +123,13 @@ def _gpu_price(offer: Offer) -> float:
     return offer.usd_per_second / offer.gpus
 
 
-def _load(view: View, instance: str) -> float:
-    """Return the GPUs of an instance that trials sit on."""
-    pieces = (piece for trial in view.running for piece in trial.placement)
-    return sum(piece.gpus for piece in pieces if piece.instance == instance)
+def _loads(view: View) -> defaultdict[str, float]:
+    """Return the GPUs that trials sit on, by instance."""
+    loads: defaultdict[str, float] = defaultdict(float)
+    for trial in view.running:
+        for piece in trial.placement:
+            loads[piece.instance] += piece.gpus
+    return loads
 
 
 def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Offer, int]:
@@ -246,15 +250,16 @@ class BackToSpot:
             if view.fleet.of(name).offer in too_many
         ]
         usable = [r for r in view.fleet.usable() if r.instance and r.instance not in going]
+        loads = _loads(view)
         room = sum(
-            rented.offer.gpus - _load(view, rented.instance or "")
+            rented.offer.gpus - loads[rented.instance or ""]
             for rented in usable
             if rented.offer in self._spot
         )
         for rented in usable:
             if rented.offer.market == "spot" or held[rented.offer] <= target.get(rented.offer, 0):
                 continue
-            load = _load(view, rented.instance or "")
+            load = loads[rented.instance or ""]
             if load <= room + 1e-6:
                 held[rented.offer] -= 1
                 room -= load

@@ -173,7 +173,7 @@ class Seer:
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
         wanted = width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
         self._width = self.opening(view).straight or wanted
-        self._epoch_seconds = profile.epoch_seconds(self._width)
+        self._epoch_seconds = view.epoch_seconds(None, rentable.offer, self._width)
 
     # ---- what may start ------------------------------------------------------------------
 
@@ -313,9 +313,11 @@ class Seer:
     def _speed_has_changed(self, view: View) -> bool:
         """Whether epochs at the width of exploring take clearly longer or shorter than believed."""
         assert self._width is not None
-        profile = view.corrected(self.rentable(view), ()).profile
-        now = profile.epoch.get(self._width)  # another offer may lack the width
-        return now is None or abs(now.mean / self._epoch_seconds - 1) > NOISE
+        rentable = self.rentable(view)
+        if self._width not in rentable.profile.epoch:  # another offer may lack the width
+            return True
+        seconds = view.epoch_seconds(None, rentable.offer, self._width)
+        return abs(seconds / self._epoch_seconds - 1) > NOISE
 
     def _keeps(self, view: View, trial: TrialProgress) -> Decision:
         """Return whether a trial trains on to its end where it is."""

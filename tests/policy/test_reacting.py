@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.catalog import pool
-from cloudtune.commands import Launch, PlanAnew
+from cloudtune.commands import Launch, PlanAnew, StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.events import LaunchFailed
+from cloudtune.events import EpochDone, LaunchFailed
 from cloudtune.jobs.report import build, to_json
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.plans import Limits, Rentable
@@ -170,18 +170,27 @@ def test_without_a_deadline_three_rounds_of_refusals_end_the_run() -> None:
 def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> None:
     """By the profile twice as many GPUs are twice as fast; really they are no faster.
 
-    With time enough nobody is wide at all. Where one GPU is too slow the first plan widens; the
-    next one knows better: who starts then has as few GPUs as does it.
+    With time enough no trial is wide. Where one GPU is too slow it widens, a step at a time; once
+    an epoch at a width has shown that it brings nothing, no trial starts at that width again.
     """
     job = Setting(trials=3, max_epochs=27, eta=3, profile=profile(LINEAR), by="seer")
     flat = Rentable(job.offer, profile(dict.fromkeys(LINEAR, 8.0)), 2)
     ample = play(job.but(limits=Limits(900.0, 60.0), real=(flat,)))
     assert set(ample.widths) == {1.0}
-    tight = play(job.but(limits=Limits(140.0, 60.0), real=(flat,)))
+    tight = play(job.but(limits=Limits(180.0, 60.0), real=(flat,)))
     assert max(tight.widths) > 1.0
     known = tight.policy.state.corrected(job.rentables[0], ()).profile
     assert known.epoch_seconds(max(tight.widths)) > 7.0
-    assert tight.widths[-1] == 1.0
+    width: dict[str, float] = {}
+    useless: set[float] = set()
+    for entry in tight.entries:
+        if isinstance(entry.event, EpochDone) and width[entry.event.session] > 1.0:
+            useless.add(width[entry.event.session])
+        for command in entry.commands:
+            if isinstance(command, StartTrial):
+                width[command.session] = sum(piece.gpus for piece in command.placement)
+                assert width[command.session] not in useless
+    assert useless
 
 
 @pytest.mark.parametrize("seed", [3, 15, 24])
