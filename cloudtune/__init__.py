@@ -114,3 +114,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.train.session")), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "integrations", "train"})

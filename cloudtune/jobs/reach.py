@@ -66,7 +66,7 @@ def needs(rentables: Sequence[Rentable], epochs: int, max_instances: int, scale:
         return ""
     cheapest = min(ways, key=lambda way: (way.dollars, way.seconds))
     fastest = min(ways, key=lambda way: (way.seconds, way.dollars))
-    text = f"{scale.counted(epochs)} of one trial take {cheapest.text}"
+    text = f"training one trial for {scale.counted(epochs)} takes {cheapest.text}"
     if fastest.seconds < 0.95 * cheapest.seconds:
         text += f", or {fastest.text}"
     return text

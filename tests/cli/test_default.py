@@ -148,7 +148,7 @@ def test_limits_below_one_training_say_how_far_it_gets_and_what_the_end_takes(
     options = ("--deadline", "2m", "--budget", "$2")
     plan = planned(command, *options)
     assert 1 <= plan["plan"]["forecast"]["epochs"]["p50"] < 16
-    assert plan["short_of"].startswith("16 epochs of one trial take ")
+    assert plan["short_of"].startswith("training one trial for 16 epochs takes ")
     screen = " ".join(command("plan", "experiment.yaml", *options).out.split())
     assert f"no trial can reach the end: {plan['short_of']}" in screen
     assert planned(command, *BOTH)["short_of"] == ""
@@ -158,8 +158,8 @@ def test_limits_below_one_epoch_are_infeasible_and_say_what_it_takes(command: Co
     said = command("plan", "experiment.yaml", "--deadline", "40s", "--budget", "$2")
     assert said.code == 3
     assert "no trial finishes its first epoch within deadline 40s, budget $2.00" in said.err
-    assert "1 epoch of one trial take" in said.err
-    assert "16 epochs of one trial take" in said.err
+    assert "raining one trial for 1 epoch takes" in said.err
+    assert "raining one trial for 16 epochs takes" in said.err
 
 
 def test_half_and_twice_the_budget_are_the_plans_of_these_budgets(command: Command) -> None:

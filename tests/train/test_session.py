@@ -142,6 +142,7 @@ def test_the_facade() -> None:
     assert cloudtune.Experiment.__module__ == "cloudtune.experiment.schema"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = cloudtune.nothing
+    assert set(cloudtune.__all__) <= set(dir(cloudtune)), "a shell completes them"
 
 
 def test_no_module_hides_a_name_of_the_facade() -> None:
