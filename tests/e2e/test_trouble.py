@@ -65,7 +65,7 @@ def test_a_crash_a_nan_and_a_terminal_that_goes_end_no_run(bench: Bench) -> None
     trials = {trial["trial"]: trial for trial in told["trials"]}
     assert trials["t01"]["status"] == "failed"
     assert trials["t01"]["epoch"] == 2
-    assert trials["t01"]["error"] == "ValueError: \u00fc\udcff"
+    assert trials["t01"]["error"] == "ValueError: \u00fc\\udcff"
     assert "train.py" in trials["t01"]["traceback"]
     assert "in train" in trials["t01"]["traceback"]
     assert trials["t02"]["error"] == "loss was nan at epoch 2"
