@@ -123,8 +123,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "trial.stall.least": ("... but not before so long",),
     "trial.max_failures": (
-        "where this many trials fail with the same error before any has finished an epoch, the run "
-        "ends",
+        "ends the run where this many trials fail alike before any has finished an epoch",
     ),
     "limits.deadline": (
         "all is given back by then, from the start of the command",

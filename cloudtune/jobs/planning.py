@@ -429,8 +429,8 @@ def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
     takes = "; ".join(needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max))
     return (
         f"no trial finishes its first {scale.unit} within {limits_text(limits)}, in any of "
-        f"{plan.forecast.samples} simulated runs. {takes[0].upper()}{takes[1:]}. Raise --deadline or --budget (--force "
-        "runs it all the same)" + _quotas(experiment)
+        f"{plan.forecast.samples} simulated runs. {takes[0].upper()}{takes[1:]}. Raise --deadline "
+        "or --budget (--force runs it all the same)" + _quotas(experiment)
     )
 
 

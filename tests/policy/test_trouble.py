@@ -512,9 +512,11 @@ def test_a_better_result_that_was_not_saved_is_told_beside_the_best() -> None:
     policy = scripted(staged((2, 0, 4, 1, 4.0)))
     begun(policy, "i000")
     policy.handle(epoch(12.0, "t00.1", 1, 0.3))
-    assert policy.best_lost is None
+    before = policy.best_lost
     policy.handle(epoch(13.0, "t00.1", 2, 0.9, saved=False))
-    assert policy.best is not None
-    assert (policy.best.metric, policy.best.checkpoint) == (0.3, "t00/1")
-    assert policy.best_lost is not None
-    assert (policy.best_lost.metric, policy.best_lost.epoch) == (0.9, 2)
+    best, lost = policy.best, policy.best_lost
+    assert before is None
+    assert best is not None
+    assert (best.metric, best.checkpoint) == (0.3, "t00/1")
+    assert lost is not None
+    assert (lost.metric, lost.epoch) == (0.9, 2)
