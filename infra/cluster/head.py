@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.clock import unix_time
 from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
@@ -251,7 +252,7 @@ class RayHead:
 
     def want(self, launch: Launch, until: float = math.inf) -> None:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
-        now, rental = time.time(), self.rental
+        now, rental = unix_time(), self.rental
         lease = max(60.0, min(now + rental.lease_seconds, rental.lease_end) - now)
         first = min(lease, rental.unseen(now, until))
         with self._lock:  # the watcher gives refused intents up, from its own thread

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import ray
 
+from cloudtune.clock import unix_time
 from cloudtune.commands import (
     Command,
     EndRun,
@@ -125,7 +126,14 @@ class CloudWorld:
             lambda: self._lease_end,
             refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
-        self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
+        self._watcher = Watcher(
+            ec2,
+            head,
+            began,
+            self.emit,
+            self._agents.ready,
+            power_off=lambda instance: self._agents.call(instance, "power_off"),
+        )
 
     def __enter__(self) -> CloudWorld:
         try:
@@ -288,7 +296,7 @@ class CloudWorld:
     def _note_lost(self, instance: str, reason: str, replaced: bool) -> None:
         path = self._head.folder / "agents.log"
         with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
-            log.write(f"{time.time() - self._began:.1f} s: {reason}\n")
+            log.write(f"{unix_time() - self._began:.1f} s: {reason}\n")
         if not replaced:  # first: or its trials would be started there again
             self._watcher.note_lost(instance, reason)
         for session in list(self._sessions.values()):
@@ -304,7 +312,7 @@ class CloudWorld:
         `settled` are called when the policy has dealt with it, and it is on record.
         """
         with self._emitting:
-            self._events.put((make(time.time() - self._began), settled))
+            self._events.put((make(unix_time() - self._began), settled))
 
     def interrupt(self) -> None:
         """Tell the policy that a person wants the run to end. Safe in a signal handler.
@@ -312,7 +320,7 @@ class CloudWorld:
         Told a second time nobody waits any more: the next event is a `HurriedError`.
         """
         self._hurried, self._interrupted = self._interrupted, True
-        self._events.put((Interrupted(time.time() - self._began), ()))
+        self._events.put((Interrupted(unix_time() - self._began), ()))
 
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended.
@@ -376,11 +384,11 @@ class CloudWorld:
             raise CloudtuneError(f"the run can't go on: {reason}")
 
     def _until_timer(self) -> float:
-        now = time.time() - self._began
+        now = unix_time() - self._began
         return max(0.0, min(self._timers.values(), default=now + 1.0) - now)
 
     def _due_timer(self) -> TimerFired | None:
-        now = time.time() - self._began
+        now = unix_time() - self._began
         due = min(self._timers, key=lambda name: self._timers[name], default=None)
         if due is None or self._timers[due] > now:
             return None
