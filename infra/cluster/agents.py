@@ -225,6 +225,10 @@ class Agents:
         known = self._known.get(instance)
         return None if known is None else getattr(known.actor, method).remote(*arguments)
 
+    def forget(self) -> None:
+        """Listen to no agent any more: their cluster is gone."""
+        self._closing.set()
+
     def close(self) -> None:
         """End all agents, and with them all workers.
 
@@ -255,8 +259,8 @@ class Agents:
             except (ActorUnavailableError, GetTimeoutError):
                 self._closing.wait(0.1)  # it may be back
                 continue
-            except RayError as error:
-                self._note_gone(known, str(error).strip().splitlines()[0])
+            except Exception as error:  # noqa: BLE001  Ray's own, or that it was shut down
+                self._note_gone(known, (str(error).strip() or repr(error)).splitlines()[0])
                 return
             for each in found:
                 with known.lock:

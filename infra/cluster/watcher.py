@@ -218,6 +218,8 @@ class Watcher:
         return f"{' / '.join(last)[-_CONSOLE_LETTERS:]} (all of it: {path})"
 
     def _note_nodes(self, intents: dict[str, _Intent]) -> None:
+        if not self._head.answers():
+            return  # asked now, Ray would wait a minute, and then end this process
         joining = {it.instance: name for name, it in intents.items() if it.launched}
         for node in ray.nodes():
             intent = joining.get(node["Labels"].get(INSTANCE_LABEL))

@@ -6,11 +6,9 @@ asks for is set going and not waited for.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import logging
 import math
-import os
 import queue
 import sys
 import threading
@@ -168,10 +166,10 @@ class CloudWorld:
         if self._head.alive():
             self._leave()
         else:
-            # Asked to shut down, Ray would wait a minute for its dead head and then end this very
-            # process; not asked, it crashes at exit. So it never gets its turn: the instances are
-            # given back, the error is told, and the process ends.
-            atexit.register(_end_at_once)
+            self._agents.forget()
+            with self._head.stand_in() as answers:
+                if answers:
+                    ray.shutdown()
         self._head.stop()
 
     def _leave(self) -> None:
@@ -430,12 +428,6 @@ class CloudWorld:
 def _folder(checkpoint: str | None) -> str:
     """Return the folder of all checkpoints of a checkpoint's trial."""
     return "" if checkpoint is None else checkpoint.rpartition("/")[0]
-
-
-def _end_at_once() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(CloudtuneError.exit_code)
 
 
 def _keep_quiet(log: Path) -> None:

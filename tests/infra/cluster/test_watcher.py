@@ -51,6 +51,7 @@ def watcher_of(
     head = SimpleNamespace(
         journal=journal,
         give_back=lambda _: None,
+        answers=lambda: True,
         rental=SimpleNamespace(run="a-run", endpoint=endpoint),
         folder=folder,
     )
