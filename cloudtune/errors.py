@@ -5,7 +5,8 @@ CloudtuneError                1  something broke; the message says what and what
 │   └── ExperimentError       2  … in an experiment file, with its line
 ├── InfeasibleError           3  no plan meets the limits (planners/base.py); carries the nearest
 ├── NoCapacityError           6  the cloud has no such instance now
-└── CleanupError              7  instances may still be running; carries their ids
+├── CleanupError              7  instances may still be running; carries their ids
+└── UnsavedError              8  the storage didn't take the best model
 
 A run that ends early without an error has its own codes: 4 (budget), 5 (deadline) and
 130 (interrupted); see `cloudtune.trial.EndReason`. Expected trouble during a run (a lost node,
@@ -49,6 +50,12 @@ class HurriedError(CloudtuneError):
     """A person has interrupted a run twice: all is given back now, and nothing is waited for."""
 
     exit_code = 130
+
+
+class UnsavedError(CloudtuneError):
+    """The storage didn't take the best model of a run."""
+
+    exit_code = 8
 
 
 class CleanupError(CloudtuneError):

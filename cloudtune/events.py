@@ -110,6 +110,7 @@ class EpochDone:
     `checkpoint` is where that was saved, if it gave one; `in_sync` says whether the parameters were
     equal on all ranks (None at one rank). `memory_mib` is the most GPU memory that rank 0 has had;
     None without a GPU. `waited` are those of the seconds in which rank 0 waited for a core.
+    `unsaved` says why its checkpoint could not be saved, "" where it was, or the script gave none.
     """
 
     at: float
@@ -122,6 +123,7 @@ class EpochDone:
     saving: float = 0.0
     memory_mib: float | None = None
     waited: float = 0.0
+    unsaved: str = ""
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,13 @@ OVER: frozenset[Status] = frozenset({"cut", "failed", "finished"})
 
 @dataclass(frozen=True)
 class Best:
-    """The best epoch that a run has seen."""
+    """The best epoch that a run has seen; `unsaved` as in `EpochDone`."""
 
     trial: TrialId
     epoch: int
     metric: float
     checkpoint: str | None
+    unsaved: str = ""
 
 
 @dataclass

@@ -308,6 +308,7 @@ EXIT_CODES = {
     "5": "stopped by the deadline; the best checkpoint is saved",
     "6": "no capacity: the cloud has no such instance now",
     "7": "clean-up not confirmed: instances may still bill, and their ids are printed",
+    "8": "the storage didn't take the best model; the best that it took is shown",
     "130": "interrupted by Ctrl-C, and everything given back",
 }
 

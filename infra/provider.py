@@ -144,10 +144,6 @@ class Calls(Protocol):
         """Return the cloud's own word for an error, for people."""
         ...
 
-    def is_denied(self, error: BaseException, /) -> bool:
-        """Whether the cloud will not talk to us at all."""
-        ...
-
     def is_definite(self, error: BaseException, /) -> bool:
         """Whether an error of a launch says for certain that nothing was launched."""
         ...

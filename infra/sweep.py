@@ -34,23 +34,25 @@ def sweep(
     """Give back whatever a run has left, and return what still bills when patience ends.
 
     Asks EC2 by tag, so it finds what no record knows of. EC2 may not list an instance in its first
-    seconds: what the journal says was launched, or asked for without an answer, is waited for.
+    seconds: what the journal says was launched, or asked for without an answer, is waited for. So
+    are credentials to come back, and the leases of instances that may not be ended from here.
 
     Raises:
         CleanupError: EC2 couldn't be asked until patience ended.
     """
     give_up = time.monotonic() + patience
-    listed_by = time.time() + _LISTED_SECONDS
+    listed_by = time.monotonic() + _LISTED_SECONDS
     while True:
         try:
             found = ec2.ours(run)
             left = [instance for instance in found if instance.billing]
-            ec2.terminate(ids(left))
-        except ec2.errors as error:
-            if ec2.is_denied(error) or time.monotonic() > give_up:
+            with contextlib.suppress(*ec2.errors):  # not allowed: their leases may end them
+                ec2.terminate(ids(left))
+        except ec2.errors as error:  # expired credentials too: they may be renewed meanwhile
+            if time.monotonic() > give_up:
                 raise unasked(run, journal, error) from error
         else:
-            if not left and not (time.time() < listed_by and _may_appear(journal, found)):
+            if not left and not (time.monotonic() < listed_by and _may_appear(journal, found)):
                 return []
             if time.monotonic() > give_up:
                 return left

@@ -38,9 +38,6 @@ class MoonCalls:
     def code(self, error: BaseException) -> str:
         return str(error)
 
-    def is_denied(self, error: BaseException) -> bool:
-        return False
-
     def is_definite(self, error: BaseException) -> bool:
         return isinstance(error, MoonError)
 

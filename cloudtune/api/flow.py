@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.api.experiments import limits_of, plan_or_forced
 from cloudtune.api.going_on import resume_job
+from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, home, measuring, planning, runner
@@ -121,7 +121,7 @@ def _profile_first(
             name,
             watch,
             pace=pace,
-            limits=limits_left(limits_of(wanted), spent, time.time() - began),
+            limits=limits_left(limits_of(wanted), spent, unix_time() - began),
             share=_PROFILE_SHARE,
             core_seconds=profiles[0].provenance.core_seconds if profiles else None,
         )
@@ -175,7 +175,7 @@ def tune(
     problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
     refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
     limits = limits_left(limits_of(wanted), spent)
-    elapsed = time.time() - began
+    elapsed = unix_time() - began
     insists = onlooker.insists
     try:
         planned = plan_or_forced(problem, limits, options, elapsed, force=force, insists=insists)
@@ -203,10 +203,10 @@ def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool 
 
 
 def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
-    asked_at = time.time()
+    asked_at = unix_time()
     onlooker.confirm(job.experiment, job)
     # What a person took to answer is not the run's.
-    job = dataclasses.replace(job, began=job.began + time.time() - asked_at)
+    job = dataclasses.replace(job, began=job.began + unix_time() - asked_at)
     onlooker.begins(job)
     with contextlib.ExitStack() as shown:
 

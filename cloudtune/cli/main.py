@@ -63,7 +63,8 @@ def cli() -> None:
     """Find the best model that a deadline and a dollar budget can buy, on rented GPUs.
 
     Exit codes: 0 done, 1 error, 2 usage or bad experiment, 3 infeasible, 4 stopped by budget,
-    5 stopped by deadline, 6 no capacity, 7 clean-up not confirmed, 130 interrupted and clean.
+    5 stopped by deadline, 6 no capacity, 7 clean-up not confirmed, 8 best model not
+    saved, 130 interrupted and clean.
     """
 
 

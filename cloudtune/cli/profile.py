@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 
 from cloudtune.api.experiments import for_renting, limits_of
 from cloudtune.cli.options import PACE, GroupedCommand, experiment_options
+from cloudtune.clock import unix_time
 from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
@@ -132,10 +132,10 @@ def profile(
     runner.check_script(wanted)
     confirm_rental(wanted, None, yes=yes)
     profiles: list[ScalingProfile] = []
-    spent, began = 0.0, time.time()
+    spent, began = 0.0, unix_time()
     names = [machine.name for machine in planning.instance_types(wanted)]
     for number, name in enumerate(names):
-        limits = limits_left(limits_of(wanted), spent, time.time() - began)
+        limits = limits_left(limits_of(wanted), spent, unix_time() - began)
         found = measuring.measure(
             wanted,
             name,

@@ -31,7 +31,7 @@ from cloudtune.cli.options import (
 )
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.terminal import console
-from cloudtune.errors import UsageError
+from cloudtune.errors import UnsavedError, UsageError
 from cloudtune.infra.heads.known import is_remote
 from cloudtune.jobs import control, home
 from cloudtune.jobs.plan_file import TOLERANCE, load_plan, refuse_moved_prices
@@ -212,7 +212,7 @@ def _conclude(ended: Ended, output: str = "table") -> int:
             more = "--deadline +1h --budget '+$10'"
             out.print(f"Go on: cloudtune resume {ended.folder.name} {more}")
     failed = policy.first_error()
-    code = policy.ending.exit_code if policy.ending else 1
+    code = 1 if policy.exit_code is None else policy.exit_code
     if code == 1 and failed is not None and not policy.trouble:
         dead = all(trial.error for trial in policy.trials.values())
         which = "every trial failed" if dead else "no trial is left to go on"
@@ -222,6 +222,8 @@ def _conclude(ended: Ended, output: str = "table") -> int:
         click.echo(failed.traceback, err=True)
     elif code == 1:
         click.echo(f"error: {policy.trouble or 'no instance was left to train on'}", err=True)
+    elif code == UnsavedError.exit_code:
+        click.echo("error: the storage didn't take the best model", err=True)
     if swept.unconfirmed is not None:  # a result is a result, whatever became of the clean-up
         raise swept.unconfirmed
     return code

@@ -53,10 +53,10 @@ def watch(run: str | None, output: str) -> int:
             seen(entry.event, entry.commands)
     if screen is not None and console().is_terminal:
         console().print(screen.drawn(policy.now))
-    if policy.ended and policy.ending is not None:
+    if policy.ended and policy.exit_code is not None:
         if output != "jsonl":
             console().print(f"More: cloudtune report {folder.name}")
-        return policy.ending.exit_code
+        return policy.exit_code
     if not policy.ended:
         click.echo(
             f"the controller of run {folder.name} has died: `cloudtune resume {folder.name}` goes "

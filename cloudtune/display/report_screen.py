@@ -280,6 +280,8 @@ def _show_best(out: Console, report: Report) -> None:
         out.print(
             f"  {lost.trial} reached {lost.metric:.4f} at {scale.at(lost.epoch)}, "
             "but no checkpoint of that was kept: it can't be delivered"
+            + (f" ({lost.unsaved})" if lost.unsaved else ""),
+            markup=False,
         )
     if not report.job.run:
         return  # nothing was trained, and nothing saved

@@ -22,6 +22,7 @@ from cloudtune.display.live.overview import billed, overview
 from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.streams import never_waiting
 from cloudtune.events import (
+    EpochDone,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -170,6 +171,10 @@ class RunScreen:
 
     def _tell_trouble(self, event: Event) -> None:
         match event:
+            case EpochDone() if event.unsaved:
+                epoch = self._scale.at(event.epoch)
+                text = f"{_trial(event.session)}: {epoch} is not saved: {event.unsaved}"
+                self._say(event.at, text)
             case LaunchFailed():
                 self._say(event.at, f"no instance: {event.code}: {event.message}")
             case NodeLost():

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from cloudtune import private_files
+from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.infra.heads.known import adopt, refresh
 from cloudtune.infra.heads.launch import REMOTE
@@ -80,7 +81,7 @@ def new_run(name: str) -> Path:
 
 def began() -> float:
     """Return when the clock of a run begins that begins now, Unix time."""
-    return float(os.environ.get(BEGAN_VARIABLE) or time.time())
+    return float(os.environ.get(BEGAN_VARIABLE) or unix_time())
 
 
 def run_folders() -> list[Path]:

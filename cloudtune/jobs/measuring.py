@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import provider_named
@@ -94,7 +95,7 @@ def measure(
         CloudtuneError: it couldn't be measured; the message says why.
         NoCapacityError: the cloud has no such instance now.
     """
-    began = time.time()
+    began = unix_time()
     market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
     offer = catalog_of(experiment, (market,)).offer(instance_type, market)
     provider = provider_named(experiment.cloud.provider)
@@ -142,7 +143,7 @@ def measure(
         text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in "
         raise CleanupError(text + str(keep_profile(profile)), swept.unconfirmed.instance_ids)
     cut = policy.ending if policy.cut_short else None
-    return Measured(profile, policy.fleet.dollars(time.time() - began), tuple(_notes(policy)), cut)
+    return Measured(profile, policy.fleet.dollars(unix_time() - began), tuple(_notes(policy)), cut)
 
 
 @dataclass

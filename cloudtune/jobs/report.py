@@ -342,7 +342,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "summary": encode(report.summary),
         "gpus": gpu_shares(report.timeline, report.accounting),
         "ended": policy.ending.value if policy.ended and policy.ending else None,
-        "exit_code": policy.ending.exit_code if policy.ended and policy.ending else None,
+        "exit_code": policy.exit_code if policy.ended else None,
         "paced": job.paced,
         "provenance": {**encode(report.basis), "prices": job.price_source},
         "limits": {"deadline": policy.limits.deadline, "budget": policy.limits.budget},

@@ -24,6 +24,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from cloudtune.commands import Command, EndRun, SetTimer, StopTrial
+from cloudtune.errors import UnsavedError
 from cloudtune.events import EpochDone, RunContinued, TimerFired, TrialFailed
 from cloudtune.plans import Limits
 from cloudtune.policy.base import TrialRules
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 _LIMITS = frozenset({EndReason.DEADLINE, EndReason.BUDGET})
+_WITH_RESULT = _LIMITS | {EndReason.DONE}
 
 
 class RunPolicy:
@@ -129,6 +131,21 @@ class RunPolicy:
         best, seen = self.state.record.best, self.state.record.seen
         lost = best is not None and seen is not None and seen.metric != best.metric
         return seen if lost else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The run's documented exit code; None before its end.
+
+        One that has its result, but whose best epoch the storage didn't take, has a code of its
+        own.
+        """
+        if self.ending is None:
+            return None
+        best, seen = self.state.record.best, self.state.record.seen
+        kept = best is not None and best.checkpoint is not None and self.best_lost is None
+        if seen is not None and seen.unsaved and not kept and self.ending in _WITH_RESULT:
+            return UnsavedError.exit_code
+        return self.ending.exit_code
 
     @property
     def limits(self) -> Limits:

@@ -409,7 +409,7 @@ class RunState:
         if trial is None or event.epoch <= trial.epoch:
             return  # of a session that is over, or told a second time
         metric = event.metrics.get(self.metric.name, math.nan)
-        found = Best(trial.id, event.epoch, metric, event.checkpoint)
+        found = Best(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
             # Nobody waits for it any more, but a result that is saved is a result.
             if event.checkpoint is not None and not diverged(self.mode, metric):

@@ -174,6 +174,7 @@ class CheckpointStore:
         self.uri = uri if "://" in uri else os.fspath(Path(uri).absolute())
         self._fs, self._root = filesystem(self.uri)
         self.trained = Trained()  # what manifests say of their epochs
+        self.failure = ""  # why the last save that was given up came to nothing
         self._patience, self._room = Patience(self.uri, waits), Patience(self.uri, waits)
 
     def save(
@@ -191,7 +192,13 @@ class CheckpointStore:
 
     def _save(self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path) -> str:
         folder = uuid.uuid4().hex[:8]
-        files = self._write_files(directory, f"{self._folder(trial, epoch)}/{folder}")
+        target = f"{self._folder(trial, epoch)}/{folder}"
+        try:
+            files = self._write_files(directory, target)
+        except OSError:
+            with best_effort():  # a full storage has no room for half a save
+                self._fs.delete_dir(target)
+            raise
         return self._finish(
             Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
         )
@@ -208,6 +215,7 @@ class CheckpointStore:
         try:
             return self._room.insist(lambda: self._stage(trial_id, epoch, source))
         except StorageError as error:
+            self.failure = str(error)
             tell(f"epoch {epoch} is not saved: {error}")
             return None
 
@@ -240,6 +248,7 @@ class CheckpointStore:
         try:
             return self._patience.insist(lambda: self._commit(pending, metrics))
         except StorageError as error:
+            self.failure = str(error)
             tell(f"epoch {pending.epoch} is not saved: {error}")
             return None
         finally:

@@ -66,7 +66,7 @@ class Report:
     the epoch's length, waiting for a grant left out; of these the checkpoint held training up for
     `saving`, and the script's thread waited for a core for `waited`. `in_sync`: the parameters are
     equal, bit for bit, on all ranks; None at one rank, or where nobody knows them. `memory_mib`:
-    see `peak_memory_mib`.
+    see `peak_memory_mib`. `unsaved`: why the storage didn't take the checkpoint, or "".
     """
 
     epoch: int
@@ -77,6 +77,7 @@ class Report:
     saving: float = 0.0
     memory_mib: float | None = None
     waited: float = 0.0
+    unsaved: str = ""
 
 
 @dataclass(eq=False)
@@ -267,7 +268,9 @@ class Session:
             seconds = time.monotonic() - self._began
             memory = peak_memory_mib(self.device)
             more = (saving, memory, waited_seconds() - self._waited)
-            told = Report(epoch, numbers, None, seconds, in_sync, *more)
+            lost = self.store is not None and checkpoint is not None and pending is None
+            unsaved = self.store.failure if self.store is not None and lost else ""
+            told = Report(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
             self._deliver(told, pending)
         self._wait_for_grant()
 
@@ -336,7 +339,8 @@ class Session:
         try:
             self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
             path = self.store.commit(pending, report.metrics)
-            self.report_hook(replace(report, checkpoint=path))
+            unsaved = self.store.failure if path is None else ""
+            self.report_hook(replace(report, checkpoint=path, unsaved=unsaved))
         except BaseException as error:  # noqa: BLE001  raised again where the script reports
             with self._changed:
                 self._broken = error

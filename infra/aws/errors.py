@@ -107,7 +107,6 @@ class SortedErrors:
 
     errors = CALL_ERRORS
     code = staticmethod(error_code)
-    is_denied = staticmethod(is_denied)
     is_definite = staticmethod(is_definite)
     refusal_kind = staticmethod(refusal_kind)
     is_permanent = staticmethod(is_permanent)

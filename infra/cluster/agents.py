@@ -20,6 +20,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cloudtune.clock import unix_time
 from cloudtune.infra.cluster.log_copies import LogCopies
 from cloudtune.infra.environments.delivery import remark as setup_remark
 from cloudtune.infra.node.agent import Agent
@@ -177,7 +178,7 @@ class Agents:
         Or for more, where what was said is soon over.
         """
         now, until, said = time.monotonic(), self._leased_until(), known.leased_until
-        over_soon = said - time.time() < 2 * RENEW_SECONDS and until > said + _EARLIER_SECONDS
+        over_soon = said - unix_time() < 2 * RENEW_SECONDS and until > said + _EARLIER_SECONDS
         earlier = until < said - _EARLIER_SECONDS
         if now >= known.renewed_at + RENEW_SECONDS or earlier or over_soon:
             known.renewed_at, known.leased_until = now, until
@@ -224,13 +225,21 @@ class Agents:
         known = self._known.get(instance)
         return None if known is None else getattr(known.actor, method).remote(*arguments)
 
+    def forget(self) -> None:
+        """Listen to no agent any more: their cluster is gone."""
+        self._closing.set()
+
     def close(self) -> None:
-        """End all agents, and with them all workers."""
+        """End all agents, and with them all workers.
+
+        What is still rented by then shuts itself down: nobody is left to keep its lease.
+        """
         self._closing.set()
         with self._lock:
             known = list(self._known.values())
         closed = [each.actor.close.remote() for each in known]
-        ray.wait(closed, num_returns=len(closed), timeout=_END_SECONDS) if closed else None
+        ended = [*closed, *(each.actor.power_off.remote() for each in known)]
+        ray.wait(ended, num_returns=len(ended), timeout=_END_SECONDS) if ended else None
         for each in known:
             with contextlib.suppress(Exception):  # whatever is wrong with one, the others must go
                 ray.kill(each.actor)
@@ -250,8 +259,8 @@ class Agents:
             except (ActorUnavailableError, GetTimeoutError):
                 self._closing.wait(0.1)  # it may be back
                 continue
-            except RayError as error:
-                self._note_gone(known, str(error).strip().splitlines()[0])
+            except Exception as error:  # noqa: BLE001  Ray's own, or that it was shut down
+                self._note_gone(known, (str(error).strip() or repr(error)).splitlines()[0])
                 return
             for each in found:
                 with known.lock:

@@ -6,12 +6,14 @@ and launches or terminates through `Ec2NodeProvider`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import shutil
 import socket
+import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
@@ -19,6 +21,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
+from cloudtune.clock import unix_time
 from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
@@ -30,7 +35,7 @@ from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_at
 from cloudtune.infra.provider import merged, provider_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from cloudtune.infra.provider import Endpoint
 
@@ -39,6 +44,7 @@ INTENTS = "intents.json"
 RECORD = "head.json"
 _TEMP = "ct-"
 _START_SECONDS = 180.0
+_STAND_IN_SECONDS = 15.0
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
@@ -139,6 +145,7 @@ class RayHead:
         self._lock = threading.Lock()
         self._intents: dict[str, _Intent] = {}
         self._group: ProcessGroup | None = None
+        self._server: tuple[list[str], dict[str, str]] | None = None
         self._recall()
         self._port = self._port or _free_port(address)
         # Ray's sockets must have short names, so its folder can't be inside ours.
@@ -217,6 +224,7 @@ class RayHead:
             CloudtuneError: it ended, or didn't come up in a minute; the message has its output.
         """
         if self._group is not None:
+            self._server = self._gcs()
             return
         self._write_config()
         log = self.folder / "head.log"
@@ -233,6 +241,7 @@ class RayHead:
         self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
         self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
         self._await(log)
+        self._server = self._gcs()
 
     def _await(self, log: Path) -> None:
         assert self._group is not None
@@ -245,13 +254,47 @@ class RayHead:
                 )
             time.sleep(0.05)
 
+    def _gcs(self) -> tuple[list[str], dict[str, str]] | None:
+        """Return the command and the environment of the server that drivers are connected to."""
+        assert self._group is not None
+        for process in self._group.members():
+            with contextlib.suppress(psutil.Error):
+                if process.name() == "gcs_server":
+                    return process.cmdline(), process.environ()
+        return None
+
+    @contextlib.contextmanager
+    def stand_in(self) -> Iterator[bool]:
+        """Have a server at the address of a head that has died; gives whether there is one.
+
+        Ray lets a driver leave a cluster only where its head answers: without one it waits a
+        minute, and then ends the driver's process.
+        """
+        if self._group is not None:
+            self._group.stop()
+        if self._server is None:
+            yield False
+            return
+        command, environment = self._server
+        with (self.folder / "head.log").open("ab") as log:
+            server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield _answers(self._ip, self._port, server)
+        finally:
+            server.kill()
+            server.wait()
+
+    def answers(self) -> bool:
+        """Whether its server takes connections. Ray's calls hang where that has just died."""
+        return _takes_connections(self._ip, self._port)
+
     def alive(self) -> bool:
         """Whether the head still runs."""
         return self._group is not None and self._group.alive()
 
     def want(self, launch: Launch, until: float = math.inf) -> None:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
-        now, rental = time.time(), self.rental
+        now, rental = unix_time(), self.rental
         lease = max(60.0, min(now + rental.lease_seconds, rental.lease_end) - now)
         first = min(lease, rental.unseen(now, until))
         with self._lock:  # the watcher gives refused intents up, from its own thread
@@ -368,6 +411,21 @@ _COMMAND_LISTS = (
     "head_start_ray_commands",
     "worker_start_ray_commands",
 )
+
+
+def _answers(address: str, port: int, server: subprocess.Popen[bytes]) -> bool:
+    """Wait until a server takes connections; False where it has ended, or takes too long."""
+    give_up = time.monotonic() + _STAND_IN_SECONDS
+    while server.poll() is None and time.monotonic() < give_up:
+        if _takes_connections(address, port):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _takes_connections(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, port)) == 0
 
 
 def _free_port(address: str) -> int:

@@ -32,6 +32,7 @@ from ray.autoscaler.tags import (
     TAG_RAY_USER_NODE_TYPE,
 )
 
+from cloudtune.clock import unix_time
 from cloudtune.infra.provider import (
     INTENT_TAG,
     LEASE_TAG,
@@ -302,7 +303,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             lease=asked["lease"],
             instance_type=asked["instance_type"],
             state="pending",
-            launched_at=time.time(),
+            launched_at=unix_time(),
             ended_at=None,
             reason="",
             tags=named,
@@ -358,4 +359,4 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return cluster_config
 
     def _note(self, what: str, intent: str, **more: str) -> None:
-        self._journal.write(Note(time.time(), what, intent, **more))
+        self._journal.write(Note(unix_time(), what, intent, **more))

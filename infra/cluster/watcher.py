@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import ray
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.events import (
     InstanceGone,
@@ -83,9 +84,15 @@ class Watcher:
         began: float,
         emit: Emit,
         ready: Ready,
+        *,
+        power_off: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`ready(instance, node, gpus)` says whether a node that is there takes trials by now."""
+        """`ready(instance, node, gpus)` says whether a node that is there takes trials by now.
+
+        `power_off` has an instance shut itself down, where it can be reached.
+        """
         self._ready = ready
+        self._power_off = power_off
         self._ec2 = ec2
         self._head = head
         self._began = began
@@ -114,7 +121,7 @@ class Watcher:
 
     def expect(self, intent: str, instance: str | None = None, *, joined: bool = False) -> None:
         """Look out for the instance of an intent, without telling again what is known already."""
-        fresh = _Intent(time.time(), instance, launched=instance is not None, joined=joined)
+        fresh = _Intent(unix_time(), instance, launched=instance is not None, joined=joined)
         with self._lock:
             self._intents.setdefault(intent, fresh)
 
@@ -122,7 +129,7 @@ class Watcher:
         """Look out for the end of an intent that may never have been launched."""
         with self._lock:
             watched = self._intents[intent]
-            watched.released_at = watched.released_at or time.time()
+            watched.released_at = watched.released_at or unix_time()
             watched.releases += 1
 
     def _watch(self) -> None:
@@ -146,10 +153,10 @@ class Watcher:
         self._listed_at = time.monotonic()
         try:
             instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
-        except self._ec2.errors as error:
-            if self._ec2.is_denied(error) or time.monotonic() > self._blind_since + _BLIND_SECONDS:
+        except self._ec2.errors:
+            if time.monotonic() > self._blind_since + _BLIND_SECONDS:
                 raise
-            return  # asked again soon; the policy's own timers go on
+            return  # asked again soon, with credentials that are renewed; the policy's timers go on
         self._blind_since = time.monotonic()
         self._note_instances(open_intents, instances)
         self._end_the_stubborn(open_intents)
@@ -159,6 +166,8 @@ class Watcher:
         doomed = [it.instance for it in intents.values() if it.releases > 1 and it.instance]
         with contextlib.suppress(*self._ec2.errors):  # what stays is for the sweep
             self._ec2.terminate(doomed)
+        for instance in doomed:
+            self._power_off(instance)
 
     def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
         for intent, watched in intents.items():
@@ -166,7 +175,7 @@ class Watcher:
             if instance is None:
                 self._note_unlisted(intent, watched)
                 continue
-            watched.listed_at = time.time()
+            watched.listed_at = unix_time()
             if not watched.launched:
                 watched.instance, watched.launched = instance.id, True
                 self._tell_launch(intent, watched, instance)
@@ -177,14 +186,15 @@ class Watcher:
     def _note_unlisted(self, intent: str, watched: _Intent) -> None:
         """Take what EC2 has listed, and long hasn't any more, to be gone: it forgets in an hour."""
         seen = watched.listed_at or watched.expected_at
-        if watched.launched and time.time() - seen > _FORGOTTEN_SECONDS:
+        if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:
             watched.over = True
             self._emit(lambda at: InstanceGone(at, intent, at, "EC2 knows nothing of it any more"))
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
         # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.
+        # Nor later than now, where this machine's clock is behind EC2's.
         launched_at = max(instance.launched_at, watched.expected_at) - self._began
-        self._emit(lambda at: InstanceLaunched(at, intent, instance.id, launched_at))
+        self._emit(lambda at: InstanceLaunched(at, intent, instance.id, min(at, launched_at)))
 
     def _tell_end(self, intent: str, watched: _Intent, instance: Instance) -> None:
         ended = None
@@ -193,7 +203,7 @@ class Watcher:
         console = "" if watched.joined else self._console(intent, instance.id)
         self._emit(
             lambda at: InstanceGone(
-                at, intent, at if ended is None else ended, instance.reason, console
+                at, intent, at if ended is None else min(at, ended), instance.reason, console
             )
         )
 
@@ -208,6 +218,8 @@ class Watcher:
         return f"{' / '.join(last)[-_CONSOLE_LETTERS:]} (all of it: {path})"
 
     def _note_nodes(self, intents: dict[str, _Intent]) -> None:
+        if not self._head.answers():
+            return  # asked now, Ray would wait a minute, and then end this process
         joining = {it.instance: name for name, it in intents.items() if it.launched}
         for node in ray.nodes():
             intent = joining.get(node["Labels"].get(INSTANCE_LABEL))
@@ -319,7 +331,7 @@ class Watcher:
 
         EC2 lists it in a while, if there is one.
         """
-        return note.what == "lost" and time.time() - note.at < _LISTED_SECONDS
+        return note.what == "lost" and unix_time() - note.at < _LISTED_SECONDS
 
     def _tell_refusal(self, refusal: LaunchFailed) -> None:
         self._emit(lambda at: dataclasses.replace(refusal, at=at))
@@ -329,4 +341,4 @@ class Watcher:
         """Whether the release is so old that the provider, which looks before it asks, knows."""
         if watched.released_at is None:
             return False
-        return time.time() - watched.released_at > _SETTLE_SECONDS
+        return unix_time() - watched.released_at > _SETTLE_SECONDS

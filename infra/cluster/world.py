@@ -6,11 +6,9 @@ asks for is set going and not waited for.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import logging
 import math
-import os
 import queue
 import sys
 import threading
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import ray
 
+from cloudtune.clock import unix_time
 from cloudtune.commands import (
     Command,
     EndRun,
@@ -125,7 +124,14 @@ class CloudWorld:
             lambda: self._lease_end,
             refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
-        self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
+        self._watcher = Watcher(
+            ec2,
+            head,
+            began,
+            self.emit,
+            self._agents.ready,
+            power_off=lambda instance: self._agents.call(instance, "power_off"),
+        )
 
     def __enter__(self) -> CloudWorld:
         try:
@@ -160,10 +166,10 @@ class CloudWorld:
         if self._head.alive():
             self._leave()
         else:
-            # Asked to shut down, Ray would wait a minute for its dead head and then end this very
-            # process; not asked, it crashes at exit. So it never gets its turn: the instances are
-            # given back, the error is told, and the process ends.
-            atexit.register(_end_at_once)
+            self._agents.forget()
+            with self._head.stand_in() as answers:
+                if answers:
+                    ray.shutdown()
         self._head.stop()
 
     def _leave(self) -> None:
@@ -288,7 +294,7 @@ class CloudWorld:
     def _note_lost(self, instance: str, reason: str, replaced: bool) -> None:
         path = self._head.folder / "agents.log"
         with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
-            log.write(f"{time.time() - self._began:.1f} s: {reason}\n")
+            log.write(f"{unix_time() - self._began:.1f} s: {reason}\n")
         if not replaced:  # first: or its trials would be started there again
             self._watcher.note_lost(instance, reason)
         for session in list(self._sessions.values()):
@@ -304,7 +310,7 @@ class CloudWorld:
         `settled` are called when the policy has dealt with it, and it is on record.
         """
         with self._emitting:
-            self._events.put((make(time.time() - self._began), settled))
+            self._events.put((make(unix_time() - self._began), settled))
 
     def interrupt(self) -> None:
         """Tell the policy that a person wants the run to end. Safe in a signal handler.
@@ -312,7 +318,7 @@ class CloudWorld:
         Told a second time nobody waits any more: the next event is a `HurriedError`.
         """
         self._hurried, self._interrupted = self._interrupted, True
-        self._events.put((Interrupted(time.time() - self._began), ()))
+        self._events.put((Interrupted(unix_time() - self._began), ()))
 
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended.
@@ -376,11 +382,11 @@ class CloudWorld:
             raise CloudtuneError(f"the run can't go on: {reason}")
 
     def _until_timer(self) -> float:
-        now = time.time() - self._began
+        now = unix_time() - self._began
         return max(0.0, min(self._timers.values(), default=now + 1.0) - now)
 
     def _due_timer(self) -> TimerFired | None:
-        now = time.time() - self._began
+        now = unix_time() - self._began
         due = min(self._timers, key=lambda name: self._timers[name], default=None)
         if due is None or self._timers[due] > now:
             return None
@@ -422,12 +428,6 @@ class CloudWorld:
 def _folder(checkpoint: str | None) -> str:
     """Return the folder of all checkpoints of a checkpoint's trial."""
     return "" if checkpoint is None else checkpoint.rpartition("/")[0]
-
-
-def _end_at_once() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(CloudtuneError.exit_code)
 
 
 def _keep_quiet(log: Path) -> None:

@@ -193,8 +193,13 @@ class Agent:
 
     def _end_with_its_lease(self) -> None:
         """Shut the node down when its lease is over, to the second."""
+        if time.time() >= self._leased_until:
+            self.power_off()
+
+    def power_off(self) -> None:
+        """Shut the node down now, if it is rented: it ends though EC2 isn't let end it."""
         lease = Lease.of_this_node()
-        if lease is not None and time.time() >= self._leased_until:
+        if lease is not None:
             with _told_on_stderr():
                 lease.end_now()
 

@@ -24,6 +24,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from cloudtune.infra.node import worker
 from cloudtune.infra.node.messages import Exited, Forked, Warm
 from cloudtune.infra.node.process_group import Watch
@@ -36,16 +38,24 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES = 1 << 17
 _PROBE_SECONDS = 10.0
+_STRAY_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Zygote:
-    """Forks what it is asked to, and tells of ends, until the agent at the other end is gone."""
+    """Forks what it is asked to, and tells of ends, until the agent at the other end is gone.
+
+    Processes that a script detaches (setsid, a double fork) become children of their worker, and
+    of the zygote once that has ended: so they are found, and end with their worker.
+    """
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: dict[int, str] = {}
         self._wake, self._waker = socket.socketpair()
+        _adopt_orphans()
+        self._imported = _children()  # of what the user's module started as it was imported
 
     def serve(self, without: str) -> None:
         """Fork until the agent is gone; all workers are ended then."""
@@ -63,6 +73,9 @@ class Zygote:
                 pass
         for pid in self._children:
             _kill_group(pid)
+        give_up = time.monotonic() + _STRAY_SECONDS
+        while self._end_strays() and time.monotonic() < give_up:
+            time.sleep(0.01)
 
     def _turn(self, readable: set[Any]) -> bool:
         if self._wake in readable:
@@ -92,6 +105,7 @@ class Zygote:
     def _become_worker(self, order: Fork, fd: int, parent: int) -> NoReturn:
         try:
             _die_with_parent(parent)
+            _adopt_orphans()
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -117,12 +131,36 @@ class Zygote:
                 _kill_group(pid)
                 _, status = os.waitpid(pid, 0)
                 name = self._children.pop(pid)
+                self._end_strays()
                 self._tell(Exited(name, os.waitstatus_to_exitcode(status)))
+        self._end_strays()
+
+    def _end_strays(self) -> bool:
+        """End what workers that are gone have left; whether there was anything.
+
+        What these have left in their turn is ours at the next SIGCHLD.
+        """
+        strays = _children() - self._children.keys() - self._imported
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        return bool(strays)
 
 
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def _adopt_orphans() -> None:
+    """Have the kernel give this process the descendants whose own parent has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _die_with_parent(parent: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,6 +136,77 @@ def test_gc_returns_what_a_killed_run_left_and_another_goes_on_to_its_deadline(
     assert told["fleet"][-1]["instances"] == 0
     assert told["fleet"][-1]["at"] <= 110
     assert told["best"]["checkpoint"]
+
+
+FULL = (
+    "if epoch == 3:\n"
+    "            from cloudtune.train.session import current_session\n"
+    "            def full(*_): raise OSError(28, 'No space left on device')\n"
+    "            store = current_session().store\n"
+    "            store._commit, store._patience._waits = full, ()"
+)
+
+
+def test_a_storage_that_fills_up_is_told_as_it_happens_and_by_the_exit_code(bench: Bench) -> None:
+    path = bench.experiment(FULL, trials=2, first=2, last=4)
+    bench.profile()
+    done = bench("run", path)
+    assert done.code == 8, done.out + done.err
+    assert "epoch 3 is not saved: " in done.out
+    assert "No space left on device" in done.out
+    assert "0 instances left" in done.out
+    assert "error: the storage didn't take the best model" in done.err
+    told = bench.last_report()
+    assert told["exit_code"] == 8
+    assert told["ended"] == "done"
+    assert told["best"]["epoch"] == 2
+    assert told["best_lost"]["epoch"] == 4
+    assert told["best_lost"]["value"] < told["best"]["value"]
+
+
+TWICE = """
+import atexit, os, signal, sys, threading, time
+import psutil
+import cloudtune
+
+def kill_the_head():
+    while True:
+        for process in psutil.Process().children(recursive=True):
+            if process.name() == "gcs_server" and launched.wait():
+                process.kill()
+                return
+        time.sleep(0.1)
+
+launched = threading.Event()
+atexit.register(print, "its own handler ran")
+threading.Thread(target=kill_the_head, daemon=True).start()
+try:
+    cloudtune.run(sys.argv[1], on_event=lambda event, _: launched.set(), progress=False)
+except cloudtune.CloudtuneError as error:
+    print("raised", error)
+again = cloudtune.run(sys.argv[1], trials=1, progress=False)
+print("then", again.ended)
+sys.exit(17)
+"""
+
+
+def test_a_program_outlives_a_head_that_dies_and_runs_again(bench: Bench) -> None:
+    path = bench.experiment(trials=2, first=2, last=4)
+    bench.profile()
+    (bench.folder / "twice.py").write_text(TWICE)
+    done = subprocess.run(
+        [sys.executable, "twice.py", str(path)],
+        cwd=bench.folder,
+        env={**os.environ, **bench.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 17, done.stdout + done.stderr
+    assert "raised the run can't go on: " in done.stdout
+    assert done.stdout.endswith("then done\nits own handler ran\n")
+    assert not bench.alive()
 
 
 def test_a_head_that_dies_ends_the_run_and_leaves_nothing(bench: Bench) -> None:

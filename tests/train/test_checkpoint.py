@@ -437,6 +437,27 @@ def test_a_storage_that_stays_broken_costs_its_epochs_and_no_more(
     assert store.commit(staged, {}) == store.latest("t1") != first
 
 
+def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", "one")
+    (source / "zz-later").write_text("two")
+    store = CheckpointStore(str(tmp_path / "store"), waits=())
+    real = store._fs
+
+    class Full:
+        def open_output_stream(self, path: str) -> Any:
+            if path.endswith("later"):
+                raise OSError(28, "No space left on device")
+            return real.open_output_stream(path)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    store._fs = Full()
+    with pytest.raises(StorageError, match="No space left"):
+        store.save("t1", 1, {}, source)
+    assert [each for each in (tmp_path / "store").rglob("*") if each.is_file()] == []
+
+
 def test_an_old_checkpoint_that_can_not_be_deleted_harms_nobody(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=())

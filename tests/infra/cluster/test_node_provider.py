@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from cloudtune.infra.aws.ec2 import Ec2, market_request
@@ -240,6 +240,40 @@ def test_a_sweep_waits_for_what_ec2_does_not_list_yet(
     assert [found.state for found in real(bench.run)] == ["terminated"] or [
         found.state for found in real(bench.run)
     ] == ["shutting-down"]
+
+
+def refused(code: str) -> Any:
+    def refuse(*_: object, **__: object) -> Any:
+        raise ClientError({"Error": {"Code": code}}, "any")
+
+    return refuse
+
+
+def test_a_sweep_waits_for_credentials_to_come_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = bench.ec2.run_instance(bench.run, {"cloudtune:run": bench.run}, CONFIG)
+    asked: list[str] = []
+    real = bench.ec2.ours
+
+    def ours(run: str | None = None) -> list[Any]:
+        asked.append("")
+        return refused("ExpiredToken")() if len(asked) < 3 else real(run)
+
+    monkeypatch.setattr(bench.ec2, "ours", ours)
+    assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
+    assert not {it.id for it in real(bench.run, ended=False)} & {instance}
+
+
+def test_what_a_sweep_may_not_end_is_waited_for_and_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = bench.ec2.run_instance(bench.run, {"cloudtune:run": bench.run}, CONFIG)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.ec2, "terminate", refused("UnauthorizedOperation"))
+        left = sweep(bench.ec2, bench.run, bench.journal, patience=0.1)
+        assert [found.id for found in left] == [instance]
+    assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
 
 
 def test_an_error_that_is_not_the_clouds_is_told_and_given_up(

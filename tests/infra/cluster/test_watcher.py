@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from botocore.exceptions import ClientError
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import InstanceGone, LaunchFailed, NodeLost, RefusalKind
+from cloudtune.events import InstanceGone, InstanceLaunched, LaunchFailed, NodeLost, RefusalKind
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import watcher as watching
 from cloudtune.infra.cluster.node_provider import Journal, Note
@@ -49,6 +51,7 @@ def watcher_of(
     head = SimpleNamespace(
         journal=journal,
         give_back=lambda _: None,
+        answers=lambda: True,
         rental=SimpleNamespace(run="a-run", endpoint=endpoint),
         folder=folder,
     )
@@ -90,6 +93,61 @@ def test_ec2_is_asked_far_less_often_than_it_allows(
     # Ray's monitor both ask, so each has half of a twentieth of that.
     assert len(asked) <= 3600 * 20 * 0.05 / 2
     assert max(b - a for a, b in itertools.pairwise(asked)) <= 3.0
+
+
+def test_credentials_that_expire_for_a_while_end_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, expired = 100.0, ClientError({"Error": {"Code": "ExpiredToken"}}, "DescribeInstances")
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def ours(_: str) -> list[Any]:
+        raise expired
+
+    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, [], monkeypatch, ours)
+    for _ in range(20):
+        now += 1.0
+        watcher._look()
+    now += 60.0
+    with pytest.raises(ClientError):  # for good: the run isn't blind for ever
+        watcher._look()
+
+
+def test_what_ec2_does_not_end_is_to_end_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: object) -> None:
+        raise ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "TerminateInstances")
+
+    powered_off: list[str] = []
+    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, [], monkeypatch)
+    monkeypatch.setattr(watcher, "_power_off", powered_off.append)
+    monkeypatch.setattr(watcher._ec2, "terminate", denied)
+    watcher.expect("i001", "i-1")
+    watcher.release("i001")
+    watcher._look()
+    assert powered_off == []
+    watcher.release("i001")
+    watcher._look()
+    assert powered_off == ["i-1"]
+
+
+@pytest.mark.parametrize("jump", [-60.0, 3600.0])
+def test_a_clock_that_is_set_changes_no_time_of_a_run(
+    jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 rounds down to whole seconds; the controller's own time counts where that is later."""
+    told: list[Event] = []
+    launched = SimpleNamespace(id="i-1", intent="i000", launched_at=unix_time() - 1, billing=True)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    journal = Journal(tmp_path / "provider.jsonl")
+    watcher = watcher_of(journal, tmp_path, told, monkeypatch, lambda _: [launched])
+    monkeypatch.setattr(watcher, "_began", unix_time() - 2)
+    watcher._look()
+    (event,) = told
+    assert isinstance(event, InstanceLaunched)
+    assert event.launched_at == pytest.approx(2.0, abs=0.9)
 
 
 def test_one_that_never_joined_is_told_of_with_the_end_of_its_console(

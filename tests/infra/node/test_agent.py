@@ -67,6 +67,15 @@ def train(config):
             raise ValueError("bad luck")
         if trouble == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
+        if trouble == "detaches":
+            for command in (["sleep", "987"], ["env", "-i", "sleep", "987"]):
+                if os.fork() == 0:
+                    os.setsid()
+                    if os.fork() == 0:
+                        os.execvp(command[0], command)
+                    os._exit(0)
+                os.wait()
+            print("detached", flush=True)
         if trouble == "exits":
             os._exit(3)
         print(f"epoch {epoch} {trouble}", flush=True)
@@ -90,6 +99,7 @@ def train(config):
             cloudtune.report({"loss": loss.item()}, saved)
 """
 
+SLEEPS = ["sleep", "987"]
 STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(None).pause()"}
 
 
@@ -179,6 +189,22 @@ def test_a_rank_in_trouble_ends_its_session_and_says_why(
     end = cause(ends)
     assert expected in (end.error if isinstance(end, Failure) else end.reason)
     assert all(not psutil.pid_exists(node.pid(f"{trouble}.1", rank)) for rank in (0, 1))
+
+
+def test_what_a_script_detaches_ends_with_its_worker(
+    node: Node, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    def detached() -> list[int]:
+        sleeping = [it for it in psutil.process_iter(["cmdline"]) if it.info["cmdline"] == SLEEPS]
+        return [it.pid for it in sleeping if is_running(it)]
+
+    node.agent.start(part_of("away.1", 1.0, until=2, trouble="detaches"))
+    for _ in range(2):
+        node.hear("away.1", Epoch)
+    eventually(lambda: len(detached()) == 2)
+    node.agent.stop("away.1")
+    node.hear("away.1")
+    eventually(lambda: not detached())
 
 
 @pytest.mark.parametrize("kind", ["prepared", "its own"])
