@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cloudtune.api.optimize import optimize
     from cloudtune.api.plans import Plan, plan
     from cloudtune.api.results import Result, load_run
     from cloudtune.api.runs import resume, run
@@ -61,6 +62,7 @@ __all__ = [
     "is_leaving",
     "load_run",
     "models",
+    "optimize",
     "plan",
     "prepare_data_loader",
     "prepare_model",
@@ -88,6 +90,7 @@ _HOMES = {
     "load_run": "cloudtune.api.results",
     "fused": "cloudtune.train.fused",
     "models": "cloudtune.train.models",
+    "optimize": "cloudtune.api.optimize",
     "plan": "cloudtune.api.plans",
     "prepare_data_loader": "cloudtune.train.torch",
     "prepare_model": "cloudtune.train.torch",

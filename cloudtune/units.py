@@ -139,3 +139,12 @@ def format_dollars(dollars: float) -> str:
     if 0 < (tenths := round(dollars, 3)) < 0.01:
         return f"${tenths:.3f}"
     return f"${dollars:,.2f}"
+
+
+def format_bytes(size: float) -> str:
+    """Return "512 B", "3.8 GB": steps of a thousand."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"

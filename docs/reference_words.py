@@ -33,6 +33,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
             "[networks](models.md) that the script makes"
         ),
     ),
+    "initial": ("configurations to try first; what one leaves out is drawn", "none"),
     "trials": (
         "how many configurations are tried, at most",
         "no cap for a search; one bracket of successive halving for `sha` and `pbt`",

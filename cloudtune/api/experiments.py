@@ -34,6 +34,7 @@ Source: TypeAlias = str | Path | Mapping[str, Any] | Experiment
 OVERRIDES = {
     "deadline": "limits.deadline",
     "budget": "limits.budget",
+    "initial": "initial",
     "trials": "trials",
     "strategy": "strategy",
     "max_instances": "cloud.max_instances",

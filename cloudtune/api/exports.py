@@ -103,8 +103,19 @@ def _begun(result: Result) -> float:
 
 def _csv(result: Result, target: str) -> str:
     for name in _TABLES:
-        getattr(result, name).to_csv(Path(target, f"{name}.csv"), index=False)
+        frame = getattr(result, name).copy()
+        for column in frame.select_dtypes(exclude="number").columns:
+            frame[column] = frame[column].map(_cell)
+        frame.rename(columns=_cell).to_csv(Path(target, f"{name}.csv"), index=False)
     return _wrote("csv", target)
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula, and that UTF-8 can have."""
+    if not isinstance(value, str):
+        return value
+    text = value.encode(errors="backslashreplace").decode()
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _wrote(suffix: str, target: str) -> str:

@@ -236,10 +236,10 @@ def plan(
     `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. In a
     mapping `train` may be the function itself, where it stands at the top level of a file. What is
     `given` goes before its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
-    `trials`, `strategy`, `max_instances`, `provider`, `instances`, `market`, `seed`, `storage` and
-    `history`. `profile` is a measured profile's file or the name of published figures;
-    `objective` ("best", "cost", "time" or "trials"), `planner` and `confidence` (0.5 to 0.999) are
-    those of `cloudtune plan`.
+    `trials`, `initial` (configurations to try first), `strategy`, `max_instances`, `provider`,
+    `instances`, `market`, `seed`, `storage` and `history`. `profile` is a measured
+    profile's file or the name of published figures; `objective` ("best", "cost", "time" or
+    "trials"), `planner` and `confidence` (0.5 to 0.999) are those of `cloudtune plan`.
 
         plan = cloudtune.plan("experiment.yaml", deadline="2h", budget="$40")
         plan.dollars, plan.seconds, plan.within

@@ -1,16 +1,18 @@
-"""`cloudtune status` and `cloudtune gc`: what is alive, and giving back what nobody looks after."""
+"""`cloudtune status`, `gc` and `rm`: what is alive, what nobody looks after, and old runs."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand
-from cloudtune.errors import CleanupError, CloudtuneError
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, run_names
+from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.text import counted
+from cloudtune.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,3 +140,32 @@ def _conclude_gc(left: Sequence[str], mute: Sequence[str], doomed: int) -> int:
     else:
         click.echo(f"nothing left to return ({checked})")
     return 0
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=run_names)
+@click.option("-y", "--yes", is_flag=True, help="Remove without asking first.")
+def rm(runs: tuple[str, ...], *, yes: bool) -> None:
+    """Remove runs: their records here, and their checkpoints and logs in the storage.
+
+    Shows what goes, and asks first. A run that is alive, or still has instances, is refused. Takes
+    measurements, NAME-profile-..., as well; the profiles that they made stay.
+    """
+    from cloudtune.jobs.removal import removable  # noqa: PLC0415  boto3 takes a while to load
+
+    doomed = {run.folder: run for run in map(removable, runs)}
+    for run in doomed.values():
+        click.echo(f"run {run.folder.name}")
+        for part in run.parts:
+            files = counted(part.files, "file")
+            click.echo(f"  {files}, {format_bytes(part.size)} in {part.place}")
+        if run.stored is None:
+            click.echo("  its records don't say where its checkpoints are: those stay")
+    size = format_bytes(sum(part.size for run in doomed.values() for part in run.parts))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is here to be asked, and nothing was removed: add --yes")
+        click.confirm(f"Remove {counted(len(doomed), 'run')}, {size}?", abort=True)
+    for run in doomed.values():
+        run.remove()
+    click.echo(f"Removed {counted(len(doomed), 'run')}, {size}.")

@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class
 
 from cloudtune.cli.aws import aws
 from cloudtune.cli.catalog import catalog
-from cloudtune.cli.cleanup import gc, status
+from cloudtune.cli.cleanup import gc, rm, status
 from cloudtune.cli.compare import Simulate
 from cloudtune.cli.emulator import emulator
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
@@ -75,6 +75,7 @@ cli.add_command(emulator)
 cli.add_command(aws)
 cli.add_command(status)
 cli.add_command(gc)
+cli.add_command(rm)
 cli.add_command(run)
 cli.add_command(resume)
 cli.add_command(stop)

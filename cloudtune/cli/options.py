@@ -58,7 +58,7 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(more)
 
 
-def _run_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
+def run_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
     """Return the runs whose names begin like that, the latest first, for a shell's completion."""
     try:
         folders = home.run_folders()
@@ -67,7 +67,7 @@ def _run_names(context: click.Context, parameter: click.Parameter, begun: str) -
     return [folder.name for folder in reversed(folders) if folder.name.startswith(begun)]
 
 
-RUN = click.argument("run", required=False, shell_complete=_run_names)
+RUN = click.argument("run", required=False, shell_complete=run_names)
 
 
 def experiment_options(command: Command) -> Command:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 VERSION = 3
 """Of the format: raised whenever what an older cloudtune wrote would be read as something else."""
+MAX_TEXT = 64 * 1024
+"""Characters of a text, such as an exception's, that are read back of what a ledger has."""
 _WRITERS = {2: "cloudtune 0.1.0"}
 DAMAGED = (
     ArithmeticError,
@@ -145,6 +147,17 @@ def read_entries(path: Path) -> Iterator[Entry]:
         yield entry_of(line, path, number)
 
 
+def _readable(value: Any) -> Any:
+    """Return JSON whose texts UTF-8 can have, the end of one that is too long left out."""
+    if isinstance(value, str):
+        text = value[:MAX_TEXT].encode(errors="replace").decode()
+        left = len(value) - MAX_TEXT
+        return f"{text}\n[cloudtune: {left} characters are left out here]" if left > 0 else text
+    if isinstance(value, dict):
+        return {_readable(name): _readable(below) for name, below in value.items()}
+    return [_readable(below) for below in value] if isinstance(value, list) else value
+
+
 def entry_of(line: str, path: Path, number: int) -> Entry:
     """Return the entry of a ledger's line; path and number name it in the error.
 
@@ -153,6 +166,8 @@ def entry_of(line: str, path: Path, number: int) -> Entry:
     """
     try:
         data = json.loads(line)
+        if len(line) > MAX_TEXT or "\\ud" in line.lower():
+            data = _readable(data)
         event = decode_kind(data["event"])
         commands = tuple(decode_kind(command) for command in data["commands"])
         if not math.isfinite(event.at):

@@ -50,7 +50,14 @@ from cloudtune.experiment.sections import (
     Setup,
     TrialSettings,
 )
-from cloudtune.experiment.spaces import MUTATORS, Space, parse_parameter
+from cloudtune.experiment.spaces import (
+    MUTATORS,
+    PlaceError,
+    Space,
+    completed,
+    flat_config,
+    parse_parameter,
+)
 from cloudtune.experiment.validation import (
     ExperimentMistakesError,
     FieldPath,
@@ -171,6 +178,7 @@ class Experiment(Section):
     search: dict[ParameterName, Parameter] = Field(
         min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"]
     )
+    initial: tuple[dict[str, Any], ...] = Field(default=(), examples=["[{lr: 0.1}]"])
     trials: Whole | None = Field(default=None, ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
     eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
@@ -225,6 +233,20 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
+    def _initial_is_of_the_space(self) -> Experiment:
+        if self.trials is not None and len(self.initial) > self.trials:
+            raise refuse(
+                f"has {len(self.initial)} configurations, and trials is {self.trials}; raise it",
+                "initial",
+            )
+        for number in range(len(self.initial)):
+            try:
+                self._completed(number)
+            except PlaceError as error:
+                raise refuse(str(error), "initial", number, *error.path) from None
+        return self
+
+    @model_validator(mode="after")
     def _who_inherits(self) -> Experiment:
         if self.strategy.inherit and self.strategy_name != "pbt":
             raise refuse(
@@ -257,6 +279,15 @@ class Experiment(Section):
     def space(self) -> Space:
         """The search space, in the order of the file; what is nested, under its flat names."""
         return Space({name: parse_parameter(value) for name, value in self.search.items()})
+
+    @property
+    def first_configs(self) -> tuple[dict[str, Any], ...]:
+        """The configurations that are tried first, by flat names; what `initial` lacks is drawn."""
+        return tuple(map(self._completed, range(len(self.initial))))
+
+    def _completed(self, number: int) -> dict[str, Any]:
+        given = flat_config(self.initial[number])
+        return completed(self.space, given, f"{self.seed}/initial/{number}")
 
     @property
     def chosen(self) -> Chosen | None:

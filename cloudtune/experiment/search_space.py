@@ -209,6 +209,28 @@ def _usage(name: str) -> str:
     return f"{name}: [{', '.join(field.name for field in fields(_RANGES[name]))}]"
 
 
+def contains(domain: Domain, value: object) -> bool:
+    """Whether a value is one of a domain's; true and false are no numbers."""
+    match domain:
+        case Constant(only):
+            return _same(value, only)
+        case Choice(values) | Grid(values):
+            return any(_same(value, each) for each in values)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    match domain:
+        case RandInt(low, high):
+            return isinstance(value, int) and low <= value < high
+        case QUniform(low, high, q):
+            return low <= value <= high and _is_multiple(value, q)
+        case _:
+            return domain.low <= value <= domain.high
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
 def to_jsonable(domain: Domain) -> object:
     """Return what `parse_domain` reads back into an equal domain."""
     match domain:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias, cast
 
-from cloudtune.errors import ExperimentError, shown
+from cloudtune.errors import ExperimentError, allowed_names, shown
 from cloudtune.experiment.search_space import (
     DISTRIBUTIONS,
     Choice,
@@ -29,6 +29,7 @@ from cloudtune.experiment.search_space import (
     Domain,
     Grid,
     Value,
+    contains,
     parse_domain,
     to_jsonable,
 )
@@ -423,6 +424,55 @@ def _fixed(domain: Domain) -> bool:
 
 def _only(domain: Domain) -> Value:
     return domain.value if isinstance(domain, Constant) else cast("Choice", domain).values[0]
+
+
+_TRIES = 1000
+"""So many times the branches of a configuration are drawn that names values of some of them."""
+
+
+def flat_config(given: Mapping[str, object]) -> dict[str, object]:
+    """Return a configuration by flat names, `optimizer/lr`, of one that nests or is flat."""
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        below = flat_config(value) if isinstance(value, Mapping) else {"": value}
+        found |= {
+            _joined(name, each) if each else name: each_value for each, each_value in below.items()
+        }
+    return found
+
+
+def completed(space: Space, given: Mapping[str, object], stream: str) -> dict[str, object]:
+    """Return the configuration that has the given values, by flat names; what it lacks is drawn.
+
+    Equal arguments give equal configurations; `stream` names the draws.
+
+    Raises:
+        PlaceError: a name or a value that the space doesn't have, or values of different branches.
+    """
+    for name, value in given.items():
+        domains = [
+            space[each]
+            for each in space
+            if space.flat_name(each) == name and not space.is_branching(each)
+        ]
+        if not domains:
+            raise PlaceError(f"is not searched; {allowed_names(name, space.flat_names)}", (name,))
+        if not any(contains(domain, value) for domain in domains):
+            ranges = " or ".join(shown(to_jsonable(domain)) for domain in domains)
+            raise PlaceError(f"{shown(value)} is not in {ranges}", (name,))
+    streams = {name: Random(f"{stream}/{name}") for name in space}  # noqa: S311 (no secret)
+    for _ in range(_TRIES if space.conditions else 1):
+        values: dict[str, object] = {}
+        for name, domain in space.items():
+            listed = Choice(domain.values) if isinstance(domain, Grid) else domain
+            flat = space.flat_name(name)
+            drawn = listed.draw(streams[name])
+            fits = not space.is_branching(name) and flat in given and contains(domain, given[flat])
+            values[name] = given[flat] if fits else drawn
+        config = space.config(values)
+        if all(name in config and config[name] == value for name, value in given.items()):
+            return config
+    raise PlaceError(f"no configuration has {', '.join(given)} together: they are of branches", ())
 
 
 def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[str, Value], ...]:

@@ -193,9 +193,16 @@ def max_trials(experiment: Experiment) -> int | None:
 def trials(experiment: Experiment) -> tuple[Trial, ...]:
     """Return the trials of an experiment: as many configurations as it asks for, by its seed."""
     count = max_trials(experiment) or experiment.fixed_trials
-    configs = sample(experiment.space, count, experiment.seed)
+    configs = _configs(experiment, count)
     digits = max(2, len(str(len(configs) - 1)))
     return tuple(Trial(f"t{n:0{digits}d}", config) for n, config in enumerate(configs))
+
+
+def _configs(experiment: Experiment, count: int) -> Sequence[Config]:
+    """Return so many configurations, those of `initial` first; grids may give fewer."""
+    first = experiment.first_configs
+    drawn = sample(experiment.space, count, experiment.seed)
+    return [*first, *(config for config in drawn if config not in first)][:count]
 
 
 # ---- its parts -----------------------------------------------------------------------------------
@@ -309,12 +316,19 @@ def sampler_of(
             seed=experiment.seed,
             most=max_trials(experiment),
             random_fraction=random_fraction,
+            first=experiment.first_configs,
         )
     if past or adapts:
         drawn_before = choice_of(experiment).planned or drawn.has_grids
         at_first = UNHEARD if drawn_before else AT_FIRST
         return Experienced(
-            drawn, past, mode, learns=adapts, at_first=at_first, seed=experiment.seed
+            drawn,
+            past,
+            mode,
+            learns=adapts,
+            at_first=at_first,
+            seed=experiment.seed,
+            initial=len(experiment.initial),
         )
     return drawn
 
@@ -359,7 +373,7 @@ class Drawn(SpaceSampler):
         if drawn < count <= self._most:
             wanted = int(min(self._most, max(count, 2 * drawn, _FIRST_DRAWS)))
             asked = self._experiment
-            self._drawn_before = sample(asked.space, wanted, asked.seed)
+            self._drawn_before = _configs(asked, wanted)
 
     def ask(self) -> Trial | None:
         """Return the next one; None after the last."""

@@ -16,6 +16,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
 from cloudtune.jobs.job import charges_of, rules_of, trials
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, catalog_of, markets_of
+from cloudtune.jobs.removal import MEASURE, clear_measured
 from cloudtune.jobs.runner import Runner, open_cloud, preflight, where_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
@@ -28,6 +29,7 @@ from cloudtune.profiles.measurements import (
 )
 from cloudtune.scaling import EMULATED, Provenance
 from cloudtune.text import gpus_text
+from cloudtune.train.storage import StorageError, tell
 from cloudtune.trial import EndReason
 from cloudtune.units import format_seconds
 
@@ -131,7 +133,8 @@ def measure(
     )
     with control.driving(folder, where_of(experiment)):
         header = {"measure": experiment.to_json()}
-        swept = runner.go(policy, folder / "measure.jsonl", header, kept.watching(policy, watch))
+        swept = runner.go(policy, folder / MEASURE, header, kept.watching(policy, watch))
+    _clear_storage(f"{home.storage(experiment.storage).rstrip('/')}/{folder.name}")
     try:
         _explain(policy, limits)
     except CloudtuneError as error:
@@ -144,6 +147,14 @@ def measure(
         raise CleanupError(text + str(keep_profile(profile)), swept.unconfirmed.instance_ids)
     cut = policy.ending if policy.cut_short else None
     return Measured(profile, policy.fleet.dollars(unix_time() - began), tuple(_notes(policy)), cut)
+
+
+def _clear_storage(uri: str) -> None:
+    """Delete the checkpoints of a measurement that is over: nothing is resumed from them."""
+    try:
+        clear_measured(uri)
+    except StorageError as error:
+        tell(f"the measurement's checkpoints could not be deleted: {error}")
 
 
 @dataclass

@@ -80,6 +80,33 @@ def test_csv_has_a_row_a_trial_and_a_row_an_epoch(
     assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in told)
 
 
+def test_a_formula_is_text_in_a_csv_and_what_utf_8_lacks_is_replaced(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = folder / "home" / "runs" / "digits-1" / "ledger.jsonl"
+    text = ledger.read_text()
+    assert '"ValueError: lr"' in text
+    ledger.write_text(
+        text.replace('"ValueError: lr"', '"=cmd|\\ud800 calc"').replace('"loss"', '"@x"')
+    )
+    assert called(capsys, "export", "--to", "csv").code == 0
+    with (folder / "digits-1-csv" / "trials.csv").open(encoding="utf-8") as file:
+        errors = {row["trial"]: row["error"] for row in csv.DictReader(file)}
+    assert errors["t02"] == "'=cmd|? calc"
+    with (folder / "digits-1-csv" / "history.csv").open(encoding="utf-8") as file:
+        assert "'@x" in next(csv.reader(file))
+
+
+def test_a_text_of_megabytes_is_cut_where_it_is_read(folder: Path) -> None:
+    ledger = folder / "home" / "runs" / "digits-1" / "ledger.jsonl"
+    text = ledger.read_text()
+    ledger.write_text(text.replace('"ValueError: lr"', f'"{"x" * 2_000_000}"'))
+    trials = load_run("digits-1").trials.set_index("trial")
+    error = str(trials["error"]["t02"])
+    assert len(error) < 66_000
+    assert error.endswith("[cloudtune: 1934464 characters are left out here]")
+
+
 def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import pandas as pd
 

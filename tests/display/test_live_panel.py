@@ -217,3 +217,11 @@ def test_a_low_terminal_shows_the_line_of_progress() -> None:
     text = on_terminal(LEAST_LINES - 1)
     assert "stage 1/3 | " in text
     assert "epochs   " not in text
+
+
+def test_what_is_expected_lies_within_its_range() -> None:
+    from cloudtune.display.live.overview import Bar, Outlook
+    from cloudtune.display.live.panel import _outlook
+
+    bar = Bar(0.05, 1.0, Outlook(0.14, 0.08, 0.10, "forecast"))
+    assert _outlook(bar, lambda dollars: f"${dollars:.2f}").startswith("$0.14 ($0.08 to $0.14;")

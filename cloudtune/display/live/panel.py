@@ -146,7 +146,9 @@ def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
         return "unknown"
     spread = "range unknown"
     if found.low is not None and found.high is not None:
-        spread = f"{show(found.low)} to {show(found.high)}"
+        # The range is the forecast's, which lags behind a bill: what is expected lies within.
+        low, high = min(found.low, found.expected), max(found.high, found.expected)
+        spread = f"{show(low)} to {show(high)}"
     late = ", which has passed" if bar.used > found.expected else ""
     return f"{show(found.expected)} ({spread}; {found.origin}{late})"
 

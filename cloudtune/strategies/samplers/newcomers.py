@@ -149,7 +149,8 @@ class _ThisRun:
 class Experienced:
     """A sampler some of whose newcomers are those that earlier runs rank first.
 
-    What it is told it passes on, so that a sampler that learns does so from all trials.
+    What it is told it passes on, so that a sampler that learns does so from all trials. The first
+    `initial` trials are the sampler's own.
     """
 
     def __init__(
@@ -161,8 +162,10 @@ class Experienced:
         learns: bool = False,
         at_first: float = AT_FIRST,
         seed: int = 0,
+        initial: int = 0,
     ) -> None:
         self._sampler, self._mode = sampler, mode
+        self._initial = initial
         self._candidates = sampler.candidates()
         self._sources: list[_Earlier | _ThisRun] = [
             _Earlier(each, sampler.axes, self._candidates, at_first) for each in past
@@ -182,8 +185,11 @@ class Experienced:
         """Return the next trial: one that the past recommends, or the sampler's own."""
         self._reckon()
         source = max(self._sources, key=lambda each: each.trust)
-        self._due += source.trust
         trial = None
+        if self._initial:
+            self._initial -= 1
+            return self._sampler.ask()
+        self._due += source.trust
         if self._due >= 0.5:
             trial = self._recommended(source)
             self._due -= trial is not None

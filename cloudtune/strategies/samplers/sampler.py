@@ -92,7 +92,8 @@ class SpaceSampler:
     As in `search_space.sample` the grids are crossed and gone through in order, the first one
     fastest, from the beginning again, while the rest is sampled; a space of grids and constants
     alone ends after the last crossing. Nothing else ends but at `most` trials, and a configuration
-    may come twice. `random_fraction` of the asks of a model-based sampler are random.
+    may come twice. `random_fraction` of the asks of a model-based sampler are random. The `first`
+    configurations come before all others.
 
     Raises:
         UsageError: there is no sampler of that kind.
@@ -107,8 +108,10 @@ class SpaceSampler:
         seed: int = 0,
         most: int | None = None,
         random_fraction: float = 0.0,
+        first: Sequence[Config] = (),
     ) -> None:
         self._space = Space.of(space)
+        self._first = first
         self._kind, self._seed = _drawn_by(kind), seed
         self._axes = axes_of(self._space)
         self._digits = 2 if most is None else max(2, len(str(most - 1)))
@@ -126,6 +129,8 @@ class SpaceSampler:
         """Return a new configuration; None after the last."""
         if self._given >= self._most:
             return None
+        if self._given < len(self._first):
+            return self._begun(self._first[self._given])
         crossing = self._crossing()
         sampled: Config | None = self._learner.propose(crossing) if self._learner else None
         if sampled is None:

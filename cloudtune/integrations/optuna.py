@@ -1,0 +1,196 @@
+"""An Optuna objective as cloudtune trains it: `trial.suggest_*`, `report`, `should_prune`.
+
+Optuna itself isn't imported. On a worker a suggestion is the value that the run's sampler chose; a
+report is the end of an epoch, and what the policy stops is what should be pruned.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment.search_space import Constant, Grid, parse_domain
+from cloudtune.train.session import StopTraining, current_session, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+METRIC = "value"
+"""The metric that an objective reports, or returns."""
+_LISTED = 1000
+"""A range of more steps than this is sampled without them."""
+
+
+class Trial:
+    """What stands in for `optuna.Trial`; `config` has the values that were chosen for it.
+
+    A name that `config` lacks, of a branch that no dry call took, is drawn by the trial's seed. It
+    is in the trial's log, and numbers are in its reports, as the metric param/NAME.
+    """
+
+    def __init__(self, config: Mapping[str, Any], number: int = 0, seed: int = 0) -> None:
+        self.number = number
+        self.params: dict[str, Any] = {}
+        self.user_attrs: dict[str, Any] = {}
+        self.domains: dict[str, dict[str, list[Any]]] = {}
+        self.reports = 0
+        self._config, self._seed = config, seed
+        self._drawn: dict[str, float] = {}
+        self._stopped = False
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return a number between low and high."""
+        if low == high:
+            domain: dict[str, list[Any]] = {"choice": [low]}
+        elif step is not None:
+            domain = {"choice": _steps(low, high, step)}
+        else:
+            domain = {"loguniform" if log else "uniform": [low, high]}
+        return float(self._suggest(name, domain))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        """Return a whole number between low and high, both included."""
+        if log and low < high:
+            value = self._suggest(name, {"loguniform": [low - 0.5, high + 0.5]})
+            return int(min(max(round(value), low), high))
+        if step == 1:
+            return int(self._suggest(name, {"randint": [low, high + 1]}))
+        return int(self._suggest(name, {"choice": list(range(low, high + 1, step))}))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Return one of the choices."""
+        scalars = all(isinstance(each, str | int | float | bool) for each in choices)
+        if scalars:
+            return self._suggest(name, {"choice": list(choices)})
+        return choices[self._suggest(name, {"choice": list(range(len(choices)))})]
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Keep a value for the objective's own use; it isn't recorded."""
+        self.user_attrs[key] = value
+
+    def report(self, value: float, step: int) -> None:  # noqa: ARG002  an epoch ends with each
+        """End an epoch: wait until the policy lets the trial go on, or stops it."""
+        if self._stopped:
+            raise StopTraining
+        self.reports += 1
+        try:
+            report({METRIC: float(value), **self._drawn})
+        except StopTraining:
+            self._stopped = True
+
+    def should_prune(self) -> bool:
+        """Return whether the policy has stopped the trial before its last epoch."""
+        session = current_session()
+        return self._stopped and session.epoch < session.max_epoch
+
+    def _suggest(self, name: str, domain: dict[str, list[Any]]) -> Any:
+        key = name.replace("/", ".")
+        self.domains[key] = domain
+        self.params[name] = self._value(key, domain)
+        return self.params[name]
+
+    def _value(self, key: str, domain: dict[str, list[Any]]) -> Any:
+        if key in self._config:
+            return self._config[key]
+        parsed = parse_domain(domain)
+        assert not isinstance(parsed, Constant | Grid)
+        value = parsed.draw(Random(f"{self._seed}/{key}"))  # noqa: S311  no secret
+        sys.stdout.write(f"cloudtune: {key} isn't in the search; {value!r} was drawn\n")
+        if isinstance(value, int | float):
+            self._drawn[f"param/{key}"] = float(value)
+        return value
+
+
+class _FirstReportError(BaseException):
+    """Ends a dry call; no `except Exception` of the objective holds it up."""
+
+
+class _Recorder(Trial):
+    """Takes note of what is suggested, until the first report.
+
+    Whole numbers are the largest: with three layers, the units of all three are suggested.
+    """
+
+    def report(self, value: float, step: int) -> None:  # noqa: ARG002
+        self.reports += 1
+        raise _FirstReportError
+
+    def should_prune(self) -> bool:
+        return False
+
+    def _value(self, key: str, domain: dict[str, list[Any]]) -> Any:  # noqa: ARG002
+        ((kind, values),) = domain.items()
+        if kind == "randint":
+            return values[1] - 1
+        if kind == "loguniform":
+            return math.sqrt(values[0] * values[1])
+        return sum(values) / 2 if kind == "uniform" else values[0]
+
+
+def discovered(objective: Callable[[Any], object]) -> tuple[dict[str, dict[str, list[Any]]], bool]:
+    """Return what an objective suggests, as a search space, and whether it reports.
+
+    It is called here up to its first report; one that never reports trains to its end.
+
+    Raises:
+        UsageError: it suggests nothing.
+    """
+    trial = _Recorder({})
+    try:
+        objective(trial)
+    except _FirstReportError:
+        pass
+    except Exception as error:
+        if not _is_pruned(error):
+            raise
+    if not trial.domains:
+        raise UsageError("the objective suggests nothing; call trial.suggest_float and its like")
+    return trial.domains, trial.reports > 0
+
+
+def run_trial(objective: Callable[[Any], object], config: Mapping[str, Any]) -> None:
+    """Train a trial of an objective, as a training function of cloudtune's.
+
+    Raises:
+        UsageError: it ended by itself before the last epoch.
+    """
+    session = current_session()
+    digits = "".join(filter(str.isdigit, session.trial_id))
+    trial = Trial(config, number=int(digits or 0), seed=session.derived_seed)
+    try:
+        value = objective(trial)
+    except Exception as error:
+        if not _is_pruned(error):
+            raise
+        if session.epoch < session.max_epoch and not trial.should_prune():
+            raise UsageError(
+                f"the objective pruned itself after {trial.reports} reports; raise TrialPruned "
+                "only where trial.should_prune() says so"
+            ) from None
+        raise StopTraining from None
+    if not trial.reports:
+        trial.report(float(value), 1)  # type: ignore[arg-type]
+    if session.epoch < session.max_epoch and not trial.should_prune():
+        raise UsageError(
+            f"the objective returned after {trial.reports} reports, and epochs is "
+            f"{session.max_epoch}; give the number of its reports: epochs={trial.reports}"
+        )
+
+
+def _is_pruned(error: Exception) -> bool:
+    """Whether an error is Optuna's TrialPruned, which needn't be installed."""
+    return any(kind.__name__ == "TrialPruned" for kind in type(error).__mro__)
+
+
+def _steps(low: float, high: float, step: float) -> list[float]:
+    count = math.floor((high - low) / step + 1e-9) + 1
+    if count > _LISTED:
+        raise UsageError(f"{count:,} steps of {step} are too many to list; leave step out")
+    return [round(low + number * step, 12) for number in range(count)]

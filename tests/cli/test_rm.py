@@ -1,0 +1,190 @@
+"""`cloudtune rm`: a run goes with its checkpoints and logs, unless it is alive or may bill."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.processes import ProcessGroup
+from cloudtune.infra.provider import Cloud, Endpoint, Instance
+from cloudtune.jobs import cleanup, control, measuring, removal
+from tests.train.test_checkpoint import bucket
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.jobs.job import Job
+    from tests.bench import Bench
+
+__all__ = ["bucket"]
+
+
+@pytest.fixture
+def run(bench: Bench) -> Path:
+    """A run's folder; its storage has a checkpoint of 9,000 bytes and a log."""
+    old = os.umask(0o077)
+    folder = bench.home / "runs" / "small-1"
+    folder.mkdir(parents=True)
+    header = {"cloudtune_ledger": 3, "experiment": {"storage": "~/.cloudtune/storage"}}
+    (folder / "ledger.jsonl").write_text(json.dumps(header) + "\n")
+    fill(bench.home / "storage" / folder.name)
+    os.umask(old)
+    return folder
+
+
+def fill(stored: Path) -> None:
+    for name, data in (("t00/epoch-00001/state.pt", b"x" * 9000), ("logs/t00.1.0.log", b"hello")):
+        (stored / name).parent.mkdir(parents=True)
+        (stored / name).write_bytes(data)
+
+
+def test_rm_shows_what_goes_and_removes_it_after_yes_alone(
+    bench: Bench, simulated: list[Job]
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    assert bench.here("run", path, "-q").code == 0
+    [run] = (bench.home / "runs").iterdir()
+    fill(bench.home / "storage" / run.name)
+    stored = bench.home / "storage" / run.name
+    other = bench.home / "storage" / "another"
+    fill(other)
+    done = bench.here("rm", run.name)
+    assert (done.code, run.is_dir(), stored.is_dir()) == (2, True, True)
+    assert f"  2 files, 9.01 kB in {stored}\n" in done.out
+    assert "nothing was removed: add --yes" in done.err
+    done = bench.here("rm", run.name, "--yes")
+    assert (done.code, run.exists(), stored.exists()) == (0, False, False)
+    assert done.out.splitlines()[-1].startswith("Removed 1 run, ")
+    assert other.is_dir()
+    assert "No run on this machine yet" in bench.here("runs").out
+
+
+def test_rm_asks_on_a_terminal(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True])
+
+    def confirm(text: str, *, abort: bool) -> None:
+        assert text.startswith("Remove 1 run, ")
+        if not next(answers):
+            raise click.Abort
+
+    monkeypatch.setattr("click.confirm", confirm)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert bench.here("rm", run.name).code == 130
+    assert run.is_dir()
+    assert bench.here("rm", run.name).code == 0
+    assert not run.exists()
+
+
+def test_a_run_that_is_alive_or_unknown_stays(bench: Bench, run: Path) -> None:
+    parent = ProcessGroup.of(os.getppid())
+    record = run / "controller.json"
+    parent.record(record, extra={"provider": "emulated", "region": "us-east-1"})
+    record.chmod(0o600)
+    done = bench.here("rm", run.name, "--yes")
+    assert (done.code, run.is_dir()) == (2, True)
+    assert f"`cloudtune stop {run.name}` ends it" in done.err
+    done = bench.here("rm", "nothing", "--yes")
+    assert (done.code, "no run 'nothing'" in done.err) == (2, True)
+    (run.parent / f"{run.name}2").mkdir(mode=0o700)
+    assert "write one out" in bench.here("rm", run.name[:-1], "--yes").err
+
+
+@pytest.mark.parametrize("tag", ["", ".head"])
+def test_a_run_that_may_bill_stays(
+    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    named: Any = ("i-1", run.name + tag, "", "", "g5.xlarge", "running", 0.0, None, "", {})
+
+    def ours(name: str, *, ended: bool) -> list[Instance]:
+        assert not ended
+        return [Instance(*named)] if name == run.name + tag else []
+
+    cloud = Cloud(Endpoint("eu-west-1"), {}, {})
+    monkeypatch.setattr(cleanup, "open_clouds", lambda _: [cloud])
+    monkeypatch.setattr(removal, "calls_to", lambda _: SimpleNamespace(ours=ours))
+    done = bench.here("rm", run.name, "--yes")
+    assert (done.code, run.is_dir()) == (2, True)
+    assert "still has i-1 and nothing was removed; `cloudtune gc" in done.err
+
+
+def test_a_run_whose_cloud_cannot_be_asked_stays(
+    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    record = run / "controller.json"
+    where = {"provider": "aws", "region": "eu-west-1", "over": "yes"}
+    ProcessGroup.of(os.getpid()).record(record, extra=where)
+    record.chmod(0o600)
+    done = bench.here("rm", run.name, "--yes")
+    assert (done.code, run.is_dir()) == (2, True)
+    assert "may still have instances and nothing was removed: eu-west-1 can't be asked" in done.err
+
+
+def test_the_record_stays_where_the_storage_refuses(
+    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("read-only")
+
+    monkeypatch.setattr(removal, "delete", refuse)
+    done = bench.here("rm", run.name, "--yes")
+    assert (done.code, run.is_dir()) == (1, True)
+    assert "read-only" in done.err
+
+
+def test_a_run_in_a_bucket_goes_alone(bench: Bench, run: Path, bucket: str) -> None:
+    from cloudtune.train.storage import entries, filesystem
+
+    ledger = run / "ledger.jsonl"
+    text = ledger.read_text()
+    ledger.write_text(text.replace('"~/.cloudtune/storage"', json.dumps(bucket)))
+    fs, root = filesystem(bucket)
+    for name in (f"{run.name}/t00/epoch-00001/a", f"{run.name}/logs/b", f"{run.name}2/c"):
+        with fs.open_output_stream(f"{root}/{name}") as out:
+            out.write(b"12345")
+    done = bench.here("rm", run.name, "--yes")
+    assert f"2 files, 10 B in {bucket}/{run.name}" in done.out
+    assert [info.base_name for info in entries(fs, root)] == [f"{run.name}2"]
+
+
+def test_a_damaged_ledger_says_that_checkpoints_stay(bench: Bench, run: Path) -> None:
+    stored = bench.home / "storage" / run.name
+    (run / "ledger.jsonl").write_text("{")
+    done = bench.here("rm", run.name, "--yes")
+    assert done.code == 0
+    assert "those stay" in done.out
+    assert (run.exists(), stored.is_dir()) == (False, True)
+
+
+def test_what_a_measurement_saved_goes_with_its_end_and_its_logs_with_rm(
+    bench: Bench, run: Path
+) -> None:
+    stored = bench.home / "storage" / "small-profile-1"
+    fill(stored)
+    measuring._clear_storage(str(stored))
+    assert [path.name for path in stored.iterdir()] == ["logs"]
+    folder = run.parent / stored.name
+    folder.mkdir(mode=0o700)
+    header = json.dumps({"measure": {"storage": "~/.cloudtune/storage"}})
+    (folder / removal.MEASURE).write_text(header + "\n")
+    done = bench.here("rm", stored.name, "--yes")
+    assert (done.code, folder.exists(), stored.exists()) == (0, False, False)
+
+
+def test_a_run_that_was_resumed_meanwhile_stays(
+    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
+    doomed = removal.removable(run.name)
+    monkeypatch.setattr(control, "is_driven", lambda _: True)
+    with pytest.raises(UsageError, match="alive"):
+        doomed.remove()
+    assert run.is_dir()
