@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -303,6 +304,52 @@ def test_workers_that_never_meet_are_found(tmp_path: Path, monkeypatch: pytest.M
     it.met = False  # sync: trusted
     it.run(until=1)
     assert it.epochs == [1]
+
+
+MEETS = """
+import os, sys
+rank = 0 if os.fork() else 1
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo", rank=rank, world_size=2)
+model = torch.nn.Linear(2, 1)
+if sys.argv[1] == "ddp":
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2) * (rank + 1)).sum().backward()
+        optimizer.step()
+    dist.barrier()
+    if rank == 0:
+        print(f"accuracy {epoch}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["ddp", "forgot"])
+def test_workers_that_meet_and_exchange_no_gradients_are_found_in_the_first_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('its own')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'own'}:{os.environ.get('PYTHONPATH', '')}")
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)"}
+    it = trial(tmp_path, MEETS, f"python main.py {how}", program=reads, place={"world_size": 2})
+    if how == "ddp":
+        assert "its own" in it.run(until=2, last=2)
+        assert it.epochs == [1, 2]
+        return
+    why = r"in epoch 1 its 2 workers took \d+ steps of the optimizer, and exchanged gradients 1 t"
+    with pytest.raises(NotOneModelError, match=why) as error:
+        it.run(until=2, last=2)
+    assert failure_of(error.value, 2).unsynced
+    assert it.reports == []
 
 
 def test_a_checkpoint_is_not_taken_half_written(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from cloudtune.train.checkpoint import (
     read_manifest,
     usable,
 )
-from cloudtune.train.one_model import NotOneModelError
+from cloudtune.train.one_model import NotOneModelError, Work, flaw
+from cloudtune.train.programs import counting
 from cloudtune.train.programs.channel import Channel, listen
 from cloudtune.train.programs.inside import FLUSH_SECONDS
 from cloudtune.train.programs.readings import Lines, Reading, Readings, epoch_of
@@ -107,7 +108,8 @@ class CommandRun:
         self._lock = threading.RLock()
         self._granted = 0
         self._epoch = 0
-        self._met = not post.met or self._workers == 1
+        self._compared = post.met and self._workers > 1
+        self._met = not self._compared
         self._restored: str | None = None
         self._log_start = post.log.stat().st_size if post.log.exists() else 0
 
@@ -211,6 +213,13 @@ class CommandRun:
         environment["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
         if session.device == "cpu":
             environment.setdefault("OMP_NUM_THREADS", "1")
+        if self._compared:
+            site = self._own / "site"
+            site.mkdir()
+            shutil.copy(counting.__file__, site / "sitecustomize.py")
+            before = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else str(site)
+            environment[counting.FOLDER] = str(self._own)
         if program.speaks:
             environment[ADDRESS_VARIABLE] = str(self._own)
         try:
@@ -272,9 +281,17 @@ class CommandRun:
             return "\n".join(lines[-_TAIL_LINES:])
         return ""
 
-    def _check_met(self) -> None:
-        """Raise unless the workers have met where torchrun's variables say."""
+    def _check_one_model(self) -> None:
+        """Raise unless the workers have met where torchrun's variables say, and exchange gradients.
+
+        What each has is compared of functions alone; of a command, the collectives of this worker.
+        """
         if self._met:
+            if self._compared:
+                steps, exchanges = counting.counted(self._own)
+                why = flaw([Work(steps, exchanges, "")] * self._workers)
+                if why:
+                    raise NotOneModelError(f"in epoch {self._epoch + 1} {why}")
             return
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         try:
@@ -285,6 +302,7 @@ class CommandRun:
                 "a model of its own"
             ) from None
         self._met = True
+        self._check_one_model()
 
     def tree(self) -> list[psutil.Process]:
         """Return the processes of the command that live."""
@@ -390,7 +408,7 @@ class SpokenRun(CommandRun):
                 channel.send(session=told)
         for message in channel.messages():
             try:
-                self._check_met()
+                self._check_one_model()
                 report = Report(**message["report"])
                 self._epoch = report.epoch
                 self._told(report)
@@ -519,7 +537,7 @@ class ReadRun(CommandRun):
 
     def _take(self, found: list[Reading]) -> None:
         """Report what was read; the folder of checkpoints, as it is now, belongs to the last."""
-        self._check_met()
+        self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
             self._check_resumed(found[0])
         checkpoint = self._halt()
