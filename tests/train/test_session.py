@@ -127,6 +127,7 @@ def test_the_facade() -> None:
         "is_leaving",
         "load_run",
         "models",
+        "optimize",
         "plan",
         "prepare_data_loader",
         "prepare_model",
