@@ -32,6 +32,9 @@ CPU = "cpu"
 # Few enough names to read in a message; otherwise only the nearest is given.
 _LISTED = 12
 
+_MAX_GPUS = 4096
+"""GPUs of one instance; more stand only in a damaged record."""
+
 
 @dataclass(frozen=True)
 class InstanceType:
@@ -49,6 +52,15 @@ class InstanceType:
     gpu_maker: str = "nvidia"
     network_mbps: int = 0
     quota_class: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a damaged record: what counts GPUs would never end.
+
+        Raises:
+            ValueError: no machine has that many GPUs.
+        """
+        if self.gpus > _MAX_GPUS:
+            raise ValueError(f"{self.name}: no machine has {self.gpus} GPUs")
 
 
 @dataclass(frozen=True)
