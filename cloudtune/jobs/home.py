@@ -109,14 +109,26 @@ def find_run(run: str | None) -> Path:
             refresh(place.parent)  # its ledger may not have been here
     folders = run_folders()
     if run is not None:
-        folders = [f for f in folders if f.name == run] or [
-            f for f in folders if f.name.startswith(run)
-        ]
-        if len(folders) > 1:
-            raise UsageError(f"{run!r} fits {', '.join(f.name for f in folders)}; write one out")
+        return the_one(run, folders)
     if not folders:
-        raise UsageError(f"no run {run or 'yet'} in {runs()}; `cloudtune runs` lists them")
+        raise UsageError(f"no run yet in {runs()}; `cloudtune runs` lists them")
     return folders[-1]
+
+
+def the_one(name: str, folders: list[Path]) -> Path:
+    """Return the folder of that name, or the only one whose name begins so.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    fitting = [folder for folder in folders if folder.name == name]
+    fitting = fitting or [folder for folder in folders if folder.name.startswith(name)]
+    if not fitting or not name:
+        raise UsageError(f"no run {name} in {runs()}; `cloudtune runs` lists them")
+    if len(fitting) > 1:
+        names = ", ".join(folder.name for folder in fitting)
+        raise UsageError(f"{name!r} fits {names}; write one out")
+    return fitting[0]
 
 
 def storage(given: str) -> str:

@@ -16,7 +16,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
 from cloudtune.jobs.job import charges_of, rules_of, trials
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, catalog_of, markets_of
-from cloudtune.jobs.removal import MEASURE, clear_measured
+from cloudtune.jobs.removal import MEASURE, clear
 from cloudtune.jobs.runner import Runner, open_cloud, preflight, where_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
@@ -29,7 +29,7 @@ from cloudtune.profiles.measurements import (
 )
 from cloudtune.scaling import EMULATED, Provenance
 from cloudtune.text import gpus_text
-from cloudtune.train.storage import StorageError, tell
+from cloudtune.train.storage import LOGS, StorageError, tell
 from cloudtune.trial import EndReason
 from cloudtune.units import format_seconds
 
@@ -152,7 +152,7 @@ def measure(
 def _clear_storage(uri: str) -> None:
     """Delete the checkpoints of a measurement that is over: nothing is resumed from them."""
     try:
-        clear_measured(uri)
+        clear(uri, keep=LOGS)  # what trials printed stays
     except StorageError as error:
         tell(f"the measurement's checkpoints could not be deleted: {error}")
 

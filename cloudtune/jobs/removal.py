@@ -12,7 +12,7 @@ from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.heads.launch import Remote, head_of
 from cloudtune.infra.provider import calls_to, ids, provider_named
 from cloudtune.jobs import cleanup, control, home
-from cloudtune.train.storage import LOGS, StorageError, delete, entries, filesystem
+from cloudtune.train.storage import StorageError, delete, entries, filesystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,9 @@ def removable(name: str) -> Removable:
         UsageError: there is no such run, or several; or it is alive, or may bill.
         StorageError: its storage can't be reached.
     """
-    folder = _folder_of(name)
+    # Measurements have a folder there, too, and no ledger of a run.
+    folders = sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
+    folder = home.the_one(name, folders)
     _refuse_alive(folder)
     _refuse_billing(folder)
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -93,24 +95,6 @@ def clear(uri: str, keep: str = "") -> None:
         return
     except (OSError, ValueError) as error:
         raise StorageError(f"storage {uri}: {error}") from None
-
-
-def clear_measured(uri: str) -> None:
-    """Delete what trials have saved while a script was measured; what they printed stays."""
-    clear(uri, keep=LOGS)
-
-
-def _folder_of(name: str) -> Path:
-    folders = [folder for folder in home.runs().glob("*") if folder.is_dir()]
-    fitting = [f for f in folders if f.name == name] or [
-        f for f in folders if f.name.startswith(name)
-    ]
-    if not fitting or not name:
-        raise UsageError(f"no run {name!r} in {home.runs()}; `cloudtune runs` lists them")
-    if len(fitting) > 1:
-        names = ", ".join(sorted(f.name for f in fitting))
-        raise UsageError(f"{name!r} fits {names}; write one out")
-    return fitting[0]
 
 
 def _refuse_alive(folder: Path) -> None:

@@ -98,6 +98,17 @@ def test_a_damaged_ledger_is_told_in_a_line_or_read(lines: list[str], tmp_path: 
     assert MUTANTS / 2 < len(told) < MUTANTS
 
 
+def test_a_record_with_more_gpus_than_any_machine_has_is_refused(
+    lines: list[str], tmp_path: Path
+) -> None:
+    header = json.loads(lines[0])
+    header["plan"]["offers"][0]["instance_type"]["gpus"] = 10**18
+    path = tmp_path / "ledger.jsonl"
+    path.write_text("\n".join([json.dumps(header), *lines[1:], ""]))
+    with pytest.raises(CloudtuneError, match="no machine has 1000000000000000000 GPUs"):
+        load(tmp_path)
+
+
 def test_damaged_records_of_the_cloud_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "provider.jsonl").write_bytes(b'{"what": "asking"}\n{"wh\n\xff\n{}\n')
     (tmp_path / "instances.json").write_bytes(b"[{")

@@ -183,12 +183,12 @@ class Experienced:
 
     def ask(self) -> Trial | None:
         """Return the next trial: one that the past recommends, or the sampler's own."""
-        self._reckon()
-        source = max(self._sources, key=lambda each: each.trust)
-        trial = None
         if self._initial:
             self._initial -= 1
             return self._sampler.ask()
+        self._reckon()
+        source = max(self._sources, key=lambda each: each.trust)
+        trial = None
         self._due += source.trust
         if self._due >= 0.5:
             trial = self._recommended(source)
