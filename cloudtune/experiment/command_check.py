@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cloudtune.experiment.command import Word
 
 _MAX_FILES: Final = 1000
+_SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
+_CHANGE: Final = re.compile(r"\bcd\s+([\w./-]+)")
 _BEYOND: Final = frozenset(
     {"add_subparsers", "parse_known_args", "parse_known_intermixed_args", "parents", "prefix_chars"}
 )
@@ -47,8 +49,10 @@ def script_of(command: str, folder: Path) -> Path:
     for word in plain:
         if word and (folder / word).is_file():
             return folder / word
-        for inner in re.findall(r"[\w./-]+\.py\b", word):  # sh -c 'python main.py …'
-            return folder / str(inner)
+        script = _SCRIPT.search(word)
+        if script is not None:  # sh -c 'cd out; python ../main.py …'; out may not be there yet
+            folders = _CHANGE.findall(word[: script.start()])
+            return Path(os.path.normpath(folder.joinpath(*folders, script[0])))
     raise ExperimentError(
         f"train: nothing in `{command}` is a file in {folder}, the folder that instances get a "
         "copy of; put the script beside the experiment file"

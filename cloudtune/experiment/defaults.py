@@ -6,6 +6,7 @@
 | a deadline, where GPUs are free| `best`: the best model by then                            |
 | a deadline, or trials alone    | `sha`: a fixed piece of work, as cheaply as possible      |
 | an objective                   | `best` for best; `sha` for cost, time and trials          |
+| trials that can't be resumed   | `asha-stopping` in place of `best`                        |
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from cloudtune.units import format_dollars, format_seconds
 
 BEST: Final = "best"
 FIXED: Final = "sha"
+STAYING: Final = "asha-stopping"
+"""Never pauses, moves or widens a trial: where each of these would begin it again."""
 Objective: TypeAlias = Literal["best", "cost", "time", "trials"]
 
+_STAYS: Final = (
+    "its command has no checkpoints to resume from, so each trial stays where it is until it ends "
+    "or is cut: checkpoints: {folder: …} lets the search pause and widen trials"
+)
 _SMALLEST, _LARGEST = 8, 64
 """Trials of a fixed piece of work where none are named, at least and at most."""
 
@@ -38,18 +45,23 @@ def choose(
     budget: float | None,
     trials: int | None,
     free: bool = False,
+    resumes: bool = True,
 ) -> Chosen:
     """Return the strategy for what was given; `deadline` in seconds, `budget` in US dollars.
 
-    With `free` the GPUs have no price, so that there can be no budget.
+    With `free` the GPUs have no price, so that there can be no budget. `resumes`: whether a trial
+    can go on from a checkpoint.
     """
+    search = BEST if resumes else STAYING
     if objective == "best":
-        return Chosen(BEST, "the best model within the limits, as --objective best asks")
+        why = "the best model within the limits, as --objective best asks"
+        return Chosen(search, why if resumes else f"{why}; {_STAYS}")
     if objective is not None:
         aim = {"cost": "cheapest", "time": "fastest", "trials": "largest"}[objective]
         return Chosen(FIXED, f"the {aim} plan, as --objective {objective} asks")
     if budget is not None or (free and deadline is not None and trials is None):
-        return Chosen(BEST, _why_best(deadline, budget, trials))
+        why = _why_best(deadline, budget, trials)
+        return Chosen(search, why if resumes else f"{why}; {_STAYS}")
     if deadline is not None:
         more = "with a budget too it would search for the best model within both"
         return Chosen(FIXED, f"only a deadline is set: the cheapest way to be done by then; {more}")

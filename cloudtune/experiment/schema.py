@@ -300,7 +300,14 @@ class Experiment(Section):
             budget=self.limits.budget,
             trials=self.trials,
             free=self.cloud.free and not self.charges.any,
+            resumes=self.can_resume,
         )
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a trial may go on from a checkpoint: a command that is read must name a folder."""
+        is_read = self.reports.file is not None or self.reports.printed is not None
+        return not (self.runs_command and is_read) or self.checkpoints.folder is not None
 
     @property
     def strategy_name(self) -> str:

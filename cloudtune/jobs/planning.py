@@ -21,7 +21,7 @@ from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, 
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.policy.planned import PLANNED
-from cloudtune.policy.registry import SEARCHES
+from cloudtune.policy.registry import SEARCHES, STAYING
 from cloudtune.profiles import store
 from cloudtune.profiles.priors import believed
 from cloudtune.profiles.provenance import basis
@@ -32,7 +32,7 @@ from cloudtune.text import limits_text, width_text
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.catalog import Catalog, InstanceType, Market
     from cloudtune.experiment import Experiment
@@ -154,7 +154,7 @@ def problem_of(
     sources = [told(each, machine=each.instance_type, market=wanted[0]) for each in profiles]
     by_type: dict[str, ScalingProfile | None] = {each.instance_type: each for each in profiles}
     found: list[Rentable] = []
-    notes = [*times.notes, *fetched]
+    notes = [*times.notes, *fetched, *_begun_again(experiment)]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
@@ -268,6 +268,17 @@ def basis_of(
     profiles = (each.profile for each in rentables)
     today = day or time.strftime("%Y-%m-%d")
     return basis(profiles, today, paced=provider_named(experiment.cloud.provider).paced)
+
+
+def _begun_again(experiment: Experiment) -> Iterator[str]:
+    """Yield what pauses cost where a trial has nothing to resume from."""
+    name = experiment.strategy_name
+    if not experiment.can_resume and name not in STAYING:
+        yield (
+            f"the command has no checkpoints, and {name} pauses trials: each begins again at its "
+            f"first epoch, which this plan doesn't count; say checkpoints: {{folder: …}}, or take "
+            "--strategy asha-stopping"
+        )
 
 
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:

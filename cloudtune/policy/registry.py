@@ -211,6 +211,8 @@ FLEETS: dict[str, Callable[[Offer, int, tuple[Offer, ...]], FleetRule]] = {
     "consolidating": partial(NaiveFleet, consolidates=True, name="consolidating"),
 }
 
+STAYING = frozenset({"random", "grid", "sequential", "median", "asha-stopping"})
+"""Strategies that never pause a trial."""
 SEARCHES = ("best", "seer")
 """The default search, by its name and by the one that it had before 0.3."""
 SEER = "seer"

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from cloudtune.jobs.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
@@ -93,6 +94,44 @@ def test_the_limits_decide_the_strategy_and_the_plan_says_why(
     assert bool(plan["chosen"]) == bool(why)
     screen = " ".join(command("plan", "experiment.yaml", *options).out.split())
     assert plan["chosen"] in screen
+
+
+COMMAND = {
+    "train": "python train.py --lr {lr} --shift {shift} --epochs {epochs}",
+    "reports": {"printed": "loss (?P<loss>[0-9.]+)"},
+}
+
+
+@pytest.fixture
+def read(command: Command, tmp_path: Path) -> Command:
+    """The same with a command whose output is read, and that names no checkpoints."""
+    fields = {**yaml.safe_load(EXPERIMENT), **COMMAND}
+    (tmp_path / "experiment.yaml").write_text(json.dumps(fields))
+    return command
+
+
+def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_path: Path) -> None:
+    plan = planned(read, *BOTH)
+    assert plan["strategy"] == "asha-stopping"
+    assert "no checkpoints to resume from" in plan["chosen"]
+    assert moves(read) == 0
+    path = tmp_path / "experiment.yaml"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "checkpoints": {"folder": "out"}}))
+    assert planned(read, *BOTH)["strategy"] == "best"
+    assert moves(read) > 0
+
+
+def moves(read: Command) -> int:
+    """Return how often a trial of a simulated run was paused, moved or widened."""
+    account = read("simulate", "experiment.yaml", *BOTH, "-o", "json").json["accounting"]
+    return int(account["restarts"]) + int(account["resizes"])
+
+
+def test_a_plan_says_that_a_paused_trial_begins_again(read: Command) -> None:
+    paused = read("plan", "experiment.yaml", *BOTH, "--strategy", "asha")
+    assert "asha pauses trials: each begins again" in " ".join(paused.out.split())
+    stays = read("plan", "experiment.yaml", *BOTH)
+    assert "begins again" not in stays.out
 
 
 def test_nothing_says_when_to_stop(command: Command) -> None:

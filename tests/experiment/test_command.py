@@ -62,6 +62,7 @@ def wrong(tmp_path: Path) -> Callable[..., str]:
         "python main.py --lr={lr} -b 3 --no-amp data --batch 4 -b4",
         "python -u main.py --lr {lr} -- -x",
         "sh -c 'cd . && python main.py --lr {lr} > log'",
+        "sh -c 'cd out && exec python ../main.py --lr {lr}'",
         "python main.py --lr 1 data={config}",
         "env A=1 python main.py --lr {lr}",
     ],
