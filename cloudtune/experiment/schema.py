@@ -305,7 +305,7 @@ class Experiment(Section):
 
     @property
     def can_resume(self) -> bool:
-        """Whether a trial may go on from a checkpoint: a command that is read must name a folder."""
+        """Whether a trial may go on from a checkpoint: a command that is read names a folder."""
         is_read = self.reports.file is not None or self.reports.printed is not None
         return not (self.runs_command and is_read) or self.checkpoints.folder is not None
 

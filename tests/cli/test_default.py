@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from cloudtune.jobs.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
@@ -96,17 +95,17 @@ def test_the_limits_decide_the_strategy_and_the_plan_says_why(
     assert plan["chosen"] in screen
 
 
-COMMAND = {
-    "train": "python train.py --lr {lr} --shift {shift} --epochs {epochs}",
-    "reports": {"printed": "loss (?P<loss>[0-9.]+)"},
-}
+COMMAND = """
+train: python train.py --lr {lr} --shift {shift} --epochs {epochs}
+reports: {printed: 'loss (?P<loss>[0-9.]+)'}
+"""
 
 
 @pytest.fixture
 def read(command: Command, tmp_path: Path) -> Command:
     """The same with a command whose output is read, and that names no checkpoints."""
-    fields = {**yaml.safe_load(EXPERIMENT), **COMMAND}
-    (tmp_path / "experiment.yaml").write_text(json.dumps(fields))
+    text = EXPERIMENT.replace("train: train.py:train\n", COMMAND.lstrip())
+    (tmp_path / "experiment.yaml").write_text(text)
     return command
 
 
@@ -116,7 +115,7 @@ def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_pa
     assert "no checkpoints to resume from" in plan["chosen"]
     assert moves(read) == 0
     path = tmp_path / "experiment.yaml"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "checkpoints": {"folder": "out"}}))
+    path.write_text(path.read_text() + "checkpoints: {folder: out}\n")
     assert planned(read, *BOTH)["strategy"] == "best"
     assert moves(read) > 0
 
