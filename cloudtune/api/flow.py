@@ -216,11 +216,18 @@ def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
         return runner.run_job(job, watching)
 
 
-def go_on(folder: Path, onlooker: Onlooker, further: Further | None = None) -> Ended:
+def go_on(
+    folder: Path,
+    onlooker: Onlooker,
+    further: Further | None = None,
+    *,
+    changed_script: bool = False,
+) -> Ended:
     """Go on with a run whose process died, or that has ended, within these limits or its own.
 
     Raises:
-        UsageError: it can't go on within these, or somebody drives it.
+        UsageError: it can't go on within these, or somebody drives it, or its script has changed
+            (which `changed_script` allows).
         CloudtuneError: its ledger can't be gone on with.
     """
     job = runner.job_of_run(folder)
@@ -232,7 +239,7 @@ def go_on(folder: Path, onlooker: Onlooker, further: Further | None = None) -> E
         def confirm(job: Job) -> None:
             onlooker.confirm(job.experiment, job)
 
-        return resume_job(folder, watching, further, confirm)
+        return resume_job(folder, watching, further, confirm, changed_script=changed_script)
 
 
 def concluded(ended: Ended) -> Report:
