@@ -79,6 +79,7 @@ def measure(
     widths: Sequence[int] = (),
     share: float = 1.0,
     core_seconds: float | None = None,
+    enough_usd: float = math.inf,
 ) -> Measured:
     """Measure an experiment's script within these limits, on instances of one type.
 
@@ -90,7 +91,8 @@ def measure(
     What is measured is on disk epoch by epoch: one that was killed is gone on with, and told of.
 
     Up to `pack` trials share a GPU. Fewer than so many `epochs` at each width are measured where
-    they would take more than a `share` of what the limits leave.
+    they would take more than a `share` of what the limits leave. Once an epoch is known, no more
+    than `enough_usd` dollars are spent.
 
     Raises:
         UsageError: the instance has fewer GPUs than a trial is to have, or a width is none that
@@ -116,6 +118,7 @@ def measure(
         patience=patience,
         share=share,
         known=kept.figures,
+        enough_usd=enough_usd,
     )
     preflight(experiment)
     cloud = open_cloud(experiment, pace=False)
