@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from cloudtune.trial import Width
 
@@ -75,6 +75,69 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class Identity:
+    """What runs, as far as its speed depends on it: what a profile, a plan or a run is of.
+
+    `train` is the command, or the function's name. `files` are SHA-256 by path from the training
+    folder: the script, and what it imports or is given there. `constants` are the fixed values of
+    the search, as JSON. `torch` and `cloudtune` are versions, empty where unknown. `script` is the
+    script's absolute path: it tells which profiles are of the same script, and isn't compared.
+    """
+
+    script: str
+    train: str
+    files: Mapping[str, str]
+    constants: Mapping[str, str]
+    torch: str = ""
+    cloudtune: str = ""
+
+    @property
+    def key(self) -> str:
+        """A name for it, the same whatever the versions of torch and cloudtune."""
+        return repr((self.train, sorted(self.files.items()), sorted(self.constants.items())))
+
+    def file_changes(self, now: Identity) -> Iterator[str]:
+        """Yield which files differ now, such as "model.py changed"."""
+        for name, old, new in _differing(self.files, now.files):
+            yield f"{name} {'is new' if not old else 'changed' if new else 'is gone'}"
+
+    def changes(self, now: Identity) -> Iterator[str]:
+        """Yield what differs now and is likely to change speed, such as "torch 2.12 -> 2.13"."""
+        yield from _train_changes(self.train, now.train)
+        yield from self.file_changes(now)
+        for name, old, new in _differing(self.constants, now.constants):
+            yield f"constant {name}: {old or 'none'} -> {new or 'none'}"
+        minors = [".".join(each.cloudtune.split(".")[:2]) for each in (self, now)]
+        for name, old, new in (("torch", self.torch, now.torch), ("cloudtune", *minors)):
+            if old and new and old != new:
+                yield f"{name} {old} -> {new}"
+
+
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the names whose values differ, with both; "" stands for none."""
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield name, old.get(name, ""), new.get(name, "")
+
+
+def _train_changes(old: str, new: str) -> Iterator[str]:
+    """Yield how a command or a function's name has changed: by words, where these correspond."""
+    if " " not in old or " " not in new:
+        if old != new:
+            yield f"train: {old} -> {new}"
+        return
+    words, others = old.split(), new.split()
+    if len(words) != len(others):
+        yield f"command: {old} -> {new}"
+        return
+    for place, (word, other) in enumerate(zip(words, others, strict=True)):
+        if word != other:
+            before = words[place - 1] if place else ""
+            option = f"{before} " if before.startswith("-") and "=" not in before else ""
+            yield f"command: {option}{word} -> {option}{other}"
+
+
+@dataclass(frozen=True)
 class Seen:
     """An earlier run of the same script that a profile's figures are of, with what it saw.
 
@@ -105,7 +168,8 @@ class ScalingProfile:
     published figures: of no script of the user's. `memory` is the most MiB of a GPU that a worker
     has had, by width; empty where nobody measured it. `configurations` were measured, those of
     earlier runs included. `assumed` says in words which of the spreads were not measured but
-    assumed. `seen` are the earlier runs that its figures are of, the latest first.
+    assumed. `seen` are the earlier runs that its figures are of, the latest first. `identity` is
+    None in profiles of versions before 0.3 and in published figures.
     """
 
     instance_type: str
@@ -124,6 +188,7 @@ class ScalingProfile:
     configurations: int = 1
     assumed: tuple[str, ...] = ()
     seen: tuple[Seen, ...] = ()
+    identity: Identity | None = None
 
     @property
     def derived_from(self) -> str:

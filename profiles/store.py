@@ -1,8 +1,8 @@
 """Profiles on disk: versioned JSON, keyed by script, instance type and width.
 
 A profile is looked for in this order: what was named (a bundled profile or a file), the store of
-this machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. A profile measured
-with another version of the script isn't used; a profile of published figures belongs to no script.
+this machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. A profile of something
+else than what runs now (`Identity`) isn't used; one of published figures belongs to no script.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cloudtune.scaling import EMULATED, ScalingProfile
 from cloudtune.serialization import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.catalog import InstanceType
-    from cloudtune.scaling import Measurement
+    from cloudtune.scaling import Identity, Measurement
 
 VERSION = 1
 BESIDE = "profile.json"
@@ -84,14 +84,40 @@ def age(measured_at: str, today: str) -> int | None:
     return max(0, days.days)
 
 
-def unfinished_path(store: Path, script: str, instance_type: str) -> Path:
+def unfinished_path(store: Path, identity: Identity, instance_type: str) -> Path:
     """Return where the store keeps what is measured as long as it isn't a profile."""
-    return store / f"{script[:16]}-{instance_type}.unfinished.json"
+    return stored_path(store, _digest(identity), instance_type).with_suffix(".unfinished.json")
 
 
-def stored_path(store: Path, script: str, instance_type: str) -> Path:
-    """Return where the store keeps a profile."""
-    return store / f"{script[:16]}-{instance_type}.json"
+def stored_path(store: Path, key: str, instance_type: str) -> Path:
+    """Return where the store keeps a profile; `key` is its identity's digest or, older, a hash."""
+    return store / f"{key[:16]}-{instance_type}.json"
+
+
+def keep(store: Path, profile: ScalingProfile) -> Path:
+    """Put a profile into the store; return where."""
+    identity, name = profile.identity, profile.instance_type
+    if identity is None:
+        path = stored_path(store, profile.script_hash, name)
+    else:
+        path = stored_path(store, _digest(identity), name)
+        unfinished_path(store, identity, name).unlink(missing_ok=True)
+    write(path, [profile])
+    return path
+
+
+def _digest(identity: Identity) -> str:
+    return hashlib.sha256(identity.key.encode()).hexdigest()
+
+
+def changes(profile: ScalingProfile, script: str, identity: Identity | None) -> list[str]:
+    """Return what has changed since a profile was measured and is likely to change speed.
+
+    `script` is the hash of the script as it is now: all that profiles before 0.3 know.
+    """
+    if profile.identity is not None and identity is not None:
+        return list(profile.identity.changes(identity))
+    return [] if profile.script_hash in {script, ""} else ["the script changed"]
 
 
 def resolve(
@@ -101,20 +127,29 @@ def resolve(
     *,
     store: Path,
     beside: Path,
+    identity: Identity | None = None,
+    note: Callable[[str], object] = str,
 ) -> list[ScalingProfile]:
     """Return the profiles there are for the wanted instance types, at most one of each.
 
     `given` names a bundled profile ("resnet50-cifar10@v100"), which is taken for every type that
-    has its GPU and derived for those it compares with, or a file.
+    has its GPU and derived for those it compares with, or a file. `script` and `identity` say what
+    runs now; `note` is called with a line on each profile of the script that isn't of that.
 
     Raises:
         UsageError: there is no such bundled profile, it fits none of the types, or a file that was
             named can't be used.
     """
     if given is None or not _is_bundled(given):
-        file = None if given is None else Path(given)
-        wanted = [machine.name for machine in instance_types]
-        return find(script, wanted, given=file, store=store, beside=beside)
+        return find(
+            script,
+            [machine.name for machine in instance_types],
+            given=None if given is None else Path(given),
+            store=store,
+            beside=beside,
+            identity=identity,
+            note=note,
+        )
     name = str(given)
     found = [bundled.find(name, machine) for machine in instance_types]
     if instance_types and not any(found):
@@ -129,6 +164,8 @@ def find(
     given: Path | None,
     store: Path,
     beside: Path,
+    identity: Identity | None = None,
+    note: Callable[[str], object] = str,
 ) -> list[ScalingProfile]:
     """Return the profiles there are for the wanted instance types, the first found of each.
 
@@ -136,28 +173,79 @@ def find(
         UsageError: a file that was named can't be used.
     """
     if given is not None:
-        return _for_types(read(given), instance_types, script, given)
-    found: dict[str, ScalingProfile] = {}
-    paths = [stored_path(store, script, name) for name in instance_types]
+        return _for_types(read(given), instance_types, script, identity, given)
+    keys = [script] if identity is None else [_digest(identity), script]
+    paths = [stored_path(store, key, name) for name in instance_types for key in keys]
+    fitting: dict[str, ScalingProfile] = {}
+    others: list[ScalingProfile] = []
     for path in [*paths, beside / BESIDE]:
-        if path.exists():
-            for profile in read(path):
-                if profile.script_hash == script and profile.instance_type in instance_types:
-                    found.setdefault(profile.instance_type, profile)
-    return [found[name] for name in instance_types if name in found]
+        for profile in read(path) if path.exists() else ():
+            if profile.instance_type not in instance_types or not profile.script_hash:
+                continue
+            if changes(profile, script, identity):
+                others.append(profile)
+            else:
+                fitting.setdefault(profile.instance_type, profile)
+    for name in instance_types:
+        if name in fitting and identity is not None:
+            _note_version(fitting[name], identity, note)
+        elif identity is not None:
+            of_type = [each for each in others if each.instance_type == name]
+            _note_others([*of_type, *_of_script(store, name, identity)], identity, note)
+    return [fitting[name] for name in instance_types if name in fitting]
+
+
+def _of_script(store: Path, instance_type: str, identity: Identity) -> Iterator[ScalingProfile]:
+    """Yield the store's profiles of a script, whatever it was then, on an instance type."""
+    for path in store.glob(f"*-{instance_type}.json"):
+        try:
+            known = read(path)
+        except UsageError:
+            continue
+        yield from (p for p in known if p.identity and p.identity.script == identity.script)
+
+
+def _note_others(
+    profiles: Iterable[ScalingProfile], identity: Identity, note: Callable[[str], object]
+) -> None:
+    known = [each for each in profiles if each.identity is not None]
+    if not known:
+        return
+    last = max(known, key=lambda each: each.measured_at)
+    assert last.identity is not None
+    note(
+        f"the profile of {last.instance_type} of {last.measured_at[:10]} is not used: "
+        f"{'; '.join(last.identity.changes(identity))} (likely to change speed)"
+    )
+
+
+def _note_version(
+    profile: ScalingProfile, identity: Identity, note: Callable[[str], object]
+) -> None:
+    before = profile.identity.cloudtune if profile.identity is not None else ""
+    if before and identity.cloudtune and before != identity.cloudtune:
+        note(
+            f"the profile of {profile.instance_type} was measured by cloudtune {before}, and this "
+            f"is {identity.cloudtune}: not likely to change speed"
+        )
 
 
 def _for_types(
-    profiles: Iterable[ScalingProfile], instance_types: Sequence[str], script: str, path: Path
+    profiles: Iterable[ScalingProfile],
+    instance_types: Sequence[str],
+    script: str,
+    identity: Identity | None,
+    path: Path,
 ) -> list[ScalingProfile]:
     fitting = [p for p in profiles if p.instance_type in instance_types]
     if not fitting:
         raise UsageError(f"{path}: has no profile for {', '.join(instance_types)}")
-    if any(profile.script_hash not in {script, ""} for profile in fitting):
-        raise UsageError(
-            f"{path}: was measured with another version of the training script; "
-            "run `cloudtune profile` again"
-        )
+    for profile in fitting:
+        if changed := changes(profile, script, identity):
+            raise UsageError(
+                f"{path}: was measured with another version of the training script: "
+                f"{'; '.join(changed)}; run `cloudtune profile` again"
+            )
     return fitting
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.api.experiments import limits_of, plan_or_forced
@@ -21,6 +22,7 @@ from cloudtune.profiles.measurements import MeasureError
 from cloudtune.scaling import EMULATED
 from cloudtune.train.storage import CheckpointError, tell
 from cloudtune.trial import EndReason
+from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from cloudtune.scaling import ScalingProfile
 
 _PROFILE_SHARE = 0.25
-"""Of what is left of the limits, what a run would measure its script in, if two epochs allow."""
+"""Of the deadline, what measuring may take at most before a run."""
+_PROFILE_DOLLARS = 0.1
+"""Of the budget, what measuring costs at most once an epoch is known: before that nothing is."""
 
 
 class Onlooker(Protocol):
@@ -115,22 +119,45 @@ def _profile_first(
     profiles: list[ScalingProfile] = []
     spent = 0.0
     watch = onlooker.measures()
-    for name in [machine.name for machine in planning.instance_types(wanted)]:
-        found = measuring.measure(
-            wanted,
-            name,
-            watch,
-            pace=pace,
-            limits=limits_left(limits_of(wanted), spent, unix_time() - began),
-            share=_PROFILE_SHARE,
-            core_seconds=profiles[0].provenance.core_seconds if profiles else None,
-        )
+    whole, now = limits_of(wanted), unix_time()
+    deadline = None
+    if whole.deadline is not None:
+        deadline = _PROFILE_SHARE * (whole.deadline - (now - began))
+    cap = Limits(deadline, whole.budget)
+    enough = math.inf if whole.budget is None else _PROFILE_DOLLARS * whole.budget
+    names = [machine.name for machine in planning.instance_types(wanted)]
+    for number, name in enumerate(names):
+        part = 1 / (len(names) - number)
+        try:
+            found = measuring.measure(
+                wanted,
+                name,
+                watch,
+                pace=pace,
+                limits=_part_of_time(limits_left(cap, spent, unix_time() - now), part),
+                core_seconds=profiles[0].provenance.core_seconds if profiles else None,
+                enough_usd=part * (enough - spent),
+            )
+        except MeasureError as error:
+            if error.reason is not EndReason.DEADLINE or deadline is None:
+                raise
+            raise MeasureError(
+                f"{error}: before a run, measuring takes a quarter of the deadline at most, "
+                f"{format_seconds(deadline)}, and no epoch ended within that. Give the run more, "
+                "or measure the script beforehand: `cloudtune profile`",
+                error.reason,
+            ) from error
         profiles.append(found.profile)
         spent += found.dollars
         onlooker.measured(found, measuring.keep_profile(found.profile))
         refuse_interrupted(found)
     onlooker.has_measured(wanted, spent)
     return profiles, spent
+
+
+def _part_of_time(limits: Limits, part: float) -> Limits:
+    deadline = limits.deadline
+    return dataclasses.replace(limits, deadline=None if deadline is None else part * deadline)
 
 
 def refuse_interrupted(found: Measured) -> None:
@@ -216,11 +243,18 @@ def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
         return runner.run_job(job, watching)
 
 
-def go_on(folder: Path, onlooker: Onlooker, further: Further | None = None) -> Ended:
+def go_on(
+    folder: Path,
+    onlooker: Onlooker,
+    further: Further | None = None,
+    *,
+    changed_script: bool = False,
+) -> Ended:
     """Go on with a run whose process died, or that has ended, within these limits or its own.
 
     Raises:
-        UsageError: it can't go on within these, or somebody drives it.
+        UsageError: it can't go on within these, or somebody drives it, or its script has changed
+            (which `changed_script` allows).
         CloudtuneError: its ledger can't be gone on with.
     """
     job = runner.job_of_run(folder)
@@ -232,7 +266,7 @@ def go_on(folder: Path, onlooker: Onlooker, further: Further | None = None) -> E
         def confirm(job: Job) -> None:
             onlooker.confirm(job.experiment, job)
 
-        return resume_job(folder, watching, further, confirm)
+        return resume_job(folder, watching, further, confirm, changed_script=changed_script)
 
 
 def concluded(ended: Ended) -> Report:

@@ -11,6 +11,7 @@ from cloudtune.engine.resume import replayed
 from cloudtune.errors import UsageError, shown
 from cloudtune.events import RunContinued
 from cloudtune.jobs import control, home, runner
+from cloudtune.jobs.identity import refuse_changed_files
 from cloudtune.jobs.planning import longest
 from cloudtune.plans import Limits
 from cloudtune.policy.planned import PLANNED
@@ -165,6 +166,8 @@ def resume_job(
     watching: Callable[[str, RunPolicy], runner.Watch],
     further: Further | None = None,
     confirm: Callable[[Job], None] = lambda _: None,
+    *,
+    changed_script: bool = False,
 ) -> runner.Ended:
     """Go on with a run whose controller died, or that had ended, with what it has trained.
 
@@ -172,7 +175,8 @@ def resume_job(
     passed, which raises where nobody allows it.
 
     Raises:
-        UsageError: it can't go on within these limits, or somebody drives it.
+        UsageError: it can't go on within these limits, or somebody drives it, or the script isn't
+            what it was, and that isn't allowed by `changed_script`.
         CloudtuneError: its ledger can't be gone on with.
     """
     ledger = folder / home.LEDGER
@@ -188,6 +192,8 @@ def resume_job(
             replayed(tried, read_entries(ledger))
             try_more(job, tried, RunContinued(now, within.deadline, within.budget, more))
         job = replace(job, limits=within or policy.limits)
+        if not changed_script:
+            refuse_changed_files(job.run, job.identity, job.experiment)
         runner.check_script(job.experiment)
         runner.preflight(job.experiment)
         if left.ended:

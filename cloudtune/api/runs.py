@@ -148,6 +148,7 @@ def resume(
     deadline: str | None = None,
     budget: str | float | None = None,
     trials: str | int | None = None,
+    changed_script: bool = False,
     on_event: OnEvent | None = None,
     progress: bool = True,
     yes: bool = False,
@@ -158,11 +159,12 @@ def resume(
     and `budget` are new limits: "+1h" from now and "+$10" more than are spent, or in all since the
     run began without the sign. `trials`, as "+16" or 16, are tried besides those that the run was
     to try, by its own sampler; a run that has trained all of these goes on with them as well.
+    `changed_script` goes on although the script, or a module of its folder, isn't what it was.
     `on_event`, `progress` and `yes` are those of `cloudtune.run`.
 
     Raises:
-        UsageError: there is no such run, it can't go on within these limits, it isn't allowed to
-            rent anew, or somebody drives it.
+        UsageError: there is no such run, it can't go on within these limits, its script has
+            changed, it isn't allowed to rent anew, or somebody drives it.
         CloudtuneError: its ledger can't be gone on with.
     """
     refuse_while_loading()
@@ -173,7 +175,8 @@ def resume(
         folder = home.find_run(name)
         if is_remote(folder):
             return _carried_on(folder, onlooker, further)
-        return _result(flow.go_on(folder, onlooker, further), onlooker)
+        ended = flow.go_on(folder, onlooker, further, changed_script=changed_script)
+        return _result(ended, onlooker)
 
 
 def _carried(

@@ -152,6 +152,7 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 )
 @click.option("--budget", metavar="+$|$", help="'+$10': ten more than spent so far. '$30': in all.")
 @click.option("--trials", metavar="+N", help="+16: sixteen more than the run was to try.")
+@click.option("--changed-script", is_flag=True, help="Go on although the script has changed since.")
 @click.option("-y", "--yes", is_flag=True, help="Rent again without asking first (aws asks).")
 @HERE
 @watching_options
@@ -163,6 +164,7 @@ def resume(
     deadline: str | None,
     budget: str | None,
     trials: str | None,
+    changed_script: bool,
     yes: bool,
     quiet: bool,
     output: str,
@@ -186,7 +188,8 @@ def resume(
         words += _words(pace=True, force=False, quiet=quiet, output=output)
         return _carry_on(folder, words, onlooker.confirm)
     runner.enter_environment(runner.job_of_run(folder).experiment)
-    return _conclude(flow.go_on(folder, onlooker, further), output)
+    ended = flow.go_on(folder, onlooker, further, changed_script=changed_script)
+    return _conclude(ended, output)
 
 
 def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = False) -> Terminal:

@@ -20,6 +20,7 @@ from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
+from cloudtune.jobs.identity import identity_of
 from cloudtune.profiles import store
 from cloudtune.profiles.seen import DelayTimes, EpochTimes, RunTimes
 from cloudtune.serialization import decode, encode
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.search_space import Domain
     from cloudtune.experiment.validation import FieldPath
     from cloudtune.jobs.report import Report
+    from cloudtune.scaling import Identity
     from cloudtune.trial import Mode
 
 VERSION = 2
@@ -70,7 +72,7 @@ class RunRecord:
     was ("" where nobody knows). `ended` says how, or is None: the run goes on, or its controller
     died. `cloud` is its provider's name. `paced`: whether its epochs took what a table says.
     `delays` are those of instances and of trials. `ledger_bytes` is how long the ledger was from
-    which this was made.
+    which this was made. `identity` is what it trained; None in runs before 0.3.
     """
 
     run: str
@@ -91,6 +93,7 @@ class RunRecord:
     cloud: str = ""
     paced: bool = False
     delays: tuple[DelayTimes, ...] = ()
+    identity: Identity | None = None
 
     def times(self, space: Mapping[str, Domain]) -> RunTimes:
         """Return how long things took in it: epochs of those trials alone that a space allows."""
@@ -163,6 +166,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
         cloud=experiment.cloud.provider,
         paced=job.paced,
         delays=delay_times(report.timeline),
+        identity=job.identity,
     )
 
 
@@ -226,7 +230,7 @@ def to_json(listed: Listed) -> dict[str, Any]:
     """Return a line of the list as JSON, without what each trial did."""
     it = listed.record
     told = {} if it is None else {**encode(replace(it, trials=())), "trials": len(it.trials)}
-    for name in ("ledger_bytes", "delays"):
+    for name in ("ledger_bytes", "delays", "identity"):
         told.pop(name, None)
     usable = {"usable": not listed.why, "why_not": listed.why or None}
     times = {"usable": not listed.why_no_times, "why_not": listed.why_no_times or None}
@@ -341,11 +345,15 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
         yield "its training was not paced"
     if record.function != function:
         yield f"it trained {record.function}, not {function}"
+    changed: list[str] = []
     with contextlib.suppress(OSError):
-        if record.script_hash == store.script_hash(experiment.train_file):
+        if record.identity is not None:
+            changed = list(record.identity.changes(identity_of(experiment)))
+        if record.script_hash == store.script_hash(experiment.train_file) and not changed:
             return
     version = "another version" if record.script_hash else "nobody knows which version"
-    yield f"it trained {version} of the script"
+    what = f" ({'; '.join(changed)})" if changed else ""
+    yield f"it trained {version} of the script{what}"
 
 
 def _useless_times(record: RunRecord, experiment: Experiment) -> str:

@@ -27,6 +27,7 @@ from cloudtune.policy.registry import (
     run_policy,
     sampler_for,
 )
+from cloudtune.scaling import Identity
 from cloudtune.serialization import decode, encode
 from cloudtune.strategies.hypersched_rules import Switches
 from cloudtune.strategies.samplers.newcomers import Experienced
@@ -69,7 +70,8 @@ class Job:
     refuses these. `zones` are those in which an offer without one can be asked for.
     `measuring` are dollars that went into measuring the script before; the limits have none of it.
     `past` is what earlier runs tell of the search space: it is carried, as those may be deleted.
-    `script_hash` is the SHA-256 of the training script; "" where nobody knows.
+    `script_hash` is the SHA-256 of the training script, "" where nobody knows; `identity` all of
+    what is trained, None in jobs of versions before 0.3.
     """
 
     run: str
@@ -85,6 +87,7 @@ class Job:
     measuring: float = 0.0
     past: tuple[PastRun, ...] = ()
     script_hash: str = ""
+    identity: Identity | None = None
 
     def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
         """Return a fresh policy for the job; equal jobs give policies that decide equally.
@@ -129,6 +132,7 @@ class Job:
             "measuring": self.measuring,
             "past": encode(self.past),
             "script_hash": self.script_hash,
+            "identity": encode(self.identity),
         }
 
     @classmethod
@@ -148,6 +152,7 @@ class Job:
             measuring=data.get("measuring", 0.0),
             past=tuple(decode(PastRun, each) for each in data.get("past", ())),
             script_hash=data.get("script_hash", ""),
+            identity=decode(Identity, data["identity"]) if data.get("identity") else None,
         )
 
 

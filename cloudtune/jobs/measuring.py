@@ -14,6 +14,7 @@ from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import control, home
+from cloudtune.jobs.identity import identity_of
 from cloudtune.jobs.job import charges_of, rules_of, trials
 from cloudtune.jobs.planning import LEASE_GRACE_SECONDS, catalog_of, markets_of
 from cloudtune.jobs.removal import MEASURE, clear
@@ -78,6 +79,7 @@ def measure(
     widths: Sequence[int] = (),
     share: float = 1.0,
     core_seconds: float | None = None,
+    enough_usd: float = math.inf,
 ) -> Measured:
     """Measure an experiment's script within these limits, on instances of one type.
 
@@ -89,7 +91,8 @@ def measure(
     What is measured is on disk epoch by epoch: one that was killed is gone on with, and told of.
 
     Up to `pack` trials share a GPU. Fewer than so many `epochs` at each width are measured where
-    they would take more than a `share` of what the limits leave.
+    they would take more than a `share` of what the limits leave. Once an epoch is known, no more
+    than `enough_usd` dollars are spent.
 
     Raises:
         UsageError: the instance has fewer GPUs than a trial is to have, or a width is none that
@@ -115,6 +118,7 @@ def measure(
         patience=patience,
         share=share,
         known=kept.figures,
+        enough_usd=enough_usd,
     )
     preflight(experiment)
     cloud = open_cloud(experiment, pace=False)
@@ -169,8 +173,9 @@ class _Unfinished:
     @classmethod
     def of(cls, experiment: Experiment, instance_type: str, began: float) -> _Unfinished:
         """Return what a measurement that was killed has left, and tell of it; or nothing yet."""
-        script = store.script_hash(experiment.train_file)
-        path = store.unfinished_path(home.home() / "profiles", script, instance_type)
+        path = store.unfinished_path(
+            home.home() / "profiles", identity_of(experiment), instance_type
+        )
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
         empty = cls(path, experiment.cloud.provider, now, Figures())
         try:
@@ -216,6 +221,7 @@ def _profile_of(experiment: Experiment, policy: MeasurePolicy, measured_at: str)
         measured_at,
         "; ".join(filter(None, told)),
     )
+    found = replace(found, identity=identity_of(experiment))
     made = Provenance(EMULATED, why="this machine's CPU")
     return replace(found, provenance=made) if provider.paced else found
 
@@ -320,8 +326,4 @@ def replace_trials(experiment: Experiment, count: int) -> Experiment:
 
 def keep_profile(profile: ScalingProfile) -> Path:
     """Put a profile into this machine's store; returns where."""
-    path = store.stored_path(home.home() / "profiles", profile.script_hash, profile.instance_type)
-    store.write(path, [profile])
-    script, name = profile.script_hash, profile.instance_type
-    store.unfinished_path(path.parent, script, name).unlink(missing_ok=True)
-    return path
+    return store.keep(home.home() / "profiles", profile)

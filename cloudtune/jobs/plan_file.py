@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.jobs import planning
+from cloudtune.jobs.identity import identity_of
 from cloudtune.jobs.job import Job, choice_of, trials
 from cloudtune.jobs.stages import work
 from cloudtune.policy.planned import PLANNED
@@ -45,6 +46,7 @@ def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
         price_source=f"{catalog.source}, {catalog.as_of}",
         past=planned.problem.past,
         script_hash=store.script_hash(script) if script.exists() else "",
+        identity=identity_of(planned.problem.experiment),
     )
 
 
@@ -90,11 +92,14 @@ def load_plan(path: Path) -> Job | None:
     if trouble:
         raise UsageError(f"{path}: a damaged plan ({trouble}); make it again")
     job.experiment.check_train()
+    script = job.experiment.train_file
     planned = {job.script_hash, *(each.profile.script_hash for each in job.rentables)} - {""}
-    if planned - {store.script_hash(job.experiment.train_file)}:
-        raise UsageError(
-            f"{path}: {job.experiment.train_file} has changed since this was planned; plan again"
-        )
+    changed = (
+        [] if job.identity is None else list(job.identity.changes(identity_of(job.experiment)))
+    )
+    if changed or planned - {store.script_hash(script)}:
+        what = f" ({'; '.join(changed)})" if changed else ""
+        raise UsageError(f"{path}: {script} has changed since this was planned{what}; plan again")
     return job
 
 

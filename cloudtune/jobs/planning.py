@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, home
 from cloudtune.jobs.forecasting import DRAWS, RUNS, SPOT_RUNS, PlayedRuns, StageDraws
+from cloudtune.jobs.identity import identity_of
 from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
 from cloudtune.jobs.reach import derived_deadline, needs
 from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
@@ -106,9 +108,10 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
 def stored_profiles(
     experiment: Experiment, given: str | None = None, types: Sequence[InstanceType] | None = None
 ) -> list[ScalingProfile]:
-    """Return the usable profiles of an experiment's script on its instance types.
+    """Return the usable profiles of what an experiment runs, on its instance types.
 
-    Where GPUs are real, one of emulated seconds is none, unless it is named.
+    Where GPUs are real, one of emulated seconds is none, unless it is named. What has changed since
+    the script was measured is said on standard error.
     """
     found = store.resolve(
         given,
@@ -116,6 +119,8 @@ def stored_profiles(
         instance_types(experiment) if types is None else types,
         store=home.home() / "profiles",
         beside=experiment.directory,
+        identity=identity_of(experiment),
+        note=lambda line: sys.stderr.write(f"note: {line}\n"),
     )
     if given is not None or provider_named(experiment.cloud.provider).paced:
         return found
@@ -154,7 +159,7 @@ def problem_of(
     sources = [told(each, machine=each.instance_type, market=wanted[0]) for each in profiles]
     by_type: dict[str, ScalingProfile | None] = {each.instance_type: each for each in profiles}
     found: list[Rentable] = []
-    notes = [*times.notes, *fetched, *_begun_again(experiment)]
+    notes = [*times.notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
@@ -176,6 +181,13 @@ def problem_of(
             found.append(on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot))
     past = history.past_of(experiment)
     return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)), past)
+
+
+def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
+    """Yield a line if any of these know of the script's own file alone what it was."""
+    old = [each.instance_type for each in profiles if each.script_hash and not each.identity]
+    if old:
+        yield f"{', '.join(old)}: measured by an earlier cloudtune; only the script was compared"
 
 
 def _with_fetch(

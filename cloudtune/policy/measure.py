@@ -12,6 +12,7 @@ many epochs are measured the first one decides, by the time and money left. All 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -93,7 +94,8 @@ class MeasurePolicy:
 
     Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
     the first epoch, and then three times what the rest should take. Of the time and the money left
-    then a `share` is planned for, with fewer epochs where need be.
+    then a `share` is planned for, with fewer epochs where need be. Once an epoch is known, it ends
+    before it costs more than `enough_usd` dollars. One that meets a limit keeps single epochs too.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class MeasurePolicy:
         patience: float | None = None,
         share: float = 1.0,
         known: Figures | None = None,
+        enough_usd: float = math.inf,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
         self.figures = known or Figures()
@@ -121,6 +124,7 @@ class MeasurePolicy:
         self._patience = patience if limits.deadline is None else None
         self.limits = replace(limits, deadline=patience) if self._patience else limits
         self._share = share
+        self._enough_usd = enough_usd
         self._rules = rules or TrialRules()
         self.brakes = brakes or Brakes()
         self.charges = charges or Charges()
@@ -342,7 +346,9 @@ class MeasurePolicy:
                 yield StopTrial(name, stacks=True)
 
     def _run_out(self, reason: EndReason | None) -> None:
-        if reason is not None and self._phase >= 0 and self.phases[self._phase] < 1:
+        if reason is None or self.ending is not None:
+            return
+        if self._phase >= 0 and self.phases[self._phase] < 1:
             self._leave_out(f"the {reason.value} was reached")
         self.ending = self.ending or reason
 
@@ -353,11 +359,19 @@ class MeasurePolicy:
 
         Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
         """
+        self._cap_dollars(event.at)
         setup = event.at - first.asked_at - event.seconds
         work = Work(self.phases, first.width, event.seconds, max(0.0, setup))
         self._extend(event.at + 3 * work.seconds(self._epochs) + _SLACK_SECONDS)
         left = self._share * self._seconds_left(event.at)
         self._epochs = work.fitting(self._epochs, left)
+
+    def _cap_dollars(self, at: float) -> None:
+        """Lower the budget to what is enough, or owed anyway: a minimum charge may be used up."""
+        budget = max(self._enough_usd, self.spent(self.brakes.ahead(at)))
+        if budget < (math.inf if self.limits.budget is None else self.limits.budget):
+            self.limits = replace(self.limits, budget=budget)
+            self._limits.note_launch()
 
     def _extend(self, deadline: float) -> None:
         """Set the deadline, where the user has set none."""
@@ -424,6 +438,7 @@ class MeasurePolicy:
         self._single = self._single and self._phase < 0
         self._phase, self._tries = self._phase + 1, 0
         if self._phase == len(self.phases):
+            self._count_alone()
             self.ending = EndReason.DONE if self.figures.epoch else None
             return self._wind_down(at) if self.ending else self._give_up(at)
         width = self.phases[self._phase]
@@ -483,11 +498,25 @@ class MeasurePolicy:
     def _unfinished(self) -> Sequence[Session]:
         return unfinished(self._sessions.values(), self._phase, min(2, self._epochs))
 
+    def _keep_unfinished(self) -> None:
+        """Count what is there; where it is all that is known, a single epoch, or a trial alone."""
+        self._summarise(self._unfinished())
+        if self.figures.epoch or self.ending is EndReason.INTERRUPTED:
+            return
+        self._summarise(unfinished(self._sessions.values(), self._phase, 1))
+        self._count_alone()
+
+    def _count_alone(self) -> None:
+        """Take a trial by itself for one among others, where no other was measured."""
+        if self.figures.alone and not self.figures.epoch:
+            self.figures.add_epochs(1.0, self.figures.alone, None)
+
     def _wind_down(self, at: float) -> Iterable[Command]:
         commands: list[Command] = []
         if self._released_at is None:
             self._released_at = at
-            self._summarise(self._unfinished() if self.cut_short else [])
+            if self.cut_short:
+                self._keep_unfinished()
             commands += self._stop_all()
             commands += [Release(rented.intent) for rented in self.fleet.alive()]
         elif at >= self._released_at + self.brakes.cleanup * (self._cleanups + 1):

@@ -84,7 +84,7 @@ def test_a_run_measures_first_and_the_budget_stops_it_with_the_best_kept(bench: 
     done = bench("run", path, "--deadline", "10m", "--budget", "$0.24", "--force", timeout=300)
     assert done.code == 4, done.out + done.err
     assert "measuring it first" in done.out
-    assert "epoch on 2 GPUs" in done.out
+    assert "epoch on 1 GPU" in done.out
     told = bench.last_report()
     assert told["ended"] == "budget"
     assert 0.1 < told["dollars"]["actual"] <= 0.24

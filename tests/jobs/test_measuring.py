@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.api.flow import refuse_made_up
+from cloudtune.api.flow import measured_first, refuse_made_up
+from cloudtune.cli.onlookers import Quiet
 from cloudtune.display import plan_tables
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
@@ -18,12 +20,13 @@ from cloudtune.errors import UsageError
 from cloudtune.events import EpochDone
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import Cloud, Endpoint
-from cloudtune.jobs import measuring, planning
+from cloudtune.jobs import measuring, planning, runner
 from cloudtune.jobs.job import Job
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.proposal import crowded, propose, to_json
 from cloudtune.jobs.runner import Runner, Swept
 from cloudtune.plans import Charges, Limits, Rentable
+from cloudtune.profiles.measurements import MeasureError
 from tests.builders import profile
 
 if TYPE_CHECKING:
@@ -245,3 +248,83 @@ def _hurried(rentable: Rentable) -> Rentable:
     """Return it as one whose pace is faster than the core that it was timed on."""
     told = replace(rentable.profile.provenance, core_seconds=12.5)
     return replace(rentable, profile=replace(rentable.profile, provenance=told))
+
+
+# ---- before a run: measuring never eats it -------------------------------------------------------
+
+
+def first(
+    monkeypatch: pytest.MonkeyPatch,
+    experiment: Experiment,
+    truth: ScalingProfile,
+    hangs_in: int = 99,
+) -> tuple[float, float]:
+    """Measure as `run` does first; return the seconds and dollars, of virtual time, that it took.
+
+    Every trial hangs in one of its epochs.
+    """
+    took: list[tuple[float, float]] = []
+
+    def go(runner: Any, policy: MeasurePolicy, _path: Path, _header: Any, watch: Watch) -> Swept:
+        world = SimWorld(
+            (Rentable(policy.offer, truth, 1),),
+            "score",
+            synthetic_metric("max", 0),
+            pace_of=lambda _config, epoch: 1e6 if epoch == hangs_in else 1.0,
+        )
+        run(policy, world, MemoryLedger(), watch)
+        took.append((policy.now, policy.spent(policy.now)))
+        return Swept(0.0)
+
+    def opened(*_: object, **__: object) -> Cloud:
+        return Cloud(Endpoint("us-east-1"), {}, {})
+
+    monkeypatch.setattr(measuring, "open_cloud", opened)
+    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(runner, "check_script", lambda _: None)
+    monkeypatch.setattr(Runner, "go", go)
+    problem, _ = measured_first(experiment, None, time.time(), Quiet(), pace=True)
+    assert planning.make_plan(problem, Limits(3600.0)).plan.estimate.seconds > 0
+    return took[0]
+
+
+TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="g7.12xlarge")
+
+
+@pytest.mark.parametrize("hangs_in", [2, 3, 4])
+def test_a_configuration_that_hangs_takes_a_quarter_of_the_deadline_and_the_run_is_planned(
+    monkeypatch: pytest.MonkeyPatch, home: Path, hangs_in: int
+) -> None:
+    experiment = emulated(home, **{"limits.deadline": "2m"})
+    seconds, _ = first(monkeypatch, experiment, TRUTH, hangs_in)
+    assert seconds <= 30.0
+    [found] = planning.stored_profiles(experiment)
+    assert found.provenance.core_seconds == pytest.approx(2.0)
+
+
+def test_measuring_costs_a_tenth_of_the_budget_once_an_epoch_is_known(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home, **{"limits.budget": "$2"})
+    _, dollars = first(monkeypatch, experiment, TRUTH.slowed(10.0))
+    assert 0.1 < dollars <= 0.2
+
+
+def test_a_first_epoch_is_measured_though_it_costs_more_than_a_tenth_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home, **{"limits.budget": "$0.4"})
+    seconds, _ = first(monkeypatch, experiment, TRUTH.slowed(20.0))
+    assert 40.0 < seconds < 120.0
+    [found] = planning.stored_profiles(experiment)
+    assert set(found.epoch) == {1.0}, "the other widths are left to the run"
+
+
+def test_measuring_that_finds_nothing_in_its_quarter_says_so_with_the_exit_code_of_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home, **{"limits.deadline": "2m"})
+    with pytest.raises(MeasureError, match="a quarter of the deadline at most, 30") as error:
+        first(monkeypatch, experiment, TRUTH, hangs_in=1)
+    assert error.value.exit_code == 5
+    assert "cloudtune profile" in str(error.value)

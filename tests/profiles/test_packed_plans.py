@@ -17,6 +17,7 @@ from cloudtune.jobs.plan_file import job_of
 from cloudtune.jobs.planning import make_plan, problem_of
 from cloudtune.jobs.proposal import propose
 from cloudtune.plans import Limits
+from cloudtune.scaling import Identity
 from tests.builders import followed, profile
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def experiment(**changes: Any) -> Experiment:
 
 
 def measured(memory: dict[float, float] | None = None) -> ScalingProfile:
-    return replace(profile(WORTH_PACKING, name=TYPE), memory=memory or {})
+    identity = Identity("train.py", "train", files={}, constants={})
+    return replace(profile(WORTH_PACKING, name=TYPE), memory=memory or {}, identity=identity)
 
 
 def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem:

@@ -276,6 +276,41 @@ def test_a_command_that_does_not_report_as_agreed_is_told(
     assert message in str(caught.value)
 
 
+PRINTS = """
+import time
+for epoch in range(400):
+    print("epoch %d: lr 0.1" % epoch)  # a schedule: none of these has been trained yet
+for epoch in range(60):
+    for batch in range(120):
+        print(f"Epoch: [{epoch}][{batch}/120] accuracy 0.{epoch}", flush=True)
+    time.sleep(1.2)
+    if epoch == 0:
+        print("LAST", flush=True)
+"""
+
+
+def test_a_pattern_that_finds_nothing_ends_a_trial_once_two_epochs_have_passed(
+    tmp_path: Path,
+) -> None:
+    pattern = r"acc=(?P<accuracy>[0-9.]+)"
+    it = trial(tmp_path, PRINTS, "python main.py", program={"printed": pattern})
+    with pytest.raises(CommandFailedError) as caught:
+        it.run(last=60)
+    failure = failure_of(caught.value, 1)
+    assert failure.error == (
+        "`python main.py` has trained epochs without a report; no line of what it printed has "
+        f"accuracy; mend reports.printed, {pattern!r}"
+    )
+    assert "Without a report, in a.1.0.log: Epoch: [2][119/120] accuracy 0.2\n" in str(caught.value)
+
+
+def test_a_pattern_that_finds_the_end_of_an_epoch_alone_is_waited_for(tmp_path: Path) -> None:
+    script = PRINTS.replace("LAST", "acc=0.5")
+    it = trial(tmp_path, script, "python main.py", program={"printed": "acc=(?P<accuracy>.*)"})
+    it.run(until=1, last=60)
+    assert it.epochs == [1]
+
+
 def test_steps_are_counted_by_what_a_line_says(tmp_path: Path) -> None:
     script = """
 import json

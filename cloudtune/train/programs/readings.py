@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cloudtune.errors import UsageError
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 
 _EPOCH_IN_TEXT: Final = re.compile(r"\bepochs?\b[^\w\n]{0,8}(\d+)", re.IGNORECASE)
+_SILENT_EPOCHS: Final = 2
+"""Epochs that a script counts itself without a report, after which there will be none."""
+_EPOCH_SECONDS: Final = 1.0
+"""An epoch is that long at least: numbers that come together are a table, such as a schedule."""
+_EXAMPLE_LETTERS: Final = 160
 _EPOCH_KEYS: Final = ("epoch", "epochs", "Epoch", "ep", "current_epoch")
 
 
@@ -58,7 +64,21 @@ class Readings:
         self._lines, self._where, self._metric = lines, where, metric
         self._pattern = None if pattern is None else re.compile(pattern)
         self.seen: set[str] = set()
+        self.example = ""  # a line without a report, one that has the metric's name if any does
         self._epoch: int | None = None
+        self._reported = False
+        self._number: int | None = None
+        self._number_at = 0.0
+        self._passed = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the script's own numbers have gone on for epochs, and none was reported.
+
+        Lines alone prove nothing: headers are long, and a line for each batch makes hundreds before
+        the first epoch is over.
+        """
+        return not self._reported and self._passed >= _SILENT_EPOCHS
 
     def more(self, *, ended: bool = False) -> Iterator[Reading]:
         """Give the reports since this was last asked.
@@ -70,11 +90,23 @@ class Readings:
             numbers = self._numbers(line)
             if self._pattern is not None and (match := _EPOCH_IN_TEXT.search(line)):
                 self._epoch = int(match[1])
+                self._note_number(self._epoch)
             if self._metric in numbers:
+                self._reported = True
                 yield Reading(numbers, self._epoch if self._pattern else epoch_of(numbers))
                 self._epoch = None
             else:
                 self.seen |= set(numbers)
+                if line.strip() and (self._metric in line or self._metric not in self.example):
+                    self.example = line.strip()[:_EXAMPLE_LETTERS]
+
+    def _note_number(self, number: int) -> None:
+        if number == self._number:
+            return
+        now = time.monotonic()
+        goes_on = self._number is not None and number == self._number + 1
+        self._passed += goes_on and now - self._number_at >= _EPOCH_SECONDS
+        self._number, self._number_at = number, now
 
     def _numbers(self, line: str) -> dict[str, float]:
         if self._pattern is not None:

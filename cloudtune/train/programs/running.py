@@ -258,7 +258,7 @@ class CommandRun:
         if self._rank > 0:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 says what that means
         elif self._epoch < self._place["max_epoch"]:
-            raise CommandFailedError(f"{tail}\n`{text}` {self._ended_early()}")
+            raise CommandFailedError(f"{tail}\n{self._example()}`{text}` {self._ended_early()}")
 
     def _ended_early(self) -> str:
         progress, unit = self._post.progress, self._post.progress.unit
@@ -269,6 +269,9 @@ class CommandRun:
             f"{self._place['max_epoch'] * progress.every:,}; let it train so long as the "
             f"experiment says: {{{unit}s}}"
         )
+
+    def _example(self) -> str:
+        return ""
 
     def _no_report(self) -> str:
         return "call cloudtune.report({…}) once an epoch"
@@ -473,6 +476,8 @@ class ReadRun(CommandRun):
         self._numbers = EpochNumbers(post.progress)
         self._read_watch: ReadWatch | None = None
         self._saves_after: bool | None = None  # its report; None: not known yet
+        progress = post.progress
+        self._counts_epochs = progress.unit == "epoch" and progress.every == 1
         self._continued = 0.0  # when it was let train on, of the monotonic clock
 
     def _tell(self, **message: Any) -> None:
@@ -495,7 +500,17 @@ class ReadRun(CommandRun):
         seen = f"; its lines have {', '.join(sorted(self._readings.seen))}"
         where = self._program.file or "what it printed"
         found = seen if self._readings.seen else ""
+        pattern = self._program.printed
+        if pattern is not None:
+            found += f"; mend reports.printed, {pattern!r}"
         return f"no line of {where} has {self._place['metric_name']}{found}"
+
+    def _example(self) -> str:
+        """Return a line that was no report, on a line of its own; "" where there was none."""
+        example = self._readings.example
+        if self._epoch or not example:
+            return ""
+        return f"Without a report, in {self._post.log.name}: {example}\n"
 
     def _follow(self) -> None:
         if self._rank > 0:
@@ -531,6 +546,11 @@ class ReadRun(CommandRun):
             found = list(self._readings.more(ended=ended))
             if found:
                 self._take(found)
+            if self._readings.hopeless and self._counts_epochs:
+                raise CommandFailedError(
+                    f"{self._tail()}\n{self._example()}`{self._program.text}` has trained epochs "
+                    f"without a report; {self._no_report()}"
+                )
             if ended:
                 return
             time.sleep(_POLL)
