@@ -245,6 +245,8 @@ def _policy(
         pack=1 if experiment.trial.gpus.min else pack,
         charges=charges_of(experiment),
         rules=rules_of(experiment),
+        # A command may have its last epoch written into it, and end there.
+        max_epochs=experiment.span.max if experiment.runs_command else None,
         **options,
     )
 

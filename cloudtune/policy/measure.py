@@ -96,6 +96,9 @@ class MeasurePolicy:
     the first epoch, and then three times what the rest should take. Of the time and the money left
     then a `share` is planned for, with fewer epochs where need be. Once an epoch is known, it ends
     before it costs more than `enough_usd` dollars. One that meets a limit keeps single epochs too.
+
+    With `max_epochs` no trial trains beyond that: each width gets fewer epochs, two at least, and
+    a trial that would still pass it starts from scratch.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class MeasurePolicy:
         share: float = 1.0,
         known: Figures | None = None,
         enough_usd: float = math.inf,
+        max_epochs: int | None = None,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
         self.figures = known or Figures()
@@ -132,7 +136,8 @@ class MeasurePolicy:
         self._limits = LimitKeeper(self)
         self._trials = trials
         self.offer = offer
-        self._epochs = epochs
+        self._max_epochs = math.inf if max_epochs is None else max(2, max_epochs)
+        self._epochs = int(min(epochs, max(2, self._max_epochs / 2)))
         measured = tuple(widths or widths_of(offer.gpus))
         self._single, self.phases = phases_of(measured, pack, alone=alone, known=self.figures)
         self.instances = instances_for(max(self.phases, default=1.0), offer.gpus)
@@ -153,7 +158,7 @@ class MeasurePolicy:
     @property
     def last_epoch(self) -> int:
         """The epoch that no trial trains beyond."""
-        return sum(map(self._epochs_at, self.phases))
+        return int(min(self._max_epochs, sum(map(self._epochs_at, self.phases))))
 
     def _epochs_at(self, width: Width) -> int:
         """Return the epochs of a phase, with one to spare for trials that share GPUs.
@@ -161,7 +166,7 @@ class MeasurePolicy:
         In it those that are ready first go on training beside the others, which would else be
         measured on a GPU that they have to themselves in the end.
         """
-        return self._epochs + (width < 1)
+        return int(min(self._max_epochs, self._epochs + (width < 1)))
 
     @property
     def left_out(self) -> str:
@@ -468,9 +473,12 @@ class MeasurePolicy:
         assert placement is not None, "a phase never asks for more than the instances have"
         session = f"{trial.id}.{self._attempt}"
         start, checkpoint = self._checkpoints.get(trial.id, (0, None))
-        # A script that saves nothing begins anew: then that is what a change of width takes.
+        is_past = start + self._epochs_at(width) > self._max_epochs
+        if is_past:
+            start, checkpoint = 0, None
+        # A trial that starts from scratch here: then that is what a change of width takes.
         begun = any(each.counted for each in self._sessions.values())
-        resumed = begun and (checkpoint is not None or not self.saves)
+        resumed = begun and (checkpoint is not None or is_past or not self.saves)
         asked_at = self._phase_began if resumed and not self._tries else at
         self._sessions[session] = Session(
             trial, width, asked_at, resumed, placement, self._phase, at

@@ -121,6 +121,20 @@ def test_a_resize_is_measured_even_where_there_is_one_width() -> None:
     assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
 
 
+@pytest.mark.parametrize(("gpus", "max_epochs"), [(1, 3), (1, 4), (1, 5), (4, 4), (4, 100)])
+def test_no_trial_is_trained_beyond_the_last_epoch(gpus: int, max_epochs: int) -> None:
+    policy = MeasurePolicy(
+        trials=trials(8), offer=offer(gpus), limits=NO_LIMITS, max_epochs=max_epochs
+    )
+    assert policy.last_epoch <= max_epochs
+    commands = [command for entry in measure(policy) for command in entry.commands]
+    goals = [command.until_epoch for command in commands if isinstance(command, StartTrial)]
+    assert max(goals) <= max_epochs
+    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    assert found.widths == TRUTH.only(widths_of(gpus)).widths
+    assert found.resize.mean > 0
+
+
 def single(count: int = 8, gpus: int = 4) -> MeasurePolicy:
     return MeasurePolicy(trials=trials(count), offer=offer(gpus), limits=NO_LIMITS, alone=True)
 
