@@ -320,7 +320,36 @@ def make_plan(
     plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
     if plan.forecast.results == 0 and not force:
         raise InfeasibleError(_no_result(problem, plan, limits), None, None)
-    return Planned(problem, plan, options, limits, elapsed, asked, derived)
+    planned = Planned(problem, plan, options, limits, elapsed, asked, derived)
+    return _expected_cheapest(planned, runs)
+
+
+def _expected_cheapest(planned: Planned, runs: int) -> Planned:
+    """Return a plan for least cost without spot, where spot costs more or can't do the work.
+
+    Stages are priced for pools that are there. With outages on-demand may be cheaper, and then the
+    run has to plan without spot from its beginning: replanning would go back to it.
+    """
+    problem, plan, asked = planned.problem, planned.plan, planned.asked
+    steady = tuple(each for each in problem.rentables if not each.behaviours)
+    if plan.forecast.source != "pools" or not steady or asked is None or asked.aim != "cost":
+        return planned
+    without = replace(problem, rentables=steady)
+    limits, elapsed = planned.limits, planned.elapsed
+    try:
+        without, asked, staged = staged_plan(without, limits, planned.options, elapsed, force=False)
+    except InfeasibleError:
+        return planned
+    other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
+    last = staged.stages[-1].stage.end_epoch
+    done = plan.forecast.epochs.p50 >= last
+    if done and other.estimate.dollars >= plan.estimate.dollars:
+        return planned
+    dollars = format_dollars(plan.estimate.dollars)
+    why = f"{dollars} would be expected, more than on demand" if done else "most runs end early"
+    note = f"not on spot: with its outages {why}"
+    without = replace(without, notes=(*problem.notes, note))
+    return replace(planned, problem=without, plan=other, asked=asked)
 
 
 def refuse_endless(experiment: Experiment, limits: Limits) -> None:
