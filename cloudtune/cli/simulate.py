@@ -239,8 +239,8 @@ def _on_traces(
             "Simulated: the metrics are made up, seconds and dollars are the profile's, and spot "
             f"pools those of {asked.file}."
         )
-        for note in planned.problem.notes:
-            console().print(f"note: {note}")
+        for remark in planned.remarks:
+            console().print(f"mind: {remark}")
         if len(runs) == 1:
             show_report(console(), build(job, runs[0].entries))
         spot_tables.show(console(), told)

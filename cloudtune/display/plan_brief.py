@@ -154,6 +154,7 @@ def facts(proposal: Proposal) -> list[Fact]:
         proven = plan_tables.quality(plan, proposal.objective or "")
         offers = counted(proposal.considered, "offer")
         found.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
+    found += [Fact("" if n else "mind", text) for n, text in enumerate(proposal.remarks)]
     if proposal.short_of:
         found.append(
             Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)

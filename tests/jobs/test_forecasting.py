@@ -293,7 +293,7 @@ def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
     pool = {"losses_per_hour": losses, "availability": availability}
     made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": instances})
     assert {offer.market for offer in made.plan.offers} == {"on-demand"}
-    assert any("not on spot" in note and why in note for note in propose(made).notes)
+    assert any("not on spot" in note and why in note for note in propose(made).remarks)
 
 
 def test_stages_on_spot_are_not_called_proven() -> None:

@@ -182,7 +182,7 @@ def test_where_a_pool_stays_away_on_demand_finishes_in_time(tmp_path: Path) -> N
 @pytest.mark.usefixtures("quick")
 def test_a_pool_that_is_hardly_ever_there_is_not_planned_on(tmp_path: Path) -> None:
     screen = on(tmp_path, rows=((0, 1), (3000, 0)))
-    assert "note: not on spot: with its outages $" in screen
+    assert "mind: not on spot: with its outages $" in screen
     assert "would be expected, more than on demand" in screen
 
 
