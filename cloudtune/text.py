@@ -113,7 +113,7 @@ def proof(plan: RunPlan) -> str:
     if plan.followed is None:
         return "forecast, not proven"
     gap = plan.followed.gap
-    if gap is None:
+    if gap is None or plan.forecast.source == "pools":
         return "heuristic, not proven"
     return "proven optimal" if gap <= 0 else f"gap {percent(gap)}"
 

@@ -22,7 +22,8 @@ from pydantic import BaseModel
 
 from cloudtune import errors
 from cloudtune.cli.compare import simulate_curves
-from cloudtune.cli.main import cli
+from cloudtune.cli.main import Deferred, cli
+from cloudtune.cli.plan import plan
 from cloudtune.commands import Command
 from cloudtune.events import Event
 from cloudtune.experiment import Experiment
@@ -221,7 +222,7 @@ def names() -> dict[str, tuple[str, ...]]:
     Of strategies and allocators those on the menu: docs/papers.md has the others.
     """
     known = choices()
-    planner = next(option for option in cli.commands["plan"].params if option.name == "planner")
+    planner = next(option for option in plan.params if option.name == "planner")
     assert isinstance(planner.type, click.Choice)
     return {
         "strategy": MENU,
@@ -251,7 +252,8 @@ def _names() -> Iterator[str]:
 def commands() -> dict[str, click.Command]:
     """Return every command by what is typed for it, those within a command included."""
     found: dict[str, click.Command] = {}
-    for name, command in cli.commands.items():
+    for name, entry in cli.commands.items():
+        command = entry.load() if isinstance(entry, Deferred) else entry
         found[f"cloudtune {name}"] = command
         if isinstance(command, click.Group):
             found |= {f"cloudtune {name} {n}": each for n, each in command.commands.items()}

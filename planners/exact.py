@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.planners.cost_model import price
+from cloudtune.planners.dp.bounds import gap_to
 from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.options import complete
 from cloudtune.planners.dp.search import search_of
@@ -18,21 +19,20 @@ if TYPE_CHECKING:
     from cloudtune.plans import Objective, Plan
 
 
-_ROUNDINGS = 4
-_FINEST = 1.0
-"""Seconds of billing granularity up to which rounding a bill up is beside the point."""
+_EQUAL = 1e-9
+"""The relative difference of sums in another order."""
 
 
 class ExactPlanner:
     """Pareto dynamic programming over stages: `Plan.gap` is 0.
 
     The problem is that of RubberBand (EuroSys 2021), widened to several offers; the method is ours:
-    docs/decisions/0004-exact-planner.md. A bill's rounding up to the offers' granularity is priced,
-    but not searched over: the best is meant up to a second's price of each instance, and where
-    bills are rounded by more than a second, or where more fleet sizes would have to be tried than
-    there is time for, the plan isn't called optimal, and its gap is the distance to
-    the general bound. Among more than a dozen offers no plan is looked for that moves to an offer
-    which another one beats in every way, only to save the unbilled seconds of a launch.
+    docs/decisions/0004-exact-planner.md. Bills rounded up to the offers' granularity are searched
+    over, too, among a bounded number of partial plans. Where those, or the fleet sizes that there
+    is time to try, aren't all that there are, the plan isn't called optimal, and its gap is the
+    distance to a bound: the best plan with bills to the instant. Among more than a dozen offers no
+    plan is looked for that moves to an offer which another one beats in every way, only to save the
+    unbilled seconds of a launch.
     """
 
     name = "exact"
@@ -57,18 +57,12 @@ class ExactPlanner:
 
         That account takes two more searches, without limits.
         """
-        search, limits = search_of(request), request.limits
-        for _ in range(_ROUNDINGS):
-            found = search.best(limits, request.objective)
-            if found is None:
-                return None
-            plan = self._priced(request, found)
-            if request.limits.admit(plan.estimate) or limits.budget is None:
-                return plan
-            # Rounded up to whole seconds the bill is too high: search for one with that to spare.
-            excess = plan.estimate.dollars - found.dollars
-            limits = replace(limits, budget=limits.budget - excess)
-        return None
+        found = search_of(request).best(request.limits, request.objective)
+        if found is None:
+            return None
+        if any(each.offer.granularity_seconds > 0 for each in request.rentables):
+            return self._rounded(request, found)
+        return self._priced(request, found)
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
@@ -80,12 +74,34 @@ class ExactPlanner:
         chosen = knees([(each.seconds, each.dollars) for each in found], points)
         return _falling([self._priced(request, found[place]) for place in chosen])
 
-    def _priced(self, request: PlanRequest, found: Found) -> Plan:
-        plan = price(request, found.choices, self.name, gap=0.0, status="optimal")
-        fine = all(offer.granularity_seconds <= _FINEST for offer in plan.offers)
-        if fine and complete(request):
+    def _priced(self, request: PlanRequest, instant: Found) -> Plan:
+        """Return the plan of the best way by bills to the instant: a bound for those rounded up."""
+        plan = price(request, instant.choices, self.name, gap=0.0, status="optimal")
+        if not complete(request):
+            return replace(with_gap(request, plan), status="feasible")
+        bound = instant.dollars if request.objective == "cost" else instant.seconds
+        gap = gap_to(bound, request, plan.estimate)
+        return plan if gap < _EQUAL else replace(plan, gap=gap, status="feasible")
+
+    def _rounded(self, request: PlanRequest, instant: Found) -> Plan | None:
+        """Return the best plan by bills that are rounded up."""
+        plan = self._priced(request, instant)
+        if plan.gap == 0.0 and request.limits.admit(plan.estimate):
             return plan
-        return replace(with_gap(request, plan), status="feasible")
+        known = replace(instant, dollars=plan.estimate.dollars)
+        search = search_of(request, rounded=True)
+        found = search.best(
+            request.limits,
+            request.objective,
+            known if request.limits.admit(plan.estimate) else None,
+        )
+        if found is None:
+            return None
+        if found is not known:
+            plan = self._priced(request, replace(instant, choices=found.choices))
+        if search.proven and complete(request, rounded=True):
+            return replace(plan, gap=0.0, status="optimal")
+        return plan
 
 
 def ends(search: Search) -> tuple[Found | None, Found | None]:

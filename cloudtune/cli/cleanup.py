@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--region", help="Also look in this AWS region.")
 @OUTPUT
 def status(region: str | None, output: str) -> int:
-    """Show which instances of ours are alive, whose they are and what they cost per hour."""
+    """Show which instances of ours are alive, whose they are, what they cost."""
     from cloudtune.display.report_screen import show_instances  # noqa: PLC0415
     from cloudtune.display.terminal import console  # noqa: PLC0415
     from cloudtune.jobs import cleanup  # noqa: PLC0415  boto3 takes a while to load
@@ -64,7 +64,7 @@ def status(region: str | None, output: str) -> int:
 @click.option("--dry-run", is_flag=True, help="Only list what would be terminated.")
 @click.option("--region", help="Also look in this AWS region.")
 def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> int:
-    """Give back what dead runs have left: instances, and processes on this machine.
+    """Give back what dead runs have left: instances, and processes here.
 
     Without RUN and --all: the instances of runs of this machine whose controller is dead, and any
     whose lease is over. A live run is never touched without --all.
@@ -146,7 +146,7 @@ def _conclude_gc(left: Sequence[str], mute: Sequence[str], doomed: int) -> int:
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=run_names)
 @click.option("-y", "--yes", is_flag=True, help="Remove without asking first.")
 def rm(runs: tuple[str, ...], *, yes: bool) -> None:
-    """Remove runs: their records here, and their checkpoints and logs in the storage.
+    """Remove runs: their records here, checkpoints and logs in the storage.
 
     Shows what goes, and asks first. A run that is alive, or still has instances, is refused. Takes
     measurements, NAME-profile-..., as well; the profiles that they made stay.

@@ -20,7 +20,7 @@ from cloudtune.cli.compare_options import (
     way_options,
 )
 from cloudtune.cli.exports import check_page, save_page
-from cloudtune.cli.options import USUAL, GroupedCommand
+from cloudtune.cli.options import GroupedCommand
 from cloudtune.display import comparison_tables
 from cloudtune.display.comparison_tables import Cell
 from cloudtune.errors import CloudtuneError, UsageError, need, shown
@@ -90,26 +90,6 @@ def simulate_curves(
         save_page(html, lambda: comparison_page(tried, cells))
     _refuse_violations(cells)
     return 0
-
-
-class Simulate(GroupedCommand):
-    """`simulate EXPERIMENT` and `simulate --curves FILE`: each has options of its own."""
-
-    def __init__(self, experiment: click.Command) -> None:
-        super().__init__("simulate", params=experiment.params, help=experiment.help, first=USUAL)
-        self._experiment = experiment
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        """Return the context of the one that the arguments ask for."""
-        by_curves = any(arg.partition("=")[0] == "--curves" for arg in args)
-        chosen = simulate_curves if by_curves else self._experiment
-        return chosen.make_context(info_name, args, parent, **extra)
 
 
 # ---- what is asked -------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ _LIVE = ("pending", "running")
 
 @click.group()
 def emulator() -> None:
-    """Look into the emulated EC2 of this machine, and inject faults into it.
+    """Look into this machine's emulated EC2, and inject faults into it.
 
     The emulator starts with a run and ends with the last instance; `start` starts it before a run,
     so that faults can be set. What each fault does, and its JSON: docs/emulator.md.

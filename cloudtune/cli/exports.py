@@ -69,7 +69,7 @@ def save_page(path: Path, page: Callable[[], str]) -> None:
     help="Folder to write to (default: RUN-FORMAT); for MLflow also the URI of a server.",
 )
 def export(run: str | None, kind: str, out: str | None) -> None:
-    """Write a run's trials, with every metric of every epoch, for other programs.
+    """Write a run's trials, every metric of every epoch, for other programs.
 
     Without RUN, the last one. TensorBoard, MLflow and Weights & Biases by their own libraries, a
     run for each trial; csv and parquet: trials, history, GPUs and summary, a file each. Nothing

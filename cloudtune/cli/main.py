@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import importlib
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
-from cloudtune.cli.aws import aws
-from cloudtune.cli.catalog import catalog
-from cloudtune.cli.cleanup import gc, rm, status
-from cloudtune.cli.compare import Simulate
-from cloudtune.cli.emulator import emulator
-from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, export, save_page
-from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand
-from cloudtune.cli.plan import init, plan
-from cloudtune.cli.profile import profile
-from cloudtune.cli.run import resume, run, stop
-from cloudtune.cli.simulate import simulate
-from cloudtune.cli.watch import logs, runs, watch
 from cloudtune.display.streams import steady
-from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs import home
-
-if TYPE_CHECKING:
-    from cloudtune.jobs.report import Report
 
 INTERRUPTED = 130
 
@@ -57,6 +40,62 @@ def main() -> None:
     sys.exit(code)
 
 
+# Name, module of cloudtune.cli, and the first sentence of the help: enough for `--help` and for a
+# shell's completion, which import no command. tests/cli/test_help.py compares them.
+COMMANDS = (
+    ("init", "plan", "Write a commented experiment for a function that trains, or a program."),
+    ("plan", "plan", "Show what a run would do, take and cost, and what else could be done."),
+    ("catalog", "catalog", "List the instance types with GPUs, and what they cost."),
+    ("emulator", "emulator", "Look into this machine's emulated EC2, and inject faults into it."),
+    ("aws", "aws", "Make an AWS account ready for cloudtune, look whether it is, and undo it."),
+    (
+        "status",
+        "cleanup",
+        "Show which instances of ours are alive, whose they are, what they cost.",
+    ),
+    ("gc", "cleanup", "Give back what dead runs have left: instances, and processes here."),
+    ("rm", "cleanup", "Remove runs: their records here, checkpoints and logs in the storage."),
+    ("run", "run", "Tune: rent, train, cut, grow, give back, and report."),
+    ("resume", "run", "Go on with the trials of a run that died, was interrupted, or met a limit."),
+    ("stop", "run", "End a run in order, as Ctrl-C does where it runs."),
+    ("watch", "watch", "Show a run as it goes, as its own terminal does."),
+    ("logs", "watch", "Print what the workers of RUN have printed, or those of TRIAL."),
+    ("runs", "watch", "List this machine's runs, the latest first: what they found and cost."),
+    ("export", "exports", "Write a run's trials, every metric of every epoch, for other programs."),
+    ("profile", "profile", "Measure how the script scales on rented instances of each type."),
+    (
+        "simulate",
+        "simulate",
+        "Play the run in virtual time: the same policy, made-up learning curves, no cloud.",
+    ),
+    ("report", "report", "Show what a run did, planned against actual."),
+)
+
+
+class Deferred(click.Command):
+    """A command that is imported when it is asked for anything but its name and short help."""
+
+    def __init__(self, name: str, module: str, sentence: str) -> None:
+        super().__init__(name, help=sentence)
+        self._module = module
+
+    def load(self) -> click.Command:
+        """Return the command itself."""
+        command = getattr(importlib.import_module(f"cloudtune.cli.{self._module}"), str(self.name))
+        assert isinstance(command, click.Command)
+        return command
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Return the context of the command itself."""
+        return self.load().make_context(info_name, args, parent, **extra)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="cloudtune")
 def cli() -> None:
@@ -68,26 +107,11 @@ def cli() -> None:
     """
 
 
-cli.add_command(init)
-cli.add_command(plan)
-cli.add_command(catalog)
-cli.add_command(emulator)
-cli.add_command(aws)
-cli.add_command(status)
-cli.add_command(gc)
-cli.add_command(rm)
-cli.add_command(run)
-cli.add_command(resume)
-cli.add_command(stop)
-cli.add_command(watch)
-cli.add_command(logs)
-cli.add_command(runs)
-cli.add_command(export)
-cli.add_command(profile)
-cli.add_command(Simulate(simulate))
+for entry in COMMANDS:
+    cli.add_command(Deferred(*entry))
 
 
-@cli.command(cls=GroupedCommand)
+@cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print what makes a shell complete commands, options and runs.
@@ -98,52 +122,3 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(cli, {}, "cloudtune", "_CLOUDTUNE_COMPLETE").source())
-
-
-# ---- looking back --------------------------------------------------------------------------
-
-
-@cli.command(cls=GroupedCommand)
-@RUN
-@HTML_OF_RUN
-@click.option(
-    "--against",
-    is_flag=True,
-    help="Compare the bill with simulated fixed and naively elastic clusters.",
-)
-@OUTPUT
-def report(run: str | None, *, html: Path | None, against: bool, output: str) -> int:
-    """Show what a run did, planned against actual; without RUN, the last one.
-
-    With --html it is written as a page: curves, GPUs, fleet and spend, the bill, configurations.
-    """
-    from cloudtune.display.report_screen import show_report
-    from cloudtune.jobs.report import cloud_records, load, to_json
-
-    check_page(html)
-    folder = home.find_run(run)
-    found = load(folder)
-    if html is not None:
-        from cloudtune.display.pages.reports import run_page
-
-        path = Path(f"{folder.name}.html") if html == BESIDE else html
-        save_page(path, lambda: run_page(found))
-    if against:
-        _show_against(found, output)
-    elif output == "json":
-        click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
-    elif html is None:
-        show_report(console(), found)
-    return 0
-
-
-def _show_against(found: Report, output: str) -> None:
-    from cloudtune.display.alternatives_tables import against_json
-    from cloudtune.display.report_screen import show_against
-    from cloudtune.jobs import alternatives
-
-    other = alternatives.against(found.job, found.dollars)
-    if output == "json":
-        click.echo(json.dumps(against_json(other), indent=1, allow_nan=False))
-    else:
-        show_against(console(), found, other)

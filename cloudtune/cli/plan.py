@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(*, script: Path, target: Path | None, force: bool) -> None:
-    """Write a commented experiment for a script: a function that trains, or an argparse program.
+    """Write a commented experiment for a function that trains, or a program.
 
     The script is read and never run. Its parameters, and the metric that it reports, are found in
     it; their ranges are guesses by what they are called, and say so.

@@ -122,7 +122,7 @@ def profile(
     yes: bool,
     **given: Any,
 ) -> int:
-    """Measure how the script scales, on rented instances of each type, and keep it."""
+    """Measure how the script scales on rented instances of each type."""
     from cloudtune.api.flow import limits_left, refuse_interrupted
     from cloudtune.jobs import measuring, runner
     from cloudtune.profiles import store

@@ -169,7 +169,7 @@ def resume(
     quiet: bool,
     output: str,
 ) -> int:
-    """Go on with a run whose process died, was interrupted, or met a limit: with its trials.
+    """Go on with the trials of a run that died, was interrupted, or met a limit.
 
     RUN is the last one if it isn't given. A run whose process died has its instances still; one
     that had ended rents anew, and trains on from its checkpoints. Deadline and budget count from
@@ -301,7 +301,7 @@ def _followed(sent: Sent, what: str) -> int:
 @click.command(cls=GroupedCommand)
 @RUN
 def stop(run: str | None) -> None:
-    """End a run in order, as Ctrl-C does where it runs; without RUN, the last one.
+    """End a run in order, as Ctrl-C does where it runs. Without RUN, the last one.
 
     Everything is given back, and `cloudtune resume` goes on with it. Returns at once.
     """

@@ -43,7 +43,25 @@ if TYPE_CHECKING:
     from cloudtune.simulation.spot_replay import Replayed
 
 
-@click.command(cls=GroupedCommand, first=USUAL)
+class _Simulate(GroupedCommand):
+    """`simulate EXPERIMENT` and `simulate --curves FILE`: each has options of its own."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Return the context of the one that the arguments ask for."""
+        if any(arg.partition("=")[0] == "--curves" for arg in args):
+            from cloudtune.cli.compare import simulate_curves
+
+            return simulate_curves.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=_Simulate, first=USUAL)
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
 @search_options
@@ -221,6 +239,8 @@ def _on_traces(
             "Simulated: the metrics are made up, seconds and dollars are the profile's, and spot "
             f"pools those of {asked.file}."
         )
+        for remark in planned.remarks:
+            console().print(f"mind: {remark}")
         if len(runs) == 1:
             show_report(console(), build(job, runs[0].entries))
         spot_tables.show(console(), told)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @RUN
 @OUTPUT_JSONL
 def watch(run: str | None, output: str) -> int:
-    """Show a run as it goes, as its own terminal does; without RUN, the last one.
+    """Show a run as it goes, as its own terminal does. Without RUN, the last one.
 
     Ends with the run, and returns the run's exit code; 1 where its controller has died. Ctrl-C ends
     the watching, not the run.
@@ -76,7 +76,7 @@ def watch(run: str | None, output: str) -> int:
     help="Print the logs of the instances instead: what the processes that start workers print.",
 )
 def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> None:
-    """Print what the workers of RUN have printed, or those of TRIAL; without RUN, of the last one.
+    """Print what the workers of RUN have printed, or those of TRIAL. Without RUN, of the last one.
 
     A title names trial, session (a trial begins one each time it is started or moved) and rank. The
     logs are in the run's storage, beside the checkpoints.
@@ -122,7 +122,7 @@ def _printed(pieces: Iterable[Told]) -> int:
 @click.argument("experiment", required=False, type=click.Path(path_type=Path))
 @OUTPUT
 def runs(experiment: Path | None, output: str) -> None:
-    """List the runs of this machine, the latest first: what they found, and what that cost.
+    """List this machine's runs, the latest first: what they found and cost.
 
     The last column says whether a later run can learn from it (`history`): which configurations are
     good, and how long things take. With EXPERIMENT, whether a run of that one would. Nothing of

@@ -151,9 +151,10 @@ def facts(proposal: Proposal) -> list[Fact]:
     if proposal.target is not None:
         found.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
     if plan.followed is not None and not plan.free:
-        proven = plan_tables.gap_text(plan.followed, proposal.objective or "")
+        proven = plan_tables.quality(plan, proposal.objective or "")
         offers = counted(proposal.considered, "offer")
         found.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
+    found += [Fact("" if n else "mind", text) for n, text in enumerate(proposal.remarks)]
     if proposal.short_of:
         found.append(
             Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)
@@ -382,7 +383,9 @@ def _worst(proposal: Proposal) -> str:
     if proposal.limits.budget is None:
         return f"{dollars}: {proposal.worst_why}"
     launches = counted(sum(proposal.plan.launches.values()), "instance")
-    return f"{dollars}, if this machine dies and leases have to end its {launches}"
+    budget = format_dollars(proposal.limits.budget)
+    dies = f"if this machine dies and leases have to end its {launches}"
+    return f"the run stops below {budget}; {dollars} {dies}"
 
 
 def next_step(command: Sequence[str]) -> list[Fact]:

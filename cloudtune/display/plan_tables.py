@@ -348,9 +348,18 @@ def _quality(proposal: Proposal) -> str:
         return f"{proof(plan)}: the limits hold, as the run ends before it would pass one"
     if plan.free:
         return "every plan here costs nothing"
-    proven = gap_text(plan.followed, proposal.objective or "")
+    proven = quality(plan, proposal.objective or "")
     among = f"of {counted(proposal.considered, 'offer')}, by these figures"
     return f"{proven} {among}: {proposal.basis.text}"
+
+
+def quality(plan: RunPlan, objective: str) -> str:
+    """Return how near the stages of a plan are to the best ones; on spot nothing is proven."""
+    assert plan.followed is not None
+    if plan.forecast.source == "pools":
+        word = SUPERLATIVES.get(objective, "best")
+        return f"the {word} while spot lasts (with outages not proven)"
+    return gap_text(plan.followed, objective)
 
 
 def gap_text(plan: Plan, objective: str) -> str:

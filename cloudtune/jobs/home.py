@@ -20,8 +20,6 @@ from pathlib import Path
 from cloudtune import private_files
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
-from cloudtune.infra.heads.known import adopt, refresh
-from cloudtune.infra.heads.launch import REMOTE
 
 LEDGER = "ledger.jsonl"
 RUN_VARIABLE = "CLOUDTUNE_RUN"
@@ -102,6 +100,10 @@ def find_run(run: str | None) -> Path:
         UsageError: there is no such run, or several.
         StorageError: a head carries it, and its storage can't be reached.
     """
+    # For `--help`, which loads this module, they would be most of what it takes.
+    from cloudtune.infra.heads.known import adopt, refresh  # noqa: PLC0415
+    from cloudtune.infra.heads.launch import REMOTE  # noqa: PLC0415
+
     if run is not None and "://" in run:
         return adopt(run, runs())
     for place in sorted(runs().glob(f"*/{REMOTE}")):

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 LEASE_GRACE_SECONDS = 600.0
 """How much longer than its run may take an instance may live, if nobody gives it back."""
+_NEAR = 0.95
+"""A plan that takes more than this share of a limit says what is beyond that limit's edge."""
 _FETCH = Measurement(26.0, 10.0)
 """Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11)."""
 
@@ -58,7 +60,8 @@ class Planned:
 
     `derived` says why the deadline is what it is, where the user has set a budget alone. `asked` is
     None where nothing goes by stages. The experiment of the problem may have other
-    trials than the user's: as many as can be had.
+    trials than the user's: as many as can be had. `remarks` say why it is this plan, and what is
+    beyond the edge of a limit.
     """
 
     problem: Problem
@@ -68,6 +71,7 @@ class Planned:
     elapsed: float = 0.0
     asked: Asked | None = None
     derived: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
@@ -343,7 +347,81 @@ def make_plan(
     plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
     if plan.forecast.results == 0 and not force:
         raise InfeasibleError(_no_result(problem, plan, limits), None, None)
-    return Planned(problem, plan, options, limits, elapsed, asked, derived)
+    planned = Planned(problem, plan, options, limits, elapsed, asked, derived)
+    planned = _expected_cheapest(planned, runs)
+    return replace(planned, remarks=(*planned.remarks, *_cliffs(planned)))
+
+
+def _cliffs(planned: Planned) -> Iterator[str]:
+    """Say of stages what a little less of a limit would make of them, and what set-up has made.
+
+    Between `plan` and `run` some seconds pass. At the edge of a limit they lead to another plan.
+    """
+    staged, asked = planned.plan.followed, planned.asked
+    if staged is None or asked is None or asked.aim not in ("cost", "time"):
+        return
+    if planned.plan.forecast.source == "pools":
+        return  # its price isn't that of its stages
+    deadline, budget = planned.limits.deadline, planned.limits.budget
+    most = asked.limits
+    if not most.admit(staged.estimate):
+        return  # it was insisted on
+    if deadline is not None and staged.estimate.seconds > _NEAR * (most.deadline or math.inf):
+        shorter = replace(planned.limits, deadline=_NEAR * deadline)
+        yield f"near the deadline: with 5 % less time {_instead(planned, shorter)}"
+    if budget is not None and staged.estimate.dollars > _NEAR * (most.budget or math.inf):
+        smaller = replace(planned.limits, budget=_NEAR * budget)
+        yield f"near the budget: with 5 % less money {_instead(planned, smaller)}"
+    if planned.elapsed > 0:
+        first = _other_stages(planned, planned.limits, 0.0)
+        if first is not None and first.stages != staged.stages:
+            gone = format_seconds(planned.elapsed)
+            yield f"not the plan that `cloudtune plan` shows, {_taking(first)}: {gone} are gone"
+
+
+def _instead(planned: Planned, limits: Limits) -> str:
+    other = _other_stages(planned, limits, planned.elapsed)
+    return "no plan fits" if other is None else f"it would be another plan, {_taking(other)}"
+
+
+def _taking(plan: Plan) -> str:
+    estimate = plan.estimate
+    return f"{format_seconds(estimate.seconds)} for {format_dollars(estimate.dollars)}"
+
+
+def _other_stages(planned: Planned, limits: Limits, elapsed: float) -> Plan | None:
+    """Return the stages within other limits, or from another second on; None where none fit."""
+    try:
+        return staged_plan(planned.problem, limits, planned.options, elapsed, force=False)[2]
+    except InfeasibleError:
+        return None
+
+
+def _expected_cheapest(planned: Planned, runs: int) -> Planned:
+    """Return a plan for least cost without spot, where spot costs more or can't do the work.
+
+    Stages are priced for pools that are there. With outages on-demand may be cheaper, and then the
+    run has to plan without spot from its beginning: replanning would go back to it.
+    """
+    problem, plan, asked = planned.problem, planned.plan, planned.asked
+    steady = tuple(each for each in problem.rentables if not each.behaviours)
+    if plan.forecast.source != "pools" or not steady or asked is None or asked.aim != "cost":
+        return planned
+    without = replace(problem, rentables=steady)
+    limits, elapsed = planned.limits, planned.elapsed
+    try:
+        without, asked, staged = staged_plan(without, limits, planned.options, elapsed, force=False)
+    except InfeasibleError:
+        return planned
+    other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
+    last = staged.stages[-1].stage.end_epoch
+    done = plan.forecast.epochs.p50 >= last
+    if done and other.estimate.dollars >= plan.estimate.dollars:
+        return planned
+    dollars = format_dollars(plan.estimate.dollars)
+    why = f"{dollars} would be expected, more than on demand" if done else "most runs end early"
+    remark = f"not on spot: with its outages {why}"
+    return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
 
 
 def refuse_endless(experiment: Experiment, limits: Limits) -> None:

@@ -78,7 +78,7 @@ class Proposal:
     `trials` is how many are started, at most where that is decided as results come in; None where
     the limits alone end the run. `chosen` says why the strategy is what it is, where none was
     named, `derived` why the deadline is. `short_of` is what one full training takes, where the
-    limits don't allow it. `notes` are of the instances and the profiles.
+    limits don't allow it. `notes` are of the instances and the profiles, `remarks` of the plan.
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
@@ -124,6 +124,7 @@ class Proposal:
     notes: tuple[str, ...] = ()
     chosen: str = ""
     derived: str = ""
+    remarks: tuple[str, ...] = ()
     short_of: str = ""
 
     @property
@@ -208,6 +209,7 @@ def propose(
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
         chosen="" if experiment.chosen is None else experiment.chosen.why,
         derived=planned.derived,
+        remarks=planned.remarks,
         short_of=_short_of(planned),
     )
 
@@ -265,7 +267,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
             "the forecast's metrics are made up: who goes on, and so how much is trained, will "
             "differ; seconds and dollars are the profile's and the catalog's"
         )
-    yield from planned.problem.notes
+    yield from (*planned.remarks, *planned.problem.notes)
     if asked is not None and sure is None:
         yield f"planned on mean durations, with {MARGIN:.0%} of each limit in reserve"
     elif asked is not None:

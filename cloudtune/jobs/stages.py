@@ -237,7 +237,10 @@ def usable_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float 
     """Return what a plan may take, less what the run needs before and after it."""
     if limits.deadline is None:
         return limits
-    reserve = elapsed + SETUP_SECONDS + drain_seconds(*(each.profile for each in rentables))
+    profiles = [rentable.profile for rentable in rentables]
+    # The seconds of a plan have one return of its instances in them: it isn't reserved twice.
+    returned = min(profile.release.mean for profile in profiles)
+    reserve = elapsed + SETUP_SECONDS + drain_seconds(*profiles) - returned
     return replace(limits, deadline=max(0.0, limits.deadline - reserve))
 
 

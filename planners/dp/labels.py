@@ -32,9 +32,9 @@ _TIE = 1e-12
 class Labels:
     """Ways through the stages so far.
 
-    `dollars` is what has been charged; `ages` (label, group, instance) ascend, stop at the minimum
-    charge and are infinite where there is no instance; None where no age can matter. `parent` and
-    `option` say where a label came from.
+    `dollars` is what has been charged; `ages` (label, group, instance) ascend, stop at
+    `Delays.oldest` and are infinite where there is no instance; None where no age can matter.
+    `parent` and `option` say where a label came from.
     """
 
     seconds: Floats
@@ -68,7 +68,10 @@ class Labels:
 
 @dataclass(frozen=True)
 class Delays:
-    """The figures of each rentable as columns; the last row is for no rentable at all (-1)."""
+    """The figures of each rentable as columns; the last row is for no rentable at all (-1).
+
+    `grain` is the seconds up to which bills are rounded, 0 where that isn't searched over.
+    """
 
     launch: Floats
     boot: Floats
@@ -77,17 +80,19 @@ class Delays:
     release: Floats
     price: Floats
     minimum: Floats
+    grain: Floats
     gpus: Floats
 
     @classmethod
-    def of(cls, request: PlanRequest) -> Delays:
-        """Return the columns of a request."""
+    def of(cls, request: PlanRequest, *, rounded: bool = False) -> Delays:
+        """Return the columns of a request, with bills `rounded` up or to the instant."""
 
         def column(values: list[float]) -> Floats:
             return np.array([*values, 0.0])
 
         profiles = [each.profile for each in request.rentables]
         offers = [each.offer for each in request.rentables]
+        grain = column([o.granularity_seconds * rounded for o in offers])
         return cls(
             column([p.launch.mean for p in profiles]),
             column([p.boot.mean for p in profiles]),
@@ -95,9 +100,15 @@ class Delays:
             column([p.resize.mean for p in profiles]),
             column([p.release.mean for p in profiles]),
             column([o.held_usd_per_second for o in offers]),
-            column([o.minimum_seconds for o in offers]),
+            _whole(column([o.minimum_seconds for o in offers]), grain),
+            grain,
             column([float(o.gpus) for o in offers]),
         )
+
+    @property
+    def oldest(self) -> Floats:
+        """The age from which on an instance's age makes no difference."""
+        return np.where(self.grain > 0, np.inf, self.minimum)
 
     @staticmethod
     def vcpus(request: PlanRequest, quota: str) -> Whole:
@@ -302,8 +313,8 @@ class Taken:
             # The fresh are the youngest; the kept follow, in their order.
             shifted = np.take_along_axis(old, np.maximum(place - fresh, 0), axis=1)
             line = np.where(place < fresh, new, shifted)
-            minimum = delays.minimum[offer][:, None]
-            found[:, j] = np.where(place < count, np.minimum(line, minimum), np.inf)
+            oldest = delays.oldest[offer][:, None]
+            found[:, j] = np.where(place < count, np.minimum(line, oldest), np.inf)
         return np.sort(found, axis=2)
 
     def _ended(self, labels: Labels) -> Labels:
@@ -339,10 +350,20 @@ def leaving_costs(labels: Labels, delays: Delays, group: int) -> Floats:
     assert labels.ages is not None
     offer = labels.offer[:, group]
     ages = labels.ages[:, group]
-    owed = np.maximum(delays.release[offer][:, None], delays.minimum[offer][:, None] - ages)
+    minimum, grain = delays.minimum[offer][:, None], delays.grain[offer][:, None]
+    owed = np.maximum(delays.release[offer][:, None], minimum - ages)
+    if delays.grain.any():
+        finite = np.where(np.isfinite(ages), ages, 0.0)
+        owed = _whole(owed + finite, grain) - finite
     each = np.where(np.isfinite(ages), owed * delays.price[offer][:, None], 0.0)
     upward = np.cumsum(each[:, ::-1], axis=1)[:, ::-1]
     return np.concatenate([upward, np.zeros((len(labels), 1))], axis=1)
+
+
+def _whole(seconds: Floats, grain: Floats) -> Floats:
+    """Return seconds rounded up to grains (as `Offer.charge` does); 0 leaves them as they are."""
+    size = np.where(grain > 0, grain, 1.0)
+    return np.where(grain > 0, np.ceil(seconds / size - 1e-9) * size, seconds)
 
 
 def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
@@ -376,30 +397,56 @@ def _states(labels: Labels) -> Whole:
 def _undominated_with_ages(
     labels: Labels, delays: Delays, state: Whole, order: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """Return the labels that stay where a younger instance may owe more of its minimum."""
+    """Return the labels that stay where an instance of another age may owe more when it goes."""
     assert labels.ages is not None
-    price, minimum = delays.price[labels.offer], delays.minimum[labels.offer]
-    ages = np.where(np.isfinite(labels.ages), labels.ages, minimum[:, :, None])
-    free = (np.maximum(minimum[:, :, None] - ages, 0.0) * price[:, :, None]).reshape(
-        len(labels), -1
-    )
+    # What isn't there is as old in all labels of a fleet.
+    ages = np.where(np.isfinite(labels.ages), labels.ages, 0.0)
     kept = np.ones(len(order), dtype=bool)
     bounds = np.flatnonzero(np.diff(state[order], prepend=-1, append=-1))
     several = np.diff(bounds) > 1
     for begin, end in zip(bounds[:-1][several], bounds[1:][several], strict=True):
         rows = order[begin:end]
-        kept[begin:end] = _first_of_ties(free[rows], labels.dollars[rows])
+        owed = _Owed.of(delays, labels.offer[rows[0]])
+        kept[begin:end] = _first_of_ties(ages[rows], labels.dollars[rows], owed)
     return order[kept]
 
 
-def _first_of_ties(free: Floats, dollars: Floats) -> NDArray[np.bool_]:
-    """Return which labels none before them beats; `free` is what each instance may still owe."""
+@dataclass(frozen=True)
+class _Owed:
+    """How instances of one fleet are billed, a row for each of its groups."""
+
+    price: Floats
+    minimum: Floats
+    grain: Floats
+
+    @classmethod
+    def of(cls, delays: Delays, offer: Whole) -> _Owed:
+        columns = (delays.price, delays.minimum, delays.grain)
+        return cls(*(column[offer][:, None] for column in columns))
+
+    def more(self, ages: Floats, others: Floats) -> Floats:
+        """Return the most that a fleet may come to owe above another; last axes group, instance.
+
+        Two bills that are rounded up differ by the part of a grain that one is ahead of the other,
+        whenever the instances go; and before the minimum by all that one is younger.
+        """
+        younger = np.maximum(others - ages, 0.0)
+        more = np.minimum(younger, np.maximum(self.minimum - ages, 0.0))
+        if self.grain.any():
+            grain = np.where(self.grain > 0, self.grain, np.inf)
+            ahead = np.where(self.grain > 0, np.mod(others - ages, grain), 0.0)
+            more = np.maximum(more, np.where(ahead < grain * (1 - _TIE), ahead, 0.0))
+        return np.asarray((more * self.price).sum(axis=(-2, -1)))
+
+
+def _first_of_ties(ages: Floats, dollars: Floats, owed: _Owed) -> NDArray[np.bool_]:
+    """Return which labels of one fleet none before them beats."""
     kept = np.ones(len(dollars), dtype=bool)
     for begin in range(0, len(dollars), _AT_ONCE):
         part = slice(begin, begin + _AT_ONCE)
         before = np.flatnonzero(kept[: begin + _AT_ONCE])
-        younger = np.maximum(free[before, None] - free[None, part], 0.0).sum(axis=2)
-        beats = dollars[before, None] + younger <= dollars[part] + _TIE
+        more = owed.more(ages[before, None], ages[None, part])
+        beats = dollars[before, None] + more <= dollars[part] + _TIE
         earlier = before[:, None] < np.arange(begin, begin + beats.shape[1])
         kept[part] = ~(beats & earlier).any(axis=0)
     return kept

@@ -116,15 +116,17 @@ class Menu:
     rate: NDArray[np.float64]
 
     @classmethod
-    def of(cls, request: PlanRequest) -> Menu:
-        """Return the menu of a request.
+    def of(cls, request: PlanRequest, *, rounded: bool = False) -> Menu:
+        """Return the menu of a request, with bills `rounded` up or to the instant.
 
         Raises:
             UsageError: more than two offers at once are to be mixed.
         """
         if request.mix > 2:
             raise UsageError("a stage can mix two offers at most")
-        choices = tuple(sizes(request, index) for index in range(len(request.rentables)))
+        choices = tuple(
+            sizes(request, index, rounded=rounded) for index in range(len(request.rentables))
+        )
         table = [
             (index, width, slots(width, rentable.gpus, 1), rentable.epoch_seconds(width))
             for index, rentable in enumerate(request.rentables)
@@ -170,12 +172,12 @@ class Menu:
         )
 
 
-def sizes(request: PlanRequest, index: int) -> list[int]:
+def sizes(request: PlanRequest, index: int, *, rounded: bool = False) -> list[int]:
     """Return the numbers of instances of a rentable that a best plan may have."""
     rentable = request.rentables[index]
     most = min(rentable.most, request.max_instances, _quota(request, rentable))
     trials = tuple(sorted({stage.trials for stage in request.work}))
-    if _any_size(request) and most <= _ALL_SIZES:
+    if (rounded or _any_size(request)) and most <= _ALL_SIZES:
         return list(range(1, most + 1))
     found = set(_steps(trials, rentable.profile.widths, rentable.gpus))
     found |= {len(live.ages) for live in request.fleet if live.offer == rentable.offer}
@@ -206,9 +208,9 @@ def _any_size(request: PlanRequest) -> bool:
     return request.mix > 1 or ages_matter(request)
 
 
-def complete(request: PlanRequest) -> bool:
+def complete(request: PlanRequest, *, rounded: bool = False) -> bool:
     """Whether every fleet size that a best plan may have is among the options."""
-    return request.max_instances <= _ALL_SIZES or not _any_size(request)
+    return request.max_instances <= _ALL_SIZES or not (rounded or _any_size(request))
 
 
 @lru_cache(maxsize=256)
@@ -242,12 +244,15 @@ def _pairs(
 ) -> Iterator[tuple[Part, Part]]:
     """Yield two groups at a time; the first takes all that it can in its waves."""
     wide = [_mixed_sizes(request, index, few) for index, few in enumerate(sizes)]
-    for one, other in itertools.combinations(range(len(request.rentables)), 2):
+    by_function = any(rentable.offer.per_function for rentable in request.rentables)
+    # Billed by the function, a split costs by the trial: either group may be the full one.
+    orders = itertools.permutations if by_function else itertools.combinations
+    for one, other in orders(range(len(request.rentables)), 2):
         for first in _shares(request, one, wide[one], stage.trials - 1):
             rest = stage.trials - first[3]
             for second in _rests(request, other, wide[other], rest):
                 if _together(request, first, second):
-                    yield first, second
+                    yield (first, second) if one < other else (second, first)
 
 
 def _mixed_sizes(request: PlanRequest, index: int, few: Sequence[int]) -> Sequence[int]:

@@ -6,6 +6,9 @@ the best there is in the model of `planners.model`; docs/decisions/0004-exact-pl
 
 In rounds: narrow ones (few options, few labels) find a good plan quickly; the full one, pruned by
 that plan, finds the best, or that there is no better.
+
+Bills that are rounded up have a search of their own (`Search.rounded`), which begins with the
+best plan of the other and keeps a bounded number of labels: few of them beat one another.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
-from cloudtune.planners.dp.labels import Delays, Labels, Step, undominated
+from cloudtune.planners.dp.labels import Delays, Labels, Step, leaving_costs, undominated
 from cloudtune.planners.dp.options import Menu, ages_matter
 from cloudtune.planners.dp.options import undominated as without_beaten
 from cloudtune.plans import Limits
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
 """Options of each stage and labels after it, in each round; the last is the proof."""
+_ROUNDED_ROUNDS = ((60, 150), (None, 1000))
+"""The same where bills are rounded up; the last is a proof where no label was left out."""
 _SLACK = 1e-9
 _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
 
@@ -53,13 +58,19 @@ class Found:
 class Search:
     """The stages of a request, their options and what is least possible from each stage on.
 
-    `allowed(stage, options)` restricts the options of a stage.
+    `allowed(stage, options)` restricts the options of a stage. With `rounded`, bills are those that
+    are rounded up; without, bills to the instant, which are never higher. `proven` says whether
+    the last answer is the best of all that the options allow.
     """
 
-    def __init__(self, request: PlanRequest, allowed: Allowed | None = None) -> None:
+    def __init__(
+        self, request: PlanRequest, allowed: Allowed | None = None, *, rounded: bool = False
+    ) -> None:
         self.request = request
-        self.delays = Delays.of(request)
-        menu, last = Menu.of(request), len(request.work) - 1
+        self.rounded = rounded
+        self.proven = True
+        self.delays = Delays.of(request, rounded=rounded)
+        menu, last = Menu.of(request, rounded=rounded), len(request.work) - 1
         self.steps: list[Step] = []
         self.options: list[Options] = []
         self._least: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
@@ -129,7 +140,8 @@ class Search:
             return None
         aim = _Aim.of(limits, objective)
         aim = aim if known is None else aim.to_beat(known)
-        for options, labels in _ROUNDS:
+        for options, labels in _ROUNDED_ROUNDS if self.rounded else _ROUNDS:
+            self.proven = True
             found = self._run(aim, self._promising(aim, options), labels)
             if found is not None:
                 known, aim = found, aim.to_beat(found)
@@ -178,8 +190,11 @@ class Search:
                 return trail
             options, rest = self.options[number].only(rows), self.after[number + 1]
             labels = _advance(step, trail[-1], options, aim, rest)
+            if self.rounded:
+                labels = labels.only(aim.affords(labels, self.delays))
             labels = labels.only(undominated(labels, self.delays))
             if most is not None and len(labels) > most:
+                self.proven = False
                 labels = labels.only(_nearest(labels, aim, rest, options, most))
             trail.append(labels)
         return trail
@@ -196,7 +211,7 @@ class Search:
         for group, live in enumerate(fleet):
             offer[0, group], count[0, group] = index[live.offer], len(live.ages)
             width[0, group] = live.width or 0.0
-            capped = np.minimum(live.ages, live.offer.minimum_seconds)
+            capped = np.minimum(live.ages, self.delays.oldest[index[live.offer]])
             ages[0, group, : len(live.ages)] = np.sort(capped)
         nothing = np.zeros(1, int)
         return Labels(
@@ -206,7 +221,7 @@ class Search:
             count,
             width,
             np.ones(1, bool),
-            ages if ages_matter(self.request) else None,
+            ages if self.rounded or ages_matter(self.request) else None,
             nothing,
             nothing,
         )
@@ -252,6 +267,15 @@ class _Aim:
         """Return where both limits are kept."""
         in_time = seconds <= self.deadline * (1 + _SLACK)
         return in_time & (dollars <= self.budget * (1 + _SLACK))
+
+    def affords(self, labels: Labels, delays: Delays) -> NDArray[np.bool_]:
+        """Return where giving everything back at once wouldn't cost more than may be spent."""
+        dollars = labels.dollars
+        if labels.ages is not None:
+            groups = range(labels.offer.shape[1])
+            dollars = dollars + sum(leaving_costs(labels, delays, each)[:, 0] for each in groups)
+        most = min(self.budget, self.known) if self.objective == "cost" else self.budget
+        return np.asarray(dollars <= most * (1 + _SLACK))
 
     def to_beat(self, found: Found) -> _Aim:
         """Return the same aim, with a plan that is to be beaten."""
@@ -352,19 +376,19 @@ def _nearest(
 
 
 _REMEMBERED = 4
-_recent: list[tuple[PlanRequest, Search]] = []
+_recent: list[tuple[tuple[PlanRequest, bool], Search]] = []
 
 
-def search_of(request: PlanRequest) -> Search:
+def search_of(request: PlanRequest, *, rounded: bool = False) -> Search:
     """Return the search that answers a request, whatever its limits and its objective are.
 
     The last few are remembered: the questions of one command differ in those alone.
     """
-    question = replace(request, limits=Limits(), objective="cost")
+    question = (replace(request, limits=Limits(), objective="cost"), rounded)
     for known, search in _recent:
         if known == question:
             return search
-    search = Search(without_beaten(question))
+    search = Search(without_beaten(question[0]), rounded=rounded)
     _recent.insert(0, (question, search))
     del _recent[_REMEMBERED:]
     return search

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import click
 import pytest
 
+from cloudtune.cli.main import Deferred, cli
 from cloudtune.cli.plan import plan
 from cloudtune.policy.registry import MENU
 from docs.reference import commands
 from tests.bench import called
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "simulate"])
@@ -52,3 +60,44 @@ def test_the_shell_completes_the_strategies_of_the_menu() -> None:
     option = next(each for each in plan.params if each.name == "strategy")
     words = option.shell_complete(click.Context(plan), "")
     assert tuple(word.value for word in words) == MENU
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_what_stands_in_for_a_command_says_what_the_command_says(name: str) -> None:
+    entry = cli.commands[name]
+    command = entry.load() if isinstance(entry, Deferred) else entry
+    assert (command.name, command.hidden) == (name, entry.hidden)
+    assert entry.get_short_help_str(1000) == command.get_short_help_str(1000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "shown"),
+    [
+        (["--help"], {}, "Show what a run would do"),
+        (
+            [],
+            {
+                "_CLOUDTUNE_COMPLETE": "bash_complete",
+                "COMP_WORDS": "cloudtune res",
+                "COMP_CWORD": "1",
+            },
+            "plain,resume\n",
+        ),
+    ],
+    ids=["help", "completion"],
+)
+def test_help_and_completion_load_no_command(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], shown: str
+) -> None:
+    environment = {**os.environ, "CLOUDTUNE_HOME": str(tmp_path), **environment}
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "cloudtune", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown in done.stdout
+    loaded = set(re.findall(r"\| +(\S+)$", done.stderr, re.MULTILINE))
+    assert "click" in loaded
+    assert loaded & {"numpy", "pydantic", "rich", "boto3", "cloudtune.cli.options"} == set()

@@ -260,7 +260,9 @@ def test_the_screen_has_what_one_gets_what_else_there_is_and_the_next_command() 
     assert "kept in 97.3 % of" in line(lines, "both limits")
     assert "(asked: 95 %)" in line(lines, "both limits")
     assert "1 x p9.big spot us-east-1a ($9.00/h)" in line(lines, "machines")
-    assert line(lines, "worst case").startswith("worst case $6.50")
+    assert line(lines, "worst case").startswith(
+        "worst case the run stops below $5.00; $6.50 if this machine dies"
+    )
     assert line(lines, "run it") == "run it cloudtune run digits.yaml --deadline 30m"
 
 

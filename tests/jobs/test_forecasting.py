@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.display import plan_tables
+from cloudtune.display import plan_brief, plan_tables
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.jobs.forecasting import MIN_RUNS, RUNS, PlayedRuns
@@ -281,13 +281,36 @@ def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
     assert "on spot that comes and goes" in plan_tables.forecast(found).title
 
 
+@pytest.mark.parametrize(
+    ("losses", "availability", "instances", "why"),
+    [(60.0, 0.2, 4, "most runs end early"), (2.0, 0.01, 1, "more than on demand")],
+    ids=["unfinished", "dearer"],
+)
+def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
+    losses: float, availability: float, instances: int, why: str
+) -> None:
+    """Stages alone are cheaper on spot, but not with what outages do to the runs."""
+    pool = {"losses_per_hour": losses, "availability": availability}
+    made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": instances})
+    assert {offer.market for offer in made.plan.offers} == {"on-demand"}
+    assert any("not on spot" in note and why in note for note in propose(made).remarks)
+
+
+def test_stages_on_spot_are_not_called_proven() -> None:
+    shown = [fact.text for fact in plan_brief.facts(propose(on_spot()))]
+    assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
+
+
 def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
     sure = on_spot(**{"cloud.spot": {"losses_per_hour": 0.0, "availability": 1.0}})
     spread, planned = sure.plan.forecast.dollars, sure.plan.estimate.dollars
     assert spread.mean < 1.2 * planned, "only its speed is unsure"
-    rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.05}})
+    rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.3}})
     assert rare.plan.forecast.dollars.mean > 2 * spread.mean
-    assert any("to be had 5% of the time" in text for text in propose(rare).assumptions)
+    assert any("to be had 30% of the time" in text for text in propose(rare).assumptions)
+    without = on_spot(**{"cloud.market": "on-demand"}).plan.estimate
+    assert rare.plan.estimate.seconds > 2 * without.seconds, "it is slower"
+    assert rare.plan.estimate.dollars < without.dollars, "but cheaper, so it stays on spot"
 
 
 def test_on_demand_alone_is_forecast_by_its_stages() -> None:

@@ -170,13 +170,20 @@ def test_a_pool_that_is_away_for_half_an_hour_is_waited_for(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("quick")
 def test_where_a_pool_stays_away_on_demand_finishes_in_time(tmp_path: Path) -> None:
-    path = str(table(tmp_path, changes((0, 1), (3000, 0))))
+    path = str(table(tmp_path, changes((0, 1), (3000, 0), (30_000, 1))))
     told = json.loads(say("--spot-trace", path, "--market", "any", "-o", "json"))
     (run,) = told["runs"]
     assert (run["ended"], run["violations"]) == ("done", [])
     assert 5 * 3600.0 < run["seconds"] <= 6 * 3600.0
     assert run["spot_hours"] == pytest.approx(3000 / 3600, abs=0.02)
     assert run["on_demand_hours"] > 2.0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pool_that_is_hardly_ever_there_is_not_planned_on(tmp_path: Path) -> None:
+    screen = on(tmp_path, rows=((0, 1), (3000, 0)))
+    assert "mind: not on spot: with its outages $" in screen
+    assert "would be expected, more than on demand" in screen
 
 
 @pytest.mark.usefixtures("quick")

@@ -1,0 +1,191 @@
+"""Whether the price and the chance that `plan` prints are those of the runs that follow.
+
+    python -m benchmarks.one_price [--plans 200] [--runs 200] [--processes 2]
+
+Each plan is of a random job: 4 to 48 trials, on demand, on spot or both, by sha or best, with
+limits from loose to tight. Its runs are the policy in virtual time, at speeds and on spot pools
+that may be. Printed by kind: the share of plans whose total lies within 5 % of the runs' mean, the
+share whose chance to keep the limits differs from the runs' by more than 5 points, and what a plan
+takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from cloudtune.experiment import Experiment
+from cloudtune.jobs import forecasting, planning
+from cloudtune.jobs.stages import SETUP_SECONDS
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.plans import Limits
+from cloudtune.scaling import Measurement, ScalingProfile
+
+if TYPE_CHECKING:
+    from cloudtune.policy.run import RunPolicy
+
+MARKETS = ("on-demand", "spot", "any")
+NEAR = 0.05
+TYPES = {"g4dn.xlarge": 1, "g4dn.12xlarge": 4, "p3.2xlarge": 1}
+APART = 1_000
+"""Seeds of the runs begin here: none of them is one of the forecast's."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a plan prints, and what its runs came to: dollars and chances."""
+
+    kind: str
+    printed: float
+    low: float
+    high: float
+    mean: float
+    middle: float
+    said: float
+    kept: float
+    seconds: float
+
+
+def _profile(draw: random.Random, name: str, gpus: int) -> ScalingProfile:
+    epoch, beta = draw.choice([20.0, 60.0, 240.0]), draw.uniform(0.6, 1.0)
+    delays = {"launch": 20.0, "boot": draw.uniform(30, 150), "start": 8.0, "resize": 10.0}
+    return ScalingProfile(
+        instance_type=name,
+        epoch={
+            w: Measurement(epoch / w**beta, 0.03 * epoch / w**beta, 4)
+            for w in (1.0, 2.0, 4.0)
+            if w <= gpus
+        },
+        **{key: Measurement(mean, 0.2 * mean, 4) for key, mean in delays.items()},  # type: ignore[arg-type]
+        release=Measurement(5.0, 1.0, 4),
+        script_hash="made up",
+        measured_at="2026-11-01T00:00:00Z",
+        source="made up",
+        error=draw.choice([0.02, 0.1]),
+    )
+
+
+def _experiment(draw: random.Random, market: str, strategy: str, folder: Path) -> Experiment:
+    return Experiment(
+        name="job",
+        train="train.py:train",
+        metric={"name": "score", "mode": "max"},
+        search={"lr": {"loguniform": [1e-4, 1]}},
+        trials=draw.choice([4, 8, 16, 48]),
+        epochs={"min": 1, "max": draw.choice([4, 9, 27])},
+        eta=draw.choice([2, 3]),
+        strategy=strategy,
+        cloud={
+            "provider": "aws",
+            "instances": draw.sample(sorted(TYPES), draw.choice([1, 2])),
+            "max_instances": 6,
+            "market": market,
+        },
+        history="off",
+        directory=folder,
+    )
+
+
+def _planned(number: int, folder: Path) -> planning.Planned | None:
+    """Return the plan of a job; None where its limits are too tight for any."""
+    draw = random.Random(number)
+    strategy = "best" if draw.random() < 0.3 else "sha"
+    seed = draw.random()
+    market = MARKETS[number % len(MARKETS)]
+    fixed, experiment = (
+        _experiment(random.Random(seed), market, name, folder) for name in ("sha", strategy)
+    )
+    profiles = [_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
+    loose = planning.make_plan(planning.problem_of(fixed, profiles), Limits()).plan.forecast
+    factor = draw.choice([0.9, 1.05, 1.2, 1.6, 3.0])
+    limits = Limits(loose.seconds.p50 * factor * draw.uniform(0.8, 1.5), loose.dollars.p50 * factor)
+    try:
+        return planning.make_plan(planning.problem_of(experiment, profiles), limits)
+    except InfeasibleError:
+        return None
+
+
+class _Elsewhere(forecasting.PlayedRuns):
+    """Runs that aren't those of the forecast, however many events they take."""
+
+    def _play(self, seed: int) -> tuple[RunPolicy, int]:
+        policy, _ = super()._play(seed + APART)
+        return policy, 0
+
+
+def foretold(number: int, runs: int) -> Told | None:
+    """Return what the plan of a job prints, and what its runs come to."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CLOUDTUNE_HOME"] = f"{folder}/home"
+        began = time.process_time()
+        planned = _planned(number, Path(folder))
+        seconds = time.process_time() - began
+    if planned is None:
+        return None
+    plan, forecast = planned.plan, planned.plan.forecast
+    played = _Elsewhere(
+        planned.problem.experiment,
+        planned.problem.rentables,
+        planned.limits,
+        begin=SETUP_SECONDS,
+        staged=plan.staged,
+        samples=runs,
+    ).forecast()
+    kind = f"{MARKETS[number % len(MARKETS)]}, {forecast.source}"
+    assert forecast.within is not None
+    assert played.within is not None
+    return Told(
+        kind,
+        plan.estimate.dollars,
+        forecast.dollars.p5,
+        forecast.dollars.p95,
+        played.dollars.mean,
+        played.dollars.p50,
+        forecast.within,
+        played.within,
+        seconds,
+    )
+
+
+def _line(told: list[Told]) -> str:
+    near = fmean(abs(each.printed / each.mean - 1) <= NEAR for each in told)
+    middle = fmean(abs(each.printed / each.middle - 1) <= NEAR for each in told)
+    within = fmean(each.low <= each.mean <= each.high for each in told)
+    apart = fmean(abs(each.said - each.kept) > NEAR for each in told)
+    return (
+        f"{len(told)} plans: total within 5 % of the mean {near:.0%} (of the median {middle:.0%}; "
+        f"mean within p5 to p95 {within:.0%}); kept in off by more than 5 points {apart:.0%}; "
+        f"{median(each.seconds for each in told):.1f} s a plan"
+    )
+
+
+def main() -> None:
+    """Print what is named above."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--plans", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--verbose", action="store_true", help="print each plan")
+    given = parser.parse_args()
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
+    with ProcessPoolExecutor(given.processes) as pool:
+        results = pool.map(foretold, range(given.plans), [given.runs] * given.plans)
+        told = [each for each in results if each is not None]
+    if given.verbose:
+        for each in told:
+            print(each)
+    for kind in sorted({each.kind for each in told}):
+        print(f"{kind}: {_line([each for each in told if each.kind == kind])}")
+    print(f"all: {_line(told)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`cloudtune report`: what a run did, planned against actual."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, save_page
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand
+from cloudtune.display.alternatives_tables import against_json
+from cloudtune.display.report_screen import show_against, show_report
+from cloudtune.display.terminal import console
+from cloudtune.jobs import alternatives, home
+from cloudtune.jobs.report import cloud_records, load, to_json
+
+if TYPE_CHECKING:
+    from cloudtune.jobs.report import Report
+
+
+@click.command(cls=GroupedCommand)
+@RUN
+@HTML_OF_RUN
+@click.option(
+    "--against",
+    is_flag=True,
+    help="Compare the bill with simulated fixed and naively elastic clusters.",
+)
+@OUTPUT
+def report(run: str | None, *, html: Path | None, against: bool, output: str) -> int:
+    """Show what a run did, planned against actual. Without RUN, the last one.
+
+    With --html it is written as a page: curves, GPUs, fleet and spend, the bill, configurations.
+    """
+    check_page(html)
+    folder = home.find_run(run)
+    found = load(folder)
+    if html is not None:
+        from cloudtune.display.pages.reports import run_page  # noqa: PLC0415  needs plotly
+
+        path = Path(f"{folder.name}.html") if html == BESIDE else html
+        save_page(path, lambda: run_page(found))
+    if against:
+        _show_against(found, output)
+    elif output == "json":
+        click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
+    elif html is None:
+        show_report(console(), found)
+    return 0
+
+
+def _show_against(found: Report, output: str) -> None:
+    other = alternatives.against(found.job, found.dollars)
+    if output == "json":
+        click.echo(json.dumps(against_json(other), indent=1, allow_nan=False))
+    else:
+        show_against(console(), found, other)
