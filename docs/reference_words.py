@@ -27,7 +27,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "search": (
         (
             "for each parameter `{uniform: [low, high]}`, `{loguniform: [low, high]}`, `{quniform: "
-            "[low, high, step]}`, `{randint: [low, high]}` (without high), `{choice: [a, b, …]}`, "
+            "[low, high, step]}`, `{randint: [low, high]}` (without high), the last two by their "
+            "logarithm as `qloguniform` and `lograndint`, `{choice: [a, b, …]}`, "
             "`{grid: [a, b, …]}` or a constant, as in Ray Tune; or parameters below it, or "
             "branches: [search spaces](search-spaces.md); or `{mutators: train.py:MODEL}`, the "
             "[networks](models.md) that the script makes"

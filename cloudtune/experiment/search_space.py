@@ -1,6 +1,7 @@
 """The domains of a search space: what a hyperparameter may be (`spaces` puts them together).
 
-The names and their meaning are Ray Tune's: uniform, loguniform, quniform, randint, choice, grid.
+The names and their meaning are Ray Tune's: uniform, loguniform, quniform, qloguniform, randint,
+lograndint, choice, grid.
 """
 
 from __future__ import annotations
@@ -46,16 +47,12 @@ class LogUniform:
 
     def __post_init__(self) -> None:
         _check_numbers(self.low, self.high)
-        if self.low <= 0:
-            raise ExperimentError(
-                f"low is {shown(self.low)}, and a logarithmic scale starts above 0; "
-                "write a positive low such as 1e-4, or use uniform"
-            )
+        _check_positive(self.low, "1e-4, or use uniform")
         _check_rising(self.low, self.high)
 
     def draw(self, stream: Random) -> Value:
         """Return one number."""
-        drawn = math.exp(_between(math.log(self.low), math.log(self.high), stream))
+        drawn = _between_logs(self.low, self.high, stream)
         return min(max(drawn, float(self.low)), float(self.high))
 
 
@@ -84,8 +81,23 @@ class QUniform:
 
     def draw(self, stream: Random) -> Value:
         """Return one multiple, without the noise of binary floats: 0.3, not 0.30000000000000004."""
-        steps = round(_between(self.low, self.high, stream) / self.q)
-        return float(Decimal(repr(float(self.q))) * steps)
+        return self._nearest(_between(self.low, self.high, stream))
+
+    def _nearest(self, number: float) -> float:
+        return float(Decimal(repr(float(self.q))) * round(number / self.q))
+
+
+@dataclass(frozen=True)
+class QLogUniform(QUniform):
+    """A multiple of q between low and high, each order of magnitude equally likely."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive(self.low, f"{self.q:g}, or use quniform")
+
+    def draw(self, stream: Random) -> Value:
+        """Return one multiple."""
+        return self._nearest(_between_logs(self.low, self.high, stream))
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,20 @@ class RandInt:
     def draw(self, stream: Random) -> Value:
         """Return one whole number."""
         return self.low + _index(self.high - self.low, stream)
+
+
+@dataclass(frozen=True)
+class LogRandInt(RandInt):
+    """A whole number from low up to, but without, high; each order of magnitude equally likely."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive(self.low, "1, or use randint")
+
+    def draw(self, stream: Random) -> Value:
+        """Return one whole number."""
+        drawn = int(_between_logs(self.low, self.high, stream))
+        return min(max(drawn, self.low), self.high - 1)
 
 
 @dataclass(frozen=True)
@@ -156,7 +182,9 @@ _RANGES: dict[str, type[_Range]] = {
     "uniform": Uniform,
     "loguniform": LogUniform,
     "quniform": QUniform,
+    "qloguniform": QLogUniform,
     "randint": RandInt,
+    "lograndint": LogRandInt,
 }
 _LISTS: dict[str, type[Choice | Grid]] = {"choice": Choice, "grid": Grid}
 _NAMES = {kind: name for name, kind in (_RANGES | _LISTS).items()}
@@ -247,6 +275,10 @@ def _between(low: float, high: float, stream: Random) -> float:
     return low + (high - low) * stream.random()
 
 
+def _between_logs(low: float, high: float, stream: Random) -> float:
+    return math.exp(_between(math.log(low), math.log(high), stream))
+
+
 def _index(count: int, stream: Random) -> int:
     return min(int(stream.random() * count), count - 1)
 
@@ -263,6 +295,14 @@ def _check_rising(low: float, high: float) -> None:
         )
     if not math.isfinite(high - low):
         raise ExperimentError(f"from {shown(low)} to {shown(high)} is too wide; narrow it")
+
+
+def _check_positive(low: float, instead: str) -> None:
+    if low <= 0:
+        raise ExperimentError(
+            f"low is {shown(low)}, and a logarithmic scale starts above 0; write a positive low "
+            f"such as {instead}"
+        )
 
 
 def _check_values(values: tuple[Value, ...]) -> None:

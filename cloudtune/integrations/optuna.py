@@ -58,8 +58,7 @@ class Trial:
     ) -> int:
         """Return a whole number between low and high, both included."""
         if log and low < high:
-            value = self._suggest(name, {"loguniform": [low - 0.5, high + 0.5]})
-            return int(min(max(round(value), low), high))
+            return int(self._suggest(name, {"lograndint": [low, high + 1]}))
         if step == 1:
             return int(self._suggest(name, {"randint": [low, high + 1]}))
         return int(self._suggest(name, {"choice": list(range(low, high + 1, step))}))
@@ -127,7 +126,7 @@ class _Recorder(Trial):
 
     def _value(self, key: str, domain: dict[str, list[Any]]) -> Any:  # noqa: ARG002
         ((kind, values),) = domain.items()
-        if kind == "randint":
+        if kind in {"randint", "lograndint"}:
             return values[1] - 1
         if kind == "loguniform":
             return math.sqrt(values[0] * values[1])

@@ -62,7 +62,7 @@ def test_the_space_is_what_a_dry_call_suggests() -> None:
     assert space == {
         "lr": {"loguniform": [1e-4, 1.0]},
         "layers": {"randint": [1, 4]},
-        **{f"units.{n}": {"loguniform": [3.5, 64.5]} for n in range(3)},
+        **{f"units.{n}": {"lograndint": [4, 65]} for n in range(3)},
         "dropout": {"choice": [0.1, 0.3, 0.5]},
         "batch": {"choice": [16, 32, 48, 64]},
         "kind": {"choice": ["plain", "deep"]},

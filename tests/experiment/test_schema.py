@@ -259,7 +259,8 @@ BAD_FIELDS = [
         "logunifrm:",
         (
             "5: search.lr.logunifrm: unknown distribution 'logunifrm'; allowed: uniform, "
-            "loguniform, quniform, randint, choice, grid. Did you mean 'loguniform'?"
+            "loguniform, quniform, qloguniform, randint, lograndint, choice, grid. Did you mean "
+            "'loguniform'?"
         ),
     ),
     ("[1e-4, 1]", "[0, 1]", "5: search.lr.loguniform: low is 0, and a logarithmic scale starts"),

@@ -15,7 +15,9 @@ from cloudtune.experiment.search_space import (
     Constant,
     Domain,
     Grid,
+    LogRandInt,
     LogUniform,
+    QLogUniform,
     QUniform,
     RandInt,
     Uniform,
@@ -28,7 +30,9 @@ DOMAINS: list[tuple[object, Domain]] = [
     ({"uniform": [0.0, 0.99]}, Uniform(0.0, 0.99)),
     ({"loguniform": [1e-4, 1]}, LogUniform(1e-4, 1)),
     ({"quniform": [0, 0.6, 0.1]}, QUniform(0, 0.6, 0.1)),
+    ({"qloguniform": [0.1, 0.6, 0.1]}, QLogUniform(0.1, 0.6, 0.1)),
     ({"randint": [8, 65]}, RandInt(8, 65)),
+    ({"lograndint": [8, 65]}, LogRandInt(8, 65)),
     ({"choice": [16, "relu", None]}, Choice((16, "relu", None))),
     ({"grid": [True, False]}, Grid((True, False))),
     (5, Constant(5)),
@@ -78,6 +82,8 @@ def test_json_reads_back_into_an_equal_domain(written: object, domain: Domain) -
         ({"quniform": [0, 1]}, "write quniform: [low, high, q]"),
         ({"quniform": [0, 1, 0]}, "the step q is 0; write one above 0 such as 0.1"),
         ({"quniform": [0, 1, "a"]}, "q is the text 'a'"),
+        ({"qloguniform": [0, 1, 0.1]}, "a logarithmic scale starts above 0"),
+        ({"lograndint": [0, 9]}, "such as 1, or use randint"),
         ({"quniform": [0, 1, 0.3]}, "high is 1, not a multiple of the step q = 0.3"),
         ({"quniform": [0.05, 1, 0.1]}, "low is 0.05, not a multiple"),
         ({"quniform": [0, 1e300, 1e-300]}, "high is 1e+300, not a multiple"),
@@ -131,6 +137,19 @@ def test_quniform_gives_clean_multiples_and_the_ends_half_as_often() -> None:
 
 def test_randint_leaves_the_upper_bound_out() -> None:
     assert set(drawn(RandInt(8, 11))) == {8, 9, 10}
+
+
+def test_lograndint_gives_each_doubling_its_share() -> None:
+    values = drawn(LogRandInt(1, 256))
+    assert {type(value) for value in values} == {int}
+    assert (min(values), max(values) < 256) == (1, True)
+    assert sum(value < 16 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
+
+
+def test_qloguniform_gives_clean_multiples_and_each_doubling_its_share() -> None:
+    values = drawn(QLogUniform(0.1, 102.4, 0.1))
+    assert values == [round(value, 1) for value in values]
+    assert sum(value < 3.2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
 
 
 def test_choice_draws_each_value_alike() -> None:

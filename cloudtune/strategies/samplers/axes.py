@@ -19,7 +19,9 @@ from cloudtune.experiment.search_space import (
     Constant,
     Domain,
     Grid,
+    LogRandInt,
     LogUniform,
+    QLogUniform,
     QUniform,
     RandInt,
     Uniform,
@@ -64,15 +66,20 @@ class Line:
 
 @dataclass(frozen=True)
 class Steps:
-    """`count` numbers at equal distance from the `first` on; whole ones, or multiples of `q`."""
+    """`count` numbers at equal distance from the `first` on; whole ones, or multiples of `q`.
+
+    With `log` their places are logarithmic: equal ratios are equally far apart.
+    """
 
     first: int
     count: int
     q: float | None = None
+    log: bool = False
 
     def place(self, value: object) -> float:
         """Return where a number stands between the first (0) and the last (1)."""
-        return self.index(value) / (self.count - 1)
+        index = self.index(value)
+        return self._line.place(self.at(index)) if self.log else index / (self.count - 1)
 
     def index(self, value: object) -> int:
         """Return the number of a step, from 0; of a number between two, the nearer one's."""
@@ -87,7 +94,13 @@ class Steps:
 
     def value(self, place: float) -> int | float:
         """Return the number at a place."""
+        if self.log:
+            return self.at(self.index(self._line.value(place)))
         return self.at(round(place * (self.count - 1)))
+
+    @property
+    def _line(self) -> Line:
+        return Line(self.at(0), self.at(self.count - 1), log=True)
 
 
 @dataclass(frozen=True)
@@ -125,9 +138,11 @@ def _axis(domain: Domain) -> Axis | None:
         case LogUniform(low, high):
             return Line(low, high, log=True)
         case QUniform(low, high, q):
-            return Steps(round(low / q), round(high / q) - round(low / q) + 1, q)
+            first, count = round(low / q), round(high / q) - round(low / q) + 1
+            return Steps(first, count, q, log=isinstance(domain, QLogUniform))
         case RandInt(low, high):
-            return Steps(low, high - low) if high - low > 1 else None
+            log = isinstance(domain, LogRandInt)
+            return Steps(low, high - low, log=log) if high - low > 1 else None
         case Choice(values) | Grid(values):
             return Labels(values) if len(values) > 1 else None
         case Constant():
@@ -228,7 +243,7 @@ def _merged(found: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis |
             values += each.values if isinstance(each, Labels) else each
         else:
             values += [each.value(0.0), each.value(1.0)]
-            logs.append(isinstance(each, Line) and each.log)
+            logs.append(each.log)
     different = _different(values)
     line = _line(different)
     if line is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -182,9 +182,14 @@ def _distributions(axes: Axes) -> dict[str, BaseDistribution]:
 def _distribution(axis: Axis) -> BaseDistribution:
     if isinstance(axis, Labels):
         return CategoricalDistribution(tuple(range(len(axis.values))))
-    if isinstance(axis, Steps) and axis.count <= _COUNTED:
+    if _is_counted(axis):
         return IntDistribution(0, axis.count - 1)
     return FloatDistribution(0.0, 1.0)
+
+
+def _is_counted(axis: Axis) -> TypeGuard[Steps]:
+    """Whether a model sees the numbers of steps, and not their places."""
+    return isinstance(axis, Steps) and axis.count <= _COUNTED and not axis.log
 
 
 def _config(axes: Axes, params: Mapping[str, Any]) -> dict[str, object]:
@@ -195,7 +200,7 @@ def _value(axis: Axis, param: Any) -> object:
     match axis:
         case Labels(values):
             return values[param]
-        case Steps(count=count) if count <= _COUNTED:
+        case Steps() if _is_counted(axis):
             return axis.at(param)
         case Line() | Steps():
             return axis.value(param)
@@ -208,7 +213,7 @@ def _params(axes: Axes, config: Config) -> dict[str, Any]:
 def _param(axis: Axis, value: object) -> float | int:
     if isinstance(axis, Labels):
         return axis.index(value)
-    if isinstance(axis, Steps) and axis.count <= _COUNTED:
+    if _is_counted(axis):
         return axis.index(value)
     return axis.place(value)
 

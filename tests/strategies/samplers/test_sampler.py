@@ -3,9 +3,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import statistics
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from cloudtune.experiment.search_space import (
     Choice,
     Constant,
     Grid,
+    LogRandInt,
     LogUniform,
+    QLogUniform,
     QUniform,
     RandInt,
     Uniform,
@@ -382,6 +385,27 @@ def test_columns_become_lines_or_labels() -> None:
         "flag": Labels((True, False)),
         "gap": Labels((1.0, None)),
     }
+
+
+def test_whole_numbers_may_stand_by_their_logarithm() -> None:
+    axes = axes_of({"n": LogRandInt(1, 257), "q": QLogUniform(0.1, 1.6, 0.1)})
+    units, rate = axes["n"], axes["q"]
+    assert isinstance(units, Steps)
+    assert isinstance(rate, Steps)
+    assert [units.value(place) for place in (0.0, 0.5, 1.0)] == [1, 16, 256]
+    assert units.place(16) == pytest.approx(0.5)
+    assert [rate.value(place) for place in (0.0, 0.5, 1.0)] == [0.1, 0.4, 1.6]
+    space: dict[str, Domain] = {"n": LogRandInt(1, 257)}
+    for kind in ("tpe", "gp", "cma-es", "qmc"):
+        drawn = asked(space, kind)
+        assert all(type(n) is int and 1 <= n <= 256 for n in drawn), kind
+        assert statistics.median(drawn) < 64, "as many below 16 as above"
+
+
+def asked(space: dict[str, Domain], kind: str) -> list[Any]:
+    """Return what a sampler names before any result."""
+    made = SpaceSampler(space, kind, seed=1, most=20)
+    return [trial.config["n"] for trial in iter(made.ask, None)]
 
 
 def test_the_nearest_row_is_near_in_the_logarithm_and_equal_in_labels() -> None:
