@@ -341,7 +341,7 @@ class Runner:
             train=experiment.train_function
             if experiment.runs_command
             else f"{experiment.train_file.name}:{experiment.train_function}",
-            program=_program(experiment),
+            program=program_of(experiment),
             progress=Progress(**experiment.progress.model_dump()),
             metric_name=experiment.metric.name,
             metric_mode=experiment.metric.mode,
@@ -355,7 +355,7 @@ class Runner:
         )
 
 
-def _program(experiment: Experiment) -> Program | None:
+def program_of(experiment: Experiment) -> Program | None:
     """Return the command that trains; None where a function does."""
     if not experiment.runs_command:
         return None
@@ -367,6 +367,7 @@ def _program(experiment: Experiment) -> Program | None:
         file=reports.file,
         printed=reports.printed,
         folder=experiment.checkpoints.folder,
+        alone=experiment.trial.gpus.max == 1,
     )
 
 

@@ -178,7 +178,9 @@ class Worker:
     def _train(self, begin: Begin, listener: int | None) -> None:
         import torch  # noqa: PLC0415  seconds, and the agent that imports this file needs none of it
 
-        os.environ.update(begin.environment)
+        program = begin.training.program
+        if program is None or not program.alone:
+            os.environ.update(begin.environment)
         visible = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
         device = f"cuda:{begin.gpu}" if visible and torch.cuda.is_available() else "cpu"
         threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -186,7 +188,6 @@ class Worker:
             torch.set_num_threads(int(threads))
         if device == "cpu":
             os.environ.setdefault("ACCELERATE_USE_CPU", "1")  # or accelerate sees one worker
-        program = begin.training.program
         if program is not None:
             if listener is not None:
                 os.close(listener)  # the command listens there itself

@@ -20,7 +20,7 @@ class Program:
 
     Its reports are read off `file`, or what it prints that `printed` matches; None: it calls
     `cloudtune.report`. `folder` is where its checkpoints are, as seen from where it runs. `until`
-    is the experiment's last epoch or step.
+    is the experiment's last epoch or step. One that is `alone` never has several workers.
     """
 
     text: str
@@ -29,6 +29,7 @@ class Program:
     file: str | None = None
     printed: str | None = None
     folder: str | None = None
+    alone: bool = False
 
     @property
     def speaks(self) -> bool:

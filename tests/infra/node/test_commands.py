@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from cloudtune.experiment import Experiment
 from cloudtune.experiment.command import words_of
 from cloudtune.infra.node.messages import Epoch, Failure, Training
 from cloudtune.infra.processes import is_running
+from cloudtune.jobs.runner import program_of
 from cloudtune.train.programs.program import Program
 from tests.guard import watched
 from tests.one_node import Node, kinds, part_of, reports
@@ -112,6 +114,40 @@ def test_workers_that_train_models_of_their_own_are_told_of(node: Node) -> None:
 def test_a_command_that_is_killed_is_a_worker_that_is_lost(node: Node) -> None:
     node.agent.start(part_of("c.1", 1.0, until=1, lr=0.1, trouble="dies"))
     assert "was killed by SIGKILL" in str(node.hear("c.1"))
+
+
+PLAIN = """
+import json, os, sys
+names = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR") if name in os.environ]
+with open("metrics.jsonl", "a") as log:
+    print(json.dumps({"loss": len(names), "epoch": 1}), file=log)
+"""
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [({}, 3.0), ({"max": 1}, 0.0)])
+def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], seen: float
+) -> None:
+    (tmp_path / "main.py").write_text(PLAIN)
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment(
+        name="plain",
+        train="python main.py {lr}",
+        reports={"file": "metrics.jsonl"},
+        metric={"name": "loss", "mode": "min"},
+        search={"lr": {"uniform": [0, 1]}},
+        epochs={"max": 1},
+        trial={"gpus": gpus},
+    )
+    storage = str(tmp_path / "store")
+    program = program_of(experiment)
+    node = Node(tmp_path, Training(experiment.train, "loss", "min", 1, storage, 0, program=program))
+    try:
+        node.agent.start(part_of("p.1", 1.0, until=1, lr=0.1))
+        [report] = reports(node.hear("p.1", Epoch))
+    finally:
+        node.agent.close()
+    assert report["metrics"]["loss"] == seen
 
 
 def test_nothing_is_left_of_a_command_when_its_zygote_dies(
