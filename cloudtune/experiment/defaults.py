@@ -6,7 +6,8 @@
 | a deadline, where GPUs are free| `best`: the best model by then                            |
 | a deadline, or trials alone    | `sha`: a fixed piece of work, as cheaply as possible      |
 | an objective                   | `best` for best; `sha` for cost, time and trials          |
-| trials that can't be resumed   | `asha-stopping` in place of `best`                        |
+| trials that can't be resumed   | `asha-stopping` in place of `best`, and of `sha` where    |
+|                                | their number is named                                     |
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def choose(
     if budget is not None or (free and deadline is not None and trials is None):
         why = _why_best(deadline, budget, trials)
         return Chosen(search, why if resumes else f"{why}; {_STAYS}")
+    if not resumes and trials is not None:
+        return Chosen(STAYING, f"{trials:,} configurations; {_STAYS}")
     if deadline is not None:
         more = "with a budget too it would search for the best model within both"
         return Chosen(FIXED, f"only a deadline is set: the cheapest way to be done by then; {more}")

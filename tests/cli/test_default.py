@@ -114,6 +114,7 @@ def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_pa
     assert plan["strategy"] == "asha-stopping"
     assert "no checkpoints to resume from" in plan["chosen"]
     assert moves(read) == 0
+    assert planned(read, "--trials", "9")["strategy"] == "asha-stopping"
     path = tmp_path / "experiment.yaml"
     path.write_text(path.read_text() + "checkpoints: {folder: out}\n")
     assert planned(read, *BOTH)["strategy"] == "best"
