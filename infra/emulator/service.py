@@ -80,7 +80,9 @@ def ensure_emulator(home: Path, boot_seconds: float = 4.0, *, strict: bool = Fal
     with _locked(home):
         emulator = find_emulator(home)
         if emulator is None:
-            _wait_until_gone(home)  # one that is just ending; two would fight over the machines
+            _wait_until_gone(
+                home, _read_state(home)
+            )  # one that is just ending; two would fight over the machines
             emulator = _start(home, boot_seconds, strict=strict)
         return emulator
 
@@ -112,7 +114,7 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
             answer = _call(Access.of(state), "POST", path)
             if answer is not None and not answer["closing"]:
                 return False
-            _wait_until_gone(home)
+            _wait_until_gone(home, state)
         return True
 
 
@@ -264,8 +266,8 @@ def _call(access: Access, method: str, path: str) -> dict[str, Any] | None:
     return answer
 
 
-def _wait_until_gone(home: Path) -> None:
-    state = _read_state(home)
+def _wait_until_gone(home: Path, state: dict[str, Any] | None) -> None:
+    """Wait for the process that the state names: it removes its state before it ends."""
     deadline = time.monotonic() + LONGEST_END_S
     while state is not None and _is_alive(state):
         if time.monotonic() > deadline:

@@ -213,7 +213,9 @@ def test_in_mid_epoch_too_no_epoch_is_lost_with_who_computes(node: Node, way: st
         heard.stop(f"{host}.1")
     found = heard.reports(f"{other}.1", 2)
     assert [each["epoch"] for each in found] == [1, 2]
-    assert (HOSTS in node.log(f"{other}.1")) == (way == "killed"), "who is stopped ends the epoch"
+    # One that is stopped ends the epoch for all that have joined it: the other may come later.
+    if way == "killed":
+        assert HOSTS in node.log(f"{other}.1")
     heard.stop(f"{other}.1")
     start(node, f"{other}.2", 1.0, until=2, lr=0.02 * (1 + names.index(other)))
     apart = heard.reports(f"{other}.2", 2)
