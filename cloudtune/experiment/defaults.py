@@ -53,22 +53,25 @@ def choose(
     With `free` the GPUs have no price, so that there can be no budget. `resumes`: whether a trial
     can go on from a checkpoint.
     """
-    search = BEST if resumes else STAYING
     if objective == "best":
-        why = "the best model within the limits, as --objective best asks"
-        return Chosen(search, why if resumes else f"{why}; {_STAYS}")
+        return _search(
+            "the best model within the limits, as --objective best asks", resumes=resumes
+        )
     if objective is not None:
         aim = {"cost": "cheapest", "time": "fastest", "trials": "largest"}[objective]
         return Chosen(FIXED, f"the {aim} plan, as --objective {objective} asks")
     if budget is not None or (free and deadline is not None and trials is None):
-        why = _why_best(deadline, budget, trials)
-        return Chosen(search, why if resumes else f"{why}; {_STAYS}")
+        return _search(_why_best(deadline, budget, trials), resumes=resumes)
     if not resumes and trials is not None:
-        return Chosen(STAYING, f"{trials:,} configurations; {_STAYS}")
+        return _search(f"{trials:,} configurations", resumes=resumes)
     if deadline is not None:
         more = "with a budget too it would search for the best model within both"
         return Chosen(FIXED, f"only a deadline is set: the cheapest way to be done by then; {more}")
     return Chosen(FIXED, "no limit is set: the cheapest way to train these trials")
+
+
+def _search(why: str, *, resumes: bool) -> Chosen:
+    return Chosen(BEST, why) if resumes else Chosen(STAYING, f"{why}; {_STAYS}")
 
 
 def _why_best(deadline: float | None, budget: float | None, trials: int | None) -> str:

@@ -306,8 +306,7 @@ class Experiment(Section):
     @property
     def can_resume(self) -> bool:
         """Whether a trial may go on from a checkpoint: a command that is read names a folder."""
-        is_read = self.reports.file is not None or self.reports.printed is not None
-        return not (self.runs_command and is_read) or self.checkpoints.folder is not None
+        return not (self.runs_command and self.reports.any) or self.checkpoints.folder is not None
 
     @property
     def strategy_name(self) -> str:
@@ -380,9 +379,8 @@ class Experiment(Section):
                 what isn't there; or a command without its program, or with options unknown to it.
         """
         if self.runs_command:
-            told = self.reports.file is not None or self.reports.printed is not None
             here = PROVIDERS[self.cloud.provider].here
-            check_command(self.train, self.directory, told=told, here=here)
+            check_command(self.train, self.directory, told=self.reports.any, here=here)
             return
         check_function(self.train_file, self.train_function)
         check_names(self.train_file, self.train_function, self.search)

@@ -84,7 +84,7 @@ class QUniform:
         return self._nearest(_between(self.low, self.high, stream))
 
     def _nearest(self, number: float) -> float:
-        return float(Decimal(repr(float(self.q))) * round(number / self.q))
+        return multiple(self.q, round(number / self.q))
 
 
 @dataclass(frozen=True)
@@ -235,6 +235,11 @@ def _usage(name: str) -> str:
     if name in _LISTS:
         return f"{name}: [first, second, ...]"
     return f"{name}: [{', '.join(field.name for field in fields(_RANGES[name]))}]"
+
+
+def multiple(q: float, steps: int) -> float:
+    """Return q so many times, without the noise of binary floats."""
+    return float(Decimal(repr(float(q))) * steps)
 
 
 def contains(domain: Domain, value: object) -> bool:

@@ -143,6 +143,11 @@ class Reports(Section):
         default=None, examples=[r"'accuracy (?P<accuracy>[\d.]+)'"]
     )
 
+    @property
+    def any(self) -> bool:
+        """Whether they are read; else the command calls `cloudtune.report`."""
+        return self.file is not None or self.printed is not None
+
     @model_validator(mode="after")
     def _one_of_them(self) -> Reports:
         if self.file is not None and self.printed is not None:

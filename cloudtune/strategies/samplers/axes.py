@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
@@ -25,6 +24,7 @@ from cloudtune.experiment.search_space import (
     QUniform,
     RandInt,
     Uniform,
+    multiple,
 )
 from cloudtune.experiment.spaces import Space
 
@@ -90,7 +90,7 @@ class Steps:
     def at(self, index: int) -> int | float:
         """Return a number by its step."""
         step = self.first + min(max(index, 0), self.count - 1)
-        return step if self.q is None else float(Decimal(repr(float(self.q))) * step)
+        return step if self.q is None else multiple(self.q, step)
 
     def value(self, place: float) -> int | float:
         """Return the number at a place."""
