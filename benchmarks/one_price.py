@@ -54,7 +54,7 @@ class Told:
     seconds: float
 
 
-def _profile(draw: random.Random, name: str, gpus: int) -> ScalingProfile:
+def made_profile(draw: random.Random, name: str, gpus: int) -> ScalingProfile:
     epoch, beta = draw.choice([20.0, 60.0, 240.0]), draw.uniform(0.6, 1.0)
     delays = {"launch": 20.0, "boot": draw.uniform(30, 150), "start": 8.0, "resize": 10.0}
     return ScalingProfile(
@@ -73,7 +73,7 @@ def _profile(draw: random.Random, name: str, gpus: int) -> ScalingProfile:
     )
 
 
-def _experiment(draw: random.Random, market: str, strategy: str, folder: Path) -> Experiment:
+def made_experiment(draw: random.Random, market: str, strategy: str, folder: Path) -> Experiment:
     return Experiment(
         name="job",
         train="train.py:train",
@@ -101,9 +101,9 @@ def _planned(number: int, folder: Path) -> planning.Planned | None:
     seed = draw.random()
     market = MARKETS[number % len(MARKETS)]
     fixed, experiment = (
-        _experiment(random.Random(seed), market, name, folder) for name in ("sha", strategy)
+        made_experiment(random.Random(seed), market, name, folder) for name in ("sha", strategy)
     )
-    profiles = [_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
+    profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
     loose = planning.make_plan(planning.problem_of(fixed, profiles), Limits()).plan.forecast
     factor = draw.choice([0.9, 1.05, 1.2, 1.6, 3.0])
     limits = Limits(loose.seconds.p50 * factor * draw.uniform(0.8, 1.5), loose.dollars.p50 * factor)
@@ -113,7 +113,7 @@ def _planned(number: int, folder: Path) -> planning.Planned | None:
         return None
 
 
-class _Elsewhere(forecasting.PlayedRuns):
+class Elsewhere(forecasting.PlayedRuns):
     """Runs that aren't those of the forecast, however many events they take."""
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
@@ -131,13 +131,14 @@ def foretold(number: int, runs: int) -> Told | None:
     if planned is None:
         return None
     plan, forecast = planned.plan, planned.plan.forecast
-    played = _Elsewhere(
+    played = Elsewhere(
         planned.problem.experiment,
         planned.problem.rentables,
         planned.limits,
         begin=SETUP_SECONDS,
         staged=plan.staged,
         samples=runs,
+        follows=forecast.source != "policy",
     ).forecast()
     kind = f"{MARKETS[number % len(MARKETS)]}, {forecast.source}"
     assert forecast.within is not None

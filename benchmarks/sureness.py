@@ -1,145 +1,136 @@
-"""Whether `--confidence` finds a sure plan where there is one.
+"""Whether `--confidence` finds a sure plan where there is one, and keeps what it promises.
 
-    python -m benchmarks.sureness [--questions 160]
+    python -m benchmarks.sureness [--questions 160] [--runs 100] [--processes 2]
 
-Each question is a small random job with limits that one of its 40 fastest plans keeps, just so,
-with the probability that is asked for, by the sampler of the product itself. Those 40 are of all
-plans that there are, those with instances to spare as well, so an answer of "infeasible" is false.
-Told are the false answers, how much dearer the plans are than the cheapest of the sure ones among
-those 40, and what an answer takes.
+Each question is a random job of successive halving, on demand, on spot or both, with a deadline or
+both limits, drawn so that some plan of its front should keep them about as surely as is asked.
+The truth is the policy in virtual time, at speeds and on pools that may be: a refusal is false if
+that plan's own runs keep the limits often enough, with all of the work done; a promise is false if
+the runs of the plan that was given keep them too rarely, by more than two standard errors.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
+import os
 import random
+import tempfile
 import time
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.catalog import InstanceType, Offer
-from cloudtune.placement import slots
-from cloudtune.planners.base import InfeasibleError, PlanRequest
-from cloudtune.planners.cost_model import price
+from benchmarks.one_price import MARKETS, TYPES, Elsewhere, made_experiment, made_profile
+from cloudtune.jobs import planning
+from cloudtune.jobs.stages import EXACT, SETUP_SECONDS, PlanOptions, request_for
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.estimate.outlook import fitting
 from cloudtune.planners.estimate.playout import sample
-from cloudtune.planners.estimate.sure import quantile_plan
-from cloudtune.planners.exact import ExactPlanner
-from cloudtune.plans import Group, Limits, Rentable, Stage
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.planners.estimate.playout import Draws
+    from cloudtune.jobs.stages import Problem
     from cloudtune.plans import Plan
 
-_FASTEST = 40
-_EACH = 8
-"""Questions of one job."""
-_DRAWS = 1000
+_RESERVE = SETUP_SECONDS + 30.0
+"""Seconds that a run needs before its stages and after them, about."""
 
 
-def job(number: int) -> PlanRequest:
-    """Return the job of that number: two or three stages on one or two offers."""
+@dataclass(frozen=True)
+class Answer:
+    """How often the known plan and the given one keep the limits; None where none was given."""
+
+    asked: float
+    known: float
+    given: float | None
+    seconds: float
+
+
+def _kept(problem: Problem, limits: Limits, plan: Plan, runs: int) -> float:
+    played = Elsewhere(
+        problem.experiment,
+        problem.rentables,
+        limits,
+        begin=SETUP_SECONDS,
+        staged=plan,
+        samples=runs,
+        follows=True,
+    )
+    return played.forecast().within or 0.0
+
+
+def _limits(problem: Problem, draw: random.Random, confidence: float) -> tuple[Limits, Plan]:
+    """Return limits that a plan of the front should keep with about that probability."""
+    request = request_for(problem, Limits())
+    plan = draw.choice(EXACT.front(request, 12))
+    draws = sample(request, plan, samples=1000, seed=0)
+    both = draw.random() < 0.5
+    share = (1 + confidence) / 2 if both else confidence
+    left = fitting(Limits(1.0, 1.0)).deadline or 1.0
+    slack = draw.uniform(1.0, 1.1) / left
+    deadline = float(np.quantile(draws.seconds, share)) * slack + _RESERVE
+    budget = float(np.quantile(draws.dollars, share)) * slack
+    return Limits(deadline, budget if both else None), plan
+
+
+def answer(number: int, runs: int) -> Answer:
+    """Return what became of a question."""
     draw = random.Random(number)
-    stages = {
-        2: (Stage(4, 0, 2), Stage(2, 2, 6)),
-        3: (Stage(4, 0, 1), Stage(2, 1, 3), Stage(1, 3, 7)),
-    }[draw.choice([2, 3])]
-    kinds = draw.sample([("g.1x", 1, 1.0), ("g.2x", 2, 2.1), ("g.4x", 4, 4.4)], draw.choice([1, 2]))
-    rentables = []
-    for name, gpus, usd in kinds:
-        epoch, beta = draw.choice([20.0, 60.0, 180.0]), draw.uniform(0.5, 1.0)
-        noise = draw.choice([0.02, 0.1])
-        widths = [width for width in (1.0, 2.0, 4.0) if width <= gpus]
-        launch, boot, start, resize, release = (
-            Measurement(mean, mean * draw.uniform(0.05, 0.6), 5)
-            for mean in (10.0, draw.uniform(30, 180), 8.0, 12.0, 4.0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CLOUDTUNE_HOME"] = f"{folder}/home"
+        experiment = made_experiment(draw, MARKETS[number % len(MARKETS)], "sha", Path(folder))
+        profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
+        problem = planning.problem_of(experiment, profiles)
+        confidence = draw.choice([0.8, 0.9, 0.95])
+        limits, known = _limits(problem, draw, confidence)
+        given = None
+        began = time.process_time()
+        try:
+            planned = planning.make_plan(problem, limits, PlanOptions(confidence=confidence))
+        except InfeasibleError:
+            planned = None
+        seconds = time.process_time() - began
+        if planned is not None and planned.plan.staged is not None:
+            given = _kept(planned.problem, limits, planned.plan.staged, runs)
+        on = replace(
+            problem, rentables=tuple(map(request_for(problem, limits).rentable, known.offers))
         )
-        profile = ScalingProfile(
-            name,
-            {w: Measurement(epoch / w**beta, noise * epoch / w**beta, 5) for w in widths},
-            launch,
-            boot,
-            start,
-            resize,
-            release,
-            "abc",
-            "2026-01-01",
-            "made up",
-            error=draw.choice([0.0, 0.1]),
-        )
-        spot = draw.random() < 0.4
-        offer = Offer(
-            InstanceType(name, gpus, "T4", 16384, 4 * gpus, 65536),
-            "spot" if spot else "on-demand",
-            "",
-            usd * (0.35 if spot else 1.0),
-            interruptions_per_hour=draw.choice([0.1, 1.0]) if spot else 0.0,
-        )
-        rentables.append(Rentable(offer, profile, 6))
-    return PlanRequest(stages, tuple(rentables), Limits(), 6)
-
-
-def every_plan(request: PlanRequest) -> Iterator[Plan]:
-    """Yield each plan that uses one offer a stage."""
-    ways = [list(_ways(request, stage)) for stage in request.work]
-    for choices in itertools.product(*ways):
-        yield price(request, choices, "every")
-
-
-def _ways(request: PlanRequest, stage: Stage) -> Iterator[tuple[Group]]:
-    for rentable in request.rentables:
-        sizes = range(1, min(rentable.most, request.max_instances) + 1)
-        for width, count in itertools.product(rentable.profile.widths, sizes):
-            room = slots(width, rentable.gpus, count)
-            if room > 0:
-                waves = math.ceil(stage.trials / room)
-                yield (Group(rentable.offer, count, width, stage.trials, waves),)
-
-
-def _share(draws: Draws, limits: Limits) -> float:
-    in_time = draws.seconds <= (limits.deadline or math.inf)
-    return float(np.mean(in_time & (draws.dollars <= (limits.budget or math.inf))))
+        return Answer(confidence, _kept(on, limits, known, runs), given, seconds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print what is named above."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--questions", type=int, default=160)
-    questions = parser.parse_args().questions
-    false, dearer, taken = 0, [], []
-    for number in range(questions // _EACH):
-        request = job(number)
-        plans = sorted(every_plan(request), key=lambda plan: plan.estimate.seconds)[:_FASTEST]
-        known = [(p, sample(request, p, samples=_DRAWS, seed=0)) for p in plans]
-        draw = random.Random(number)
-        for _ in range(_EACH):
-            sure, (_, draws) = draw.choice([0.8, 0.95]), draw.choice(known)
-            limits = Limits(
-                float(np.quantile(draws.seconds, (1 + sure) / 2)) * 1.001,
-                float(np.quantile(draws.dollars, (1 + sure) / 2)) * 1.001,
-            )
-            sure_ones = [p for p, found in known if _share(found, limits) >= sure]
-            cheapest = min(plan.estimate.dollars for plan in sure_ones)
-            began = time.perf_counter()
-            try:
-                asked = replace(request, limits=limits)
-                plan, _ = quantile_plan(ExactPlanner(), asked, sure, samples=_DRAWS, seed=0)
-                dearer.append(plan.estimate.dollars / cheapest)
-            except InfeasibleError:
-                false += 1
-            taken.append(time.perf_counter() - began)
-    print(f"{questions} questions with a sure plan: {false} answered as infeasible")
-    print(
-        f"dollars over the cheapest of the sure ones among the {_FASTEST} fastest: "
-        f"median {median(dearer):.3f}, worst {max(dearer):.3f}"
-    )
-    print(f"seconds an answer: median {median(taken):.2f}, worst {max(taken):.2f}")
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
+    with ProcessPoolExecutor(options.processes) as pool:
+        answers = list(
+            pool.map(answer, range(options.questions), [options.runs] * options.questions)
+        )
+    sure = [one for one in answers if one.known >= one.asked]
+    refused = [one for one in sure if one.given is None]
+    promised = [(one.asked, one.given) for one in answers if one.given is not None]
+    broken = [
+        kept
+        for asked, kept in promised
+        if kept < asked - 2 * math.sqrt(asked * (1 - asked) / options.runs)
+    ]
+    print(f"{len(sure)} of {len(answers)} questions have a plan known to be sure enough")
+    print(f"falsely infeasible: {len(refused)} of {len(sure)}")
+    print(f"falsely promised: {len(broken)} of {len(promised)}")
+    if promised:
+        over = median(kept - asked for asked, kept in promised)
+        print(f"kept less asked: median {over:+.3f}")
+    seconds = [one.seconds for one in answers]
+    print(f"seconds an answer: median {median(seconds):.2f}, worst {max(seconds):.2f}")
 
 
 if __name__ == "__main__":

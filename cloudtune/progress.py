@@ -50,6 +50,7 @@ class TrialProgress:
 
     `offer` is where it has its GPUs: None while it waits for some.
     `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
+    `epoch_since` is when it began the epoch that it trains now, in run seconds.
     At less than `min_width` GPUs it ran out of memory, so it is never that narrow again; at more
     than `max_width` its workers wouldn't train one model.
     """
@@ -75,6 +76,7 @@ class TrialProgress:
     history: dict[int, float] = field(default_factory=dict)
     seconds: float = 0.0
     epoch_seconds: float = 0.0
+    epoch_since: float = 0.0
 
     def __post_init__(self) -> None:
         self.id = self.trial.id

@@ -6,6 +6,7 @@ money that are left, and the offers without those that the cloud refuses.
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -112,17 +113,15 @@ def _rentables_for(
 
 @dataclass(frozen=True)
 class GoingOn:
-    """What the present plan's rest comes to from now on, at realised figures."""
+    """What the present plan's rest comes to from now on, at realised figures.
+
+    `estimate` are the seconds from now to the end of training, and the dollars, the wait included.
+    """
 
     plan: Plan
     wait: float
+    estimate: Estimate
     within: bool
-
-    @property
-    def estimate(self) -> Estimate:
-        """Seconds from now to the end of training, and dollars, the wait included."""
-        stages = sum(stage.seconds for stage in self.plan.stages)
-        return Estimate(self.wait + stages, self.plan.estimate.dollars)
 
 
 class Rest:
@@ -227,24 +226,54 @@ class Rest:
             return None
         plan = self.present()
         pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
-        wait = self._wait() - self.rounded + max([0.0, *pauses])
-        return GoingOn(plan, wait, self._keeps(plan, wait))
+        wait = self._wait() - max(self.rounded, self._overlap(plan)) + max([0.0, *pauses])
+        seconds = wait + sum(stage.seconds for stage in plan.stages)
+        estimate = Estimate(seconds, plan.estimate.dollars + wait * self._rate)
+        return GoingOn(plan, wait, estimate, self._keeps(estimate))
+
+    def _overlap(self, plan: Plan) -> float:
+        """Return the seconds by which trials that take turns are through before whole rounds are.
+
+        A plan prices whole rounds. In the midst of one, some trials are almost done, and the next
+        takes the GPUs of each that ends: counted so, a trial in its last second is no round.
+        """
+        view, stage = self.view, self.it.stage_plan
+        turns = any(group.waves > 1 for group in stage.groups)
+        if not turns or self.it.missing(view) or not all(r.joined for r in view.fleet.wanted()):
+            return 0.0
+        rentables = {each.offer: view.corrected(each, self.members) for each in view.rentables}
+        profiles = [(rentables[group.offer].profile, group.width) for group in stage.groups]
+        epoch = max(profile.epoch_seconds(width) for profile, width in profiles)
+        start = max(profile.start.mean for profile, _ in profiles)
+        at_once = sum(slots(g.width, g.offer.gpus, g.instances) for g in stage.groups)
+        ends: list[float] = []
+        queue: list[float] = []
+        for name, epochs in self._epochs_left.items():
+            trial = view.trials.get(name)
+            if trial is None or not trial.live:
+                queue.append(start + epochs * epoch)
+            else:
+                gone = view.now - trial.epoch_since if trial.status == "training" else 0.0
+                ends.append(epochs * epoch - min(gone, epoch))
+        ends += [0.0] * (at_once - len(ends))
+        heapq.heapify(ends)
+        for seconds in sorted(queue, reverse=True):
+            heapq.heapreplace(ends, ends[0] + seconds)
+        return max(0.0, plan.stages[0].seconds - max(ends))
 
     def present(self) -> Plan:
         """Return the rest of the present plan at realised figures, as if all of it could be had."""
         request = self.request(self.work(), self.training, lambda _offer: False)
         return price(request, _choices(self.it, request.work), self.it.plan.planner)
 
-    def _keeps(self, plan: Plan, wait: float) -> bool:
-        """Whether a plan that begins after so long keeps the limits, by a hair more than a hair."""
+    def _keeps(self, estimate: Estimate) -> bool:
+        """Whether going on keeps the limits, by a hair more than a hair."""
         view, share = self.view, 1 - self.tight.share
         deadline, budget = view.limits.deadline, view.limits.budget
-        trained = wait + sum(stage.seconds for stage in plan.stages)
-        in_time = deadline is None or trained <= share * (
+        in_time = deadline is None or estimate.seconds <= share * (
             deadline - view.now - self.reserve.seconds
         )
-        dollars = plan.estimate.dollars + max(0.0, wait) * self._rate
-        return in_time and (budget is None or dollars <= share * (budget - view.committed))
+        return in_time and (budget is None or estimate.dollars <= share * (budget - view.committed))
 
     @property
     def _rate(self) -> float:
@@ -299,7 +328,7 @@ class Rest:
             deadline += reserve.seconds * (1 - reserve.share)
         limits = Limits(
             None if deadline is None else max(0.0, deadline - wait),
-            None if budget is None else max(0.0, budget - max(0.0, wait) * self._rate),
+            None if budget is None else max(0.0, budget - wait * self._rate),
         )
         return replace(request, limits=limits, objective=self.it.plan.objective)
 

@@ -197,7 +197,7 @@ def alternatives(planned: Planned) -> Iterator[Alternative]:
     other = _other_market(planned, asked)
     if other is not None:
         name, elsewhere = other
-        sure = stages.sure_planner(exact, planned.options, planned.problem.experiment.seed)
+        sure = stages.sure_planner(exact, planned.options, planned.problem.experiment)
         tries.append((name, sure, replace(elsewhere, limits=asked.limits)))
     yield from _tried(planned, asked, chosen, tries)
 
@@ -232,9 +232,9 @@ def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
     if chosen is None or asked is None:
         return
     inside = replace(asked.request, limits=asked.limits)
-    seed = planned.problem.experiment.seed
+    experiment = planned.problem.experiment
     tries = [
-        (name, stages.sure_planner(planner, planned.options, seed), inside)
+        (name, stages.sure_planner(planner, planned.options, experiment), inside)
         for name, planner in (
             ("best static cluster", StaticPlanner()),
             ("naive elastic", NaivePlanner()),
@@ -385,13 +385,13 @@ def compared(planned: Planned) -> Iterator[Comparison]:
         return
     objective: Objective = "time" if asked.aim == "time" else "cost"
     request = replace(asked.request, objective=objective, limits=asked.limits)
-    seed = planned.problem.experiment.seed
+    experiment = planned.problem.experiment
     for name in stages.PLANNERS:
         began = time.perf_counter()
         plan, message = None, ""
         try:
             found = stages.planner_named(name, _seconds_left(began + _SECONDS))
-            staged = stages.sure_planner(found, planned.options, seed).plan(request)
+            staged = stages.sure_planner(found, planned.options, experiment).plan(request)
             message = f"stopped after {format_seconds(_SECONDS)}" * (staged.status == "feasible")
             plan = _as_run(planned, asked.request, staged)
         except CloudtuneError as error:

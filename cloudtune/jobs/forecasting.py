@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import cycle
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Protocol
@@ -35,15 +36,16 @@ if TYPE_CHECKING:
 
 DRAWS = 1000
 """So often the durations of stages are drawn."""
-RUNS = 20
+RUNS = 31
+"""Simulated runs of a forecast, at most. Each 2^k - 1 of them lie evenly about the median."""
 MIN_RUNS = 3
-SPOT_RUNS = 24
-"""So often a run that follows stages is played on spot pools that come and go, at most."""
-FORECAST_EVENTS = 100_000
-"""All simulated runs together take about as many events at most, but for `MIN_RUNS`.
+FORECAST_EVENTS = 50_000
+"""Events of all simulated runs together, times their offers, at most: some seconds of planning.
 
-`MIN_RUNS` together take three times as many at most, but for the first.
+`MIN_RUNS` may take three times as many, and the first run any number.
 """
+_OFFERS = 6
+"""Offers that a simulated run may choose from besides those of its stages' instance types."""
 _POOL_BASES = (17, 19, 23, 29, 31)
 MAX_EVENTS = 1_000_000
 """A run without limits that goes on after so many events is taken to be endless."""
@@ -81,7 +83,7 @@ class PlayedRuns:
     """Plays the very policy, with made-up metrics, at speeds that may be those of the profiles.
 
     The runs ask for their first instance at `begin` (run seconds). Large jobs are played less
-    often: `samples` times at most; those of more than `FORECAST_EVENTS` events once or a few times.
+    often: `samples` times at most, those beyond `FORECAST_EVENTS` once or a few times.
     A sampler that learns draws at random here: metrics are made up, and a configuration doesn't
     say how long it trains. A run that `follows` its stages is played for the spot pools that it
     rents from.
@@ -101,24 +103,60 @@ class PlayedRuns:
         Raises:
             UsageError: no limit is set, and a run wouldn't end.
         """
-        played: list[RunPolicy] = []
-        events = 0
-        while len(played) < self.samples:
-            most = FORECAST_EVENTS * (3 if len(played) < MIN_RUNS else 1)
-            if played and events * (1 + 1 / len(played)) > most:
-                break
-            policy, taken = self._play(len(played))
-            played.append(policy)
-            events += taken
+        policy, events = self._play(0)
+        played = [policy]
+        while len(played) < self._affordable(events):
+            played.append(self._play(len(played))[0])
         source = "pools" if self.follows else "policy"
-        return _told([figures(policy) for policy in played], played, self.limits, source)
+        done = [self._in_full(policy) for policy in played]
+        return _told([figures(policy) for policy in played], played, done, self.limits, source)
+
+    def _affordable(self, events: int) -> int:
+        """Return how many runs of about so many events are played: 2^k - 1."""
+        each = events * len(self._likely)
+        least = MIN_RUNS if each <= FORECAST_EVENTS else 1
+        count = min(self.samples, max(least, FORECAST_EVENTS // max(1, each)))
+        return (1 << (count + 1).bit_length() - 1) - 1
+
+    @cached_property
+    def _likely(self) -> tuple[Rentable, ...]:
+        """The offers that a run is played with; of a whole catalogue the most likely ones.
+
+        To replan over hundreds of offers takes a third of a second, and a run does that at each
+        rung. Instance types of the stages stay, in each zone and market, and the offers with the
+        cheapest epochs.
+        """
+        if self.staged is None or len(self.rentables) <= _OFFERS:
+            return self.rentables
+        types = {offer.instance_type for offer in self.staged.offers}
+        kept = [each for each in self.rentables if each.offer.instance_type in types]
+        others = [each for each in self.rentables if each.offer.instance_type not in types]
+
+        def usd_per_epoch(rentable: Rentable) -> float:
+            width = min(rentable.profile.widths, key=lambda w: abs(w - 1))
+            share = width / rentable.offer.gpus
+            return share * rentable.offer.usd_per_second * rentable.epoch_seconds(width)
+
+        return (*kept, *sorted(others, key=usd_per_epoch)[:_OFFERS])
+
+    def _in_full(self, policy: RunPolicy) -> bool:
+        """Whether a run did all that its stages say; one without stages to follow has no such end.
+
+        A run always ends at its limits. What may fail to fit in them is the work.
+        """
+        if self.staged is None or not self.follows:
+            return True
+        stages = [each.stage for each in self.staged.stages]
+        planned = sum(stage.trials * (stage.end_epoch - stage.start_epoch) for stage in stages)
+        trained = sum(max(trial.history, default=0) for trial in policy.trials.values())
+        return trained >= planned
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
         """Return the policy of a run that is over, and how many events it took."""
         experiment, metric = self.experiment, self.experiment.metric
         policy = policy_of(
             experiment,
-            self.rentables,
+            self._likely,
             self.limits,
             self.staged,
             heartbeat=False,
@@ -129,7 +167,7 @@ class PlayedRuns:
         most = MAX_EVENTS if self.limits == Limits() else None
         real = tuple(
             _as_it_may_be(each, seed, base)
-            for each, base in zip(self.rentables, cycle(_POOL_BASES), strict=False)
+            for each, base in zip(self._likely, cycle(_POOL_BASES), strict=False)
         )
         world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
         counting = _Counting(world, most)
@@ -147,7 +185,8 @@ def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:
     """Return a rentable as it may be in a run, by the errors of its profile and by its spot pool.
 
     Runs are spread evenly over what may be (a Halton sequence), and all offers are slow together;
-    their pools behave each in a way of its own, by `base`.
+    their pools behave each in a way of its own, by `base`. The profile returned has no error left:
+    the world would draw it a second time.
     """
     profile = rentable.profile
     slowness = math.exp(profile.error * _deviation(run, 2))
@@ -160,7 +199,8 @@ def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:
 
     ways = rentable.behaviours
     chosen = (ways[int(len(ways) * _share_of(run, base))],) if ways else ()
-    return replace(rentable, profile=profile.slowed(slowness).with_delays(off), behaviours=chosen)
+    real = replace(profile.slowed(slowness).with_delays(off), error=0.0)
+    return replace(rentable, profile=real, behaviours=chosen)
 
 
 def _deviation(run: int, base: int) -> float:
@@ -200,13 +240,17 @@ class _Nothing:
 
 
 def _told(
-    found: Sequence[Figures], played: Sequence[RunPolicy], limits: Limits, source: str
+    found: Sequence[Figures],
+    played: Sequence[RunPolicy],
+    done: Sequence[bool],
+    limits: Limits,
+    source: str,
 ) -> Forecast:
     deadline, budget = limits.deadline, limits.budget
     # Counted from the run's begin, when nothing was asked for yet.
     in_time = [deadline is None or policy.over_at <= deadline for policy in played]
     in_money = [budget is None or each.dollars <= budget for each in found]
-    both = [one and other for one, other in zip(in_time, in_money, strict=True)]
+    both = [all(kept) for kept in zip(in_time, in_money, done, strict=True)]
     return Forecast(
         seconds=_spread([each.seconds for each in found]),
         dollars=_spread([each.dollars for each in found]),

@@ -15,7 +15,7 @@ from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.provider import provider_named
 from cloudtune.jobs import history, home
-from cloudtune.jobs.forecasting import DRAWS, RUNS, SPOT_RUNS, PlayedRuns, StageDraws
+from cloudtune.jobs.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
 from cloudtune.jobs.identity import identity_of
 from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
 from cloudtune.jobs.reach import derived_deadline, needs
@@ -30,7 +30,7 @@ from cloudtune.profiles.provenance import basis
 from cloudtune.profiles.seen import informed
 from cloudtune.providers import PROVIDERS
 from cloudtune.scaling import EMULATED, PUBLISHED, Measurement
-from cloudtune.text import limits_text, width_text
+from cloudtune.text import counted, limits_text, percent, width_text
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -349,6 +349,8 @@ def make_plan(
         raise InfeasibleError(_no_result(problem, plan, limits), None, None)
     planned = Planned(problem, plan, options, limits, elapsed, asked, derived)
     planned = _expected_cheapest(planned, runs)
+    if not force and not _sure_enough(planned.plan, options):
+        raise InfeasibleError(_too_rarely(planned), None, None)
     return replace(planned, remarks=(*planned.remarks, *_cliffs(planned)))
 
 
@@ -398,30 +400,46 @@ def _other_stages(planned: Planned, limits: Limits, elapsed: float) -> Plan | No
 
 
 def _expected_cheapest(planned: Planned, runs: int) -> Planned:
-    """Return a plan for least cost without spot, where spot costs more or can't do the work.
+    """Return a plan without spot, where spot costs more, can't do the work or does it too rarely.
 
     Stages are priced for pools that are there. With outages on-demand may be cheaper, and then the
     run has to plan without spot from its beginning: replanning would go back to it.
     """
-    problem, plan, asked = planned.problem, planned.plan, planned.asked
+    problem, plan, asked, options = planned.problem, planned.plan, planned.asked, planned.options
     steady = tuple(each for each in problem.rentables if not each.behaviours)
-    if plan.forecast.source != "pools" or not steady or asked is None or asked.aim != "cost":
+    if plan.forecast.source != "pools" or not steady or asked is None:
+        return planned
+    sure = _sure_enough(plan, options)
+    if asked.aim != "cost" and sure:
         return planned
     without = replace(problem, rentables=steady)
     limits, elapsed = planned.limits, planned.elapsed
     try:
-        without, asked, staged = staged_plan(without, limits, planned.options, elapsed, force=False)
+        without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
     except InfeasibleError:
         return planned
     other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
-    last = staged.stages[-1].stage.end_epoch
-    done = plan.forecast.epochs.p50 >= last
-    if done and other.estimate.dollars >= plan.estimate.dollars:
-        return planned
-    dollars = format_dollars(plan.estimate.dollars)
-    why = f"{dollars} would be expected, more than on demand" if done else "most runs end early"
+    done = plan.forecast.epochs.p50 >= staged.stages[-1].stage.end_epoch
+    if done and sure and asked.aim == "cost":
+        # Both by simulated runs: a run saves some resizes that stages count.
+        begin = elapsed + SETUP_SECONDS
+        played = PlayedRuns(problem.experiment, steady, limits, begin, staged, runs, follows=True)
+        if played.forecast().dollars.p50 >= plan.estimate.dollars:
+            return planned
+    if not done:
+        why = "most runs end early"
+    elif not sure:
+        why = "the limits are kept too rarely"
+    else:
+        why = f"{format_dollars(plan.estimate.dollars)} would be expected, more than on demand"
     remark = f"not on spot: with its outages {why}"
     return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
+
+
+def _sure_enough(plan: RunPlan, options: PlanOptions) -> bool:
+    """Whether the forecast keeps the limits as often as was asked for, if it was."""
+    kept = plan.forecast.within
+    return options.confidence is None or kept is None or kept >= options.confidence
 
 
 def refuse_endless(experiment: Experiment, limits: Limits) -> None:
@@ -482,10 +500,8 @@ def run_plan(
         estimator = StageDraws(request, staged, experiment.seed, draws, anew)
         if reacts and any(request.rentable(offer).behaviours for offer in offers):
             # What a run does about pools that go is the policy's to say, not the plan's.
-            rentables, often = problem.rentables, SPOT_RUNS if runs == RUNS else runs
-            estimator = PlayedRuns(
-                experiment, rentables, limits, begin, staged, often, follows=True
-            )
+            rentables = problem.rentables
+            estimator = PlayedRuns(experiment, rentables, limits, begin, staged, runs, follows=True)
     else:
         estimator = PlayedRuns(experiment, problem.rentables, limits, begin, staged, runs)
     return RunPlan(
@@ -522,6 +538,17 @@ def _largest_fleet(
     rule, state = policy.fleet_rule, policy.state
     wanted = rule.target(state, rule.max_gpus(state))
     return tuple(Machines(offer, count) for offer, count in wanted.items() if count)
+
+
+def _too_rarely(planned: Planned) -> str:
+    forecast, confidence = planned.plan.forecast, planned.options.confidence
+    runs = counted(forecast.samples, "simulated run")
+    return (
+        f"the best plan does all of its work within {limits_text(planned.limits)} in "
+        f"{percent(forecast.within or 0.0)} of {runs}, and --confidence asks for "
+        f"{percent(confidence or 0.0)}: spot instances come and go. Take --market any or "
+        "on-demand, raise --deadline or --budget, or lower --confidence"
+    )
 
 
 def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:

@@ -218,7 +218,7 @@ def _stages_within(
     asked = wished if options.confidence is not None else _less_margin(wished)
     how, request = _planning(problem), request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
-    planner = sure_planner(planner, options, problem.experiment.seed)
+    planner = sure_planner(planner, options, problem.experiment)
     try:
         if how.explores:
             plan = _seer(problem, request)
@@ -270,6 +270,7 @@ class _Sure:
     planner: Planner
     confidence: float
     seed: int
+    reacts: bool
 
     @property
     def name(self) -> str:
@@ -277,14 +278,22 @@ class _Sure:
 
     def plan(self, request: PlanRequest) -> Plan:
         plan, _ = quantile_plan(
-            self.planner, request, self.confidence, samples=DRAWS, seed=self.seed
+            self.planner,
+            request,
+            self.confidence,
+            samples=DRAWS,
+            seed=self.seed,
+            reacts=self.reacts,
         )
         return _against_the_mean(self.planner, request, plan)
 
 
-def sure_planner(planner: Planner, options: PlanOptions, seed: int) -> Planner:
-    """Return the planner, or one as sure as was wished."""
-    return planner if options.confidence is None else _Sure(planner, options.confidence, seed)
+def sure_planner(planner: Planner, options: PlanOptions, experiment: Experiment) -> Planner:
+    """Return the planner, or one as sure as was wished by the forecast of the runs."""
+    if options.confidence is None:
+        return planner
+    reacts = PLANNED[experiment.strategy_name].plans_anew
+    return _Sure(planner, options.confidence, experiment.seed, reacts)
 
 
 def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Plan:

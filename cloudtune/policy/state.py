@@ -402,6 +402,7 @@ class RunState:
             setup = self.delays.note_started(trial, self.now)
             self.setups.append(setup)
             trial.seconds += setup
+            trial.epoch_since = self.now
             self.live.become(trial, "training")
 
     def _note_epoch(self, event: EpochDone, noted: Noted) -> None:
@@ -420,6 +421,7 @@ class RunState:
         profile = self._by_offer[trial.offer].profile
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
         trial.record(event, metric)
+        trial.epoch_since = self.now
         if diverged(self.mode, metric):
             trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"
             noted.diverged = trial

@@ -9,6 +9,7 @@ import numpy as np
 
 from cloudtune.planners.estimate.anew import reacting_draws
 from cloudtune.planners.estimate.playout import Draws, sample
+from cloudtune.planners.reserve import Reserve
 from cloudtune.plans import Forecast, Limits, Spread
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ def outlook(
 ) -> Forecast:
     """Return the percentiles of a plan's seconds and dollars, and how likely it keeps the limits.
 
-    With `reacts` those of a run that plans the rest anew when speeds aren't the profile's. The same
+    With `reacts` those of a run that replans the rest when speeds aren't the profile's. The same
     seed and plan give the same outlook; a percentile is one of the samples.
     """
     if not reacts:
         return told(request.limits, plan, sample(request, plan, samples=samples, seed=seed), seed)
     draws = reacting_draws(request, plan, samples=samples, seed=seed)
-    found = told(request.limits, plan, draws, seed)
+    found = told(fitting(request.limits), plan, draws, seed)
     # A run that a deadline ends has still to give everything back.
     release = max(each.profile.release.high for each in request.rentables)
     deadline = request.limits.deadline
@@ -47,6 +48,14 @@ def outlook(
         dollars=_spread(ended.dollars),
         gpu_hours=_spread(ended.gpu_hours),
     )
+
+
+def fitting(limits: Limits) -> Limits:
+    """Return the limits in which a run that replans has all of its work done.
+
+    With less than this reserve left it drops trials.
+    """
+    return Reserve(0.0).limits(limits)
 
 
 def _cut_off(limits: Limits, draws: Draws) -> Draws:

@@ -21,8 +21,9 @@ from cloudtune.errors import UsageError
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.front import whole_front
+from cloudtune.planners.estimate.anew import reacting_draws
 from cloudtune.planners.estimate.neighbours import every_choice, neighbours
-from cloudtune.planners.estimate.outlook import chances, quantile, told
+from cloudtune.planners.estimate.outlook import chances, fitting, quantile, told
 from cloudtune.planners.estimate.playout import Draws, sample
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
@@ -56,12 +57,19 @@ _ANY_KIND = frozenset({"exact", "ilp"})
 
 
 def quantile_plan(
-    planner: Planner, request: PlanRequest, confidence: float, *, samples: int = 1000, seed: int = 0
+    planner: Planner,
+    request: PlanRequest,
+    confidence: float,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    reacts: bool = False,
 ) -> tuple[Plan, Forecast]:
     """Return the best plan found that keeps all limits in that share of samples, and its outlook.
 
     The probability is that of keeping both limits at once, so each limit alone is kept at least as
-    surely.
+    surely. With `reacts` it is asked of a run that replans the rest when speeds aren't the
+    profile's: the very forecast that `outlook` gives.
 
     Raises:
         InfeasibleError: none was found; carries the fastest and the cheapest that were.
@@ -69,14 +77,14 @@ def quantile_plan(
     """
     if not 0 < confidence < 1:
         raise UsageError(f"confidence {confidence:g} is no probability; write one such as 0.95")
-    search = _Search(planner, request, confidence, samples, seed)
+    search = _Search(planner, request, confidence, samples, seed, reacts)
     search.solve()
     if planner.name in _ANY_KIND or isinstance(planner, StaticPlanner):
         search.look_around()
     best = search.best
     if best is None:
         raise search.refusal()
-    return best, told(request.limits, best, search.judged[best], seed)
+    return best, told(search.goal, best, search.judged[best], seed)
 
 
 @dataclass
@@ -92,12 +100,18 @@ class _Search:
     confidence: float
     samples: int
     seed: int
+    reacts: bool
     judged: dict[Plan, Draws] = field(default_factory=dict)
     loose: Limits | None = None
     strict: Limits | None = None
     refused: InfeasibleError | None = None
     glanced: dict[Choices, float] = field(default_factory=dict)
     left: float = _WORK
+
+    @property
+    def goal(self) -> Limits:
+        """The limits that samples are held against."""
+        return fitting(self.request.limits) if self.reacts else self.request.limits
 
     @property
     def best(self) -> Plan | None:
@@ -252,7 +266,7 @@ class _Search:
         return self.glanced[choices]
 
     def _excess(self, draws: Draws) -> float:
-        goal = self.request.limits
+        goal = self.goal
         late, dear = draws.seconds / (goal.deadline or inf), draws.dollars / (goal.budget or inf)
         return quantile(np.maximum(late, dear), self.confidence)
 
@@ -260,7 +274,7 @@ class _Search:
 
     def share(self, draws: Draws) -> float:
         """Return the share of samples in which all limits are kept."""
-        kept = chances(self.request.limits, draws)[2]
+        kept = chances(self.goal, draws)[2]
         return 1.0 if kept is None else kept
 
     def refusal(self) -> InfeasibleError:
@@ -299,7 +313,8 @@ class _Search:
     def _judge(self, plan: Plan) -> Draws:
         if plan not in self.judged:
             self.left -= 5 * (_EACH + _TRIAL * sum(stage.trials for stage in self.request.work))
-            self.judged[plan] = sample(self.request, plan, samples=self.samples, seed=self.seed)
+            draw = reacting_draws if self.reacts else sample
+            self.judged[plan] = draw(self.request, plan, samples=self.samples, seed=self.seed)
         return self.judged[plan]
 
     def _over(self, draws: Draws) -> tuple[float, float] | None:
@@ -309,7 +324,7 @@ class _Search:
         """
         if self.sure(draws):
             return None
-        goal = self.request.limits
+        goal = self.goal
         late, dear = draws.seconds / (goal.deadline or inf), draws.dollars / (goal.budget or inf)
         over = quantile(late, self.confidence), quantile(dear, self.confidence)
         return over if max(over) > 1 else (self._excess(draws),) * 2

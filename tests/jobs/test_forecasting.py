@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,13 +14,15 @@ from cloudtune.experiment import Experiment
 from cloudtune.jobs.forecasting import MIN_RUNS, RUNS, PlayedRuns
 from cloudtune.jobs.planning import longest, make_plan, problem_of, stored_profiles, worst_bill
 from cloudtune.jobs.proposal import propose, to_json
-from cloudtune.jobs.stages import PlanOptions
+from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import Limits
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Problem
     from cloudtune.plans import Forecast
@@ -49,6 +52,36 @@ def test_a_run_comes_near_to_its_forecast() -> None:
     assert 0.8 * dollars.p5 <= told.figures.dollars <= 1.2 * dollars.p95
 
 
+def test_stages_and_played_runs_forecast_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile may be 20 % off: that spreads either forecast, once, and keeps some runs short."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    asked = problem({"name": "sha"}, trials=16)
+    unsure = tuple(
+        replace(each, profile=replace(each.profile, error=0.2)) for each in asked.rentables
+    )
+    asked = replace(asked, rentables=unsure)
+    free = make_plan(asked, Limits()).plan.estimate
+
+    def both(limits: Limits) -> tuple[Forecast, Forecast]:
+        plan = make_plan(asked, limits).plan
+        played = PlayedRuns(
+            asked.experiment, unsure, limits, SETUP_SECONDS, plan.staged, samples=63, follows=True
+        )
+        return plan.forecast, played.forecast()
+
+    stages, played = both(Limits(9 * free.seconds, 9 * free.dollars))
+    assert (stages.source, played.source) == ("stages", "pools")
+    for one, other in ((stages.seconds, played.seconds), (stages.dollars, played.dollars)):
+        assert one.p50 == pytest.approx(other.p50, rel=0.06)
+        assert one.p95 - one.p5 == pytest.approx(other.p95 - other.p5, rel=0.25)
+    stages, played = both(Limits(9 * free.seconds, 1.15 * free.dollars))
+    assert stages.within is not None
+    assert 0.5 < stages.within < 0.95
+    assert played.within == pytest.approx(stages.within, abs=0.1)
+
+
 def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:
     late, early = (forecast(problem("random"), LIMITS, begin) for begin in (100.0, 0.0))
     assert late.seconds.p95 <= DEADLINE - 100.0
@@ -56,13 +89,11 @@ def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:
 
 
 def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1000)
-    assert MIN_RUNS < forecast(problem(), LIMITS).samples < RUNS
-    large = problem(trials=500), Limits(budget=99.0)
-    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 3000)
-    assert forecast(*large).samples == MIN_RUNS
-    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 500)
-    assert forecast(*large).samples == 1
+    few = []
+    for events in (1000, 300, 30):
+        monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", events)
+        few.append(forecast(problem(), LIMITS).samples)
+    assert few == [7, MIN_RUNS, 1]
 
 
 def test_a_forecast_fits_no_model_to_metrics_that_are_made_up(

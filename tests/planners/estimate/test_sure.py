@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import sureness
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate.neighbours import every_choice
+from cloudtune.planners.estimate.outlook import fitting, outlook
 from cloudtune.planners.estimate.playout import sample
 from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
@@ -92,28 +93,41 @@ def test_an_instance_to_spare_is_considered() -> None:
     assert told.within >= 0.95
 
 
-@pytest.mark.parametrize("number", [0, 3])
-def test_jobs_with_more_plans_than_can_be_judged_one_by_one(number: int) -> None:
-    job = sureness.job(number)
-    plans = sorted(sureness.every_plan(job), key=lambda plan: plan.estimate.seconds)[:40:13]
-    for plan in plans:
-        draws = sample(job, plan, samples=1000, seed=0)
+def wide_job(limits: Limits) -> PlanRequest:
+    """Return a job with far more plans than are judged one by one."""
+    rentables = [rented("g.1", 1, 1.0, 0.3), rented("g.2", 2, 2.1, 0.3)]
+    work = (Stage(4, 0, 1), Stage(2, 1, 3), Stage(1, 3, 7))
+    return PlanRequest(work, tuple(replace(each, most=6) for each in rentables), limits, 6)
+
+
+@pytest.mark.parametrize("reacts", [False, True])
+def test_jobs_with_more_plans_than_can_be_judged_one_by_one(reacts: bool) -> None:
+    free = wide_job(Limits())
+    choices = every_choice(free, 10_000)
+    assert choices is not None
+    plans = [price(free, each, "every") for each in choices]
+    for plan in sorted(plans, key=lambda plan: plan.estimate.seconds)[:40:13]:
+        draws = sample(free, plan, samples=1000, seed=0)
         limits = Limits(
             float(np.quantile(draws.seconds, 0.9)), float(np.quantile(draws.dollars, 0.95))
         )
         confidence = share(draws, limits)
-        _, told = quantile_plan(ExactPlanner(), replace(job, limits=limits), confidence)
+        if reacts:  # such a run drops trials when less than this is left
+            left = fitting(Limits(1.0, 1.0)).deadline or 1.0
+            limits = Limits(limits.deadline / left, limits.budget / left)  # type: ignore[operator]
+        asked = wide_job(limits)
+        best, told = quantile_plan(ExactPlanner(), asked, confidence, reacts=reacts)
         assert told.within is not None
         assert told.within >= confidence
+        assert told.within == outlook(asked, best, reacts=reacts).within, "the forecast's own"
 
 
 def test_the_surest_static_cluster_is_static() -> None:
-    job = replace(sureness.job(1), limits=Limits(4000.0))
-    plan, _ = quantile_plan(StaticPlanner(), job, 0.9)
+    plan, _ = quantile_plan(StaticPlanner(), wide_job(Limits(4000.0)), 0.9)
     fleets = {tuple((g.offer, g.instances) for g in stage.groups) for stage in plan.stages}
     assert len(fleets) == 1
 
 
 def test_nothing_is_sure_of_what_is_impossible() -> None:
     with pytest.raises(InfeasibleError, match="no plan was found"):
-        quantile_plan(ExactPlanner(), replace(sureness.job(0), limits=Limits(60.0)), 0.9)
+        quantile_plan(ExactPlanner(), wide_job(Limits(60.0)), 0.9)
