@@ -257,5 +257,6 @@ def plan(
     wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
     options.check(choice_of(wanted))
-    problem = load_problem(wanted, profile)
-    return Plan(planning.make_plan(problem, limits_of(wanted), options))
+    with home.with_module(wanted):
+        problem = load_problem(wanted, profile)
+        return Plan(planning.make_plan(problem, limits_of(wanted), options))
