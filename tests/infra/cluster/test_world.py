@@ -146,8 +146,9 @@ def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
 
 def test_a_session_that_was_to_stop_and_has_ended_since_did_not_fail(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
-    for number, body in enumerate((Epoch(REPORT), Done(), Gone()), start=1):
-        left.hear(number, body)
+    left.hear(1, Epoch(REPORT))
+    left.hear(2, Done())
+    left.hear(3, Gone())
     left.world._take_over_session("t00.1", OpenSession(START, stopping=True))
     assert [type(event) for event in left.events(3)] == [TrialStarted, EpochDone, TrialStopped]
 
