@@ -199,20 +199,23 @@ def tune(
     began = home.began()
     options.over(wanted).check(choice_of(wanted))
     planning.refuse_endless(wanted, limits_of(wanted))
-    problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
-    refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
-    limits = limits_left(limits_of(wanted), spent)
-    elapsed = unix_time() - began
-    insists = onlooker.insists
-    try:
-        planned = plan_or_forced(problem, limits, options, elapsed, force=force, insists=insists)
-    except InfeasibleError as error:
-        onlooker.infeasible(error, problem)
-        raise
-    onlooker.planned(planned)
-    paced = pace and provider_named(wanted.cloud.provider).paced
-    job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=spent)
-    return _carry_out(job, onlooker)
+    with home.with_module(wanted):
+        problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
+        refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
+        limits = limits_left(limits_of(wanted), spent)
+        elapsed = unix_time() - began
+        insists = onlooker.insists
+        try:
+            planned = plan_or_forced(
+                problem, limits, options, elapsed, force=force, insists=insists
+            )
+        except InfeasibleError as error:
+            onlooker.infeasible(error, problem)
+            raise
+        onlooker.planned(planned)
+        paced = pace and provider_named(wanted.cloud.provider).paced
+        job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=spent)
+        return _carry_out(job, onlooker)
 
 
 def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool = False) -> Ended:
@@ -223,10 +226,11 @@ def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool 
     """
     began = home.began()
     refuse_made_up(saved.experiment, [each.profile for each in saved.rentables], force=force)
-    runner.check_script(saved.experiment)
-    paced = pace and provider_named(saved.experiment.cloud.provider).paced
-    onlooker.taken_over(saved)
-    return _carry_out(dataclasses.replace(saved, began=began, paced=paced), onlooker)
+    with home.with_module(saved.experiment):
+        runner.check_script(saved.experiment)
+        paced = pace and provider_named(saved.experiment.cloud.provider).paced
+        onlooker.taken_over(saved)
+        return _carry_out(dataclasses.replace(saved, began=began, paced=paced), onlooker)
 
 
 def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
@@ -258,7 +262,7 @@ def go_on(
         CloudtuneError: its ledger can't be gone on with.
     """
     job = runner.job_of_run(folder)
-    with contextlib.ExitStack() as shown:
+    with home.with_module(job.experiment), contextlib.ExitStack() as shown:
 
         def watching(run: str, policy: RunPolicy) -> Watch:
             return shown.enter_context(onlooker.watching(dataclasses.replace(job, run=run), policy))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import os
 import types
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
-from cloudtune.private_files import for_others
+from cloudtune.jobs import home
 from cloudtune.train.shared_input.by_value import Fingerprint, pickled, uses
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _NAME: Final = "train"
 _FILE: Final = '''"""{name}, which stands in no file: written by cloudtune, for workers.
 
 Beside this are the function's code, and what it uses of the program that it was defined in. Both
-may be removed once no run that began with them is to be gone on with. All of it:
+are removed when the run ends, and put back to go on with it. All of it:
 {digest}
 """
 
@@ -50,14 +49,12 @@ def written(function: Callable[..., object], folder: Path) -> str:
     digest = Fingerprint().of(function)
     text = _FILE.format(name=_told(function), as_name=_NAME, digest=digest)
     path = folder / f"cloudtune_{_NAME}_{digest[:10]}.py"
+    kept = home.functions() / path.name
     try:
-        with for_others():
-            kept = path.with_suffix(".pkl")
-            if not kept.exists():  # what is there does the same, and a run may go on with it
-                fresh = path.with_suffix(f".{os.getpid()}")
-                fresh.write_bytes(data)
-                fresh.replace(kept)
-            path.write_text(text, encoding="utf-8")
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept.with_suffix(".pkl").write_bytes(data)
+        kept.write_text(text, encoding="utf-8")
+        home.put_back(path)
     except OSError as error:
         raise UsageError(
             f"train: {_told(function)} stands in no file, and none can be written for it: {error}"

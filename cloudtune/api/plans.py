@@ -172,7 +172,7 @@ class Plan:
         page = plans.plan_page(self.proposal)
         if path is not None:
             document.write(Path(path), page, "to_html")
-        return page
+        return document.Page(page)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `cloudtune plan -o json` tells."""
@@ -190,7 +190,9 @@ class Plan:
         from cloudtune.display.plan_screen import show_plan  # noqa: PLC0415
 
         text = io.StringIO()
-        show_plan(Console(file=text, width=100, highlight=False, color_system=None), self.proposal)
+        # In a notebook rich would make each line an output of its own.
+        out = Console(file=text, width=100, highlight=False, color_system=None, force_jupyter=False)
+        show_plan(out, self.proposal)
         return text.getvalue()
 
     def _repr_html_(self) -> str:
@@ -255,5 +257,6 @@ def plan(
     wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
     options.check(choice_of(wanted))
-    problem = load_problem(wanted, profile)
-    return Plan(planning.make_plan(problem, limits_of(wanted), options))
+    with home.with_module(wanted):
+        problem = load_problem(wanted, profile)
+        return Plan(planning.make_plan(problem, limits_of(wanted), options))

@@ -315,7 +315,7 @@ class Result:
         page = reports.run_page(self.report)
         if path is not None:
             document.write(Path(path), page, "to_html")
-        return page
+        return document.Page(page)
 
     def plot_metric(self, against: Literal["time", "dollars"] = "time") -> Figure:
         """Return the metric of every trial, and the best so far, as a plotly figure.

@@ -198,7 +198,8 @@ def _carried(
     words = [name for name, said in flags.items() if said]
     words += [f"--{name}={value}" for name, value in options.items() if value is not None]
     plan = None if saved is None else plan_bytes(saved)
-    sent = remote.send(wanted, offer, words, plan)
+    with home.with_module(wanted):
+        sent = remote.send(wanted, offer, words, plan)
     onlooker.is_carried(sent)
     return _of_head(sent, remote.look_on(sent, onlooker.watching), onlooker)
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.chart import gantt
-from cloudtune.display.terminal import beside, print_sheet, print_title
+from cloudtune.display.terminal import Sheet, beside, print_sheet, print_title
 from cloudtune.engine.gpu_series import gpu_shares
 from cloudtune.jobs.figures import legs, origins
 from cloudtune.policy.registry import WHOSE
@@ -305,15 +305,16 @@ def show_instances(out: Console, found: Sequence[Found]) -> None:
     if not found:
         out.print("No instance of ours is alive.")
         return
-    table = Table()
-    for name in ("run", "instance", "type", "state", "$/h", "looked after"):
-        table.add_column(name)
+    by_run: dict[str, list[tuple[str, ...]]] = {}
     for one in found:
         it = one.instance
-        care = "no: `cloudtune gc` returns it" if one.orphan else "yes" if one.controlled else "?"
+        care = "`cloudtune gc` returns" if one.orphan else "looked after" if one.controlled else "?"
         price = f"{one.usd_per_hour:.3f}" + " emulated" * one.emulated
-        table.add_row(it.run, it.id, it.instance_type, it.state, price, care)
-    out.print(table)
+        row = (it.id, it.instance_type, it.state, price)
+        by_run.setdefault(f"{it.run}: {care}", []).append(row)
+    columns = ("instance", "type", "state", "$/h")
+    for title, rows in by_run.items():
+        print_sheet(out, Sheet(title, columns, tuple(rows), left=frozenset(columns)))
     total = sum(one.usd_per_hour for one in found if not one.emulated)
     made_up = sum(one.usd_per_hour for one in found if one.emulated)
     more = f", ${made_up:.2f} emulated" if made_up else ""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+import textwrap
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.table import Table
-
+from cloudtune.display.terminal import Sheet, print_sheet
 from cloudtune.units import format_dollars
 
 if TYPE_CHECKING:
@@ -18,8 +15,8 @@ if TYPE_CHECKING:
 
     from cloudtune.jobs.history import Listed
 
-_RIGHT = frozenset({"trials"})
-_WHOLE = frozenset({"run", "began"})
+_COLUMNS = ("run", "best", "cost", "ended", "history")
+_NAME = 28  # what leaves room for the rest in 80 columns
 
 
 def show_runs(out: Console, found: Sequence[Listed]) -> None:
@@ -27,37 +24,32 @@ def show_runs(out: Console, found: Sequence[Listed]) -> None:
     if not found:
         out.print("No run on this machine yet.")
         return
-    table = Table()
-    for name in ("run", "began", "script", "best", "trials", "cost", "ended", "history"):
-        whole, right = name in _WHOLE, name in _RIGHT
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=whole)
+    rows = tuple(_row(each) for each in found)
+    left, wraps = frozenset(_COLUMNS), frozenset({"best", "cost"})
+    print_sheet(out, Sheet("Runs", _COLUMNS, rows, left, wraps))
+    reasons: dict[str, list[str]] = {}
     for each in found:
-        table.add_row(*map(escape, _row(each)))
-    out.print(table)
-    for each in found:
-        what, why = _history(each), each.why or each.why_no_times
-        if why:
-            told = "is no history" if what == "no" else f"tells {what} alone"
-            out.print(f"{each.run} {told}: {why}", markup=False)
+        if why := each.why or each.why_no_times:
+            reasons.setdefault(f"history: {_history(each)}, {why}", []).append(each.run)
+    for reason, names in reasons.items():
+        out.print(f"{reason}: {', '.join(names)}", markup=False)
 
 
 def _history(each: Listed) -> str:
     """Return what a later run can learn from a run."""
     if each.why:
         return "no" if each.why_no_times else "times"
-    return "configurations" if each.why_no_times else "yes"
+    return "configs" if each.why_no_times else "yes"
 
 
 def _row(each: Listed) -> tuple[str, ...]:
     it, history = each.record, _history(each)
+    run = textwrap.fill(each.run, _NAME)
     if it is None:
-        return (each.run, "", "", "", "", "", each.state, history)
+        return (run, "", "", each.state, history)
     return (
-        it.run,
-        time.strftime("%m-%d %H:%M", time.localtime(it.began)),
-        f"{Path(it.script).name}:{it.function}",
+        run,
         "none" if it.best is None else f"{it.best:.4g} {it.metric}",
-        str(len(it.trials)),
         format_dollars(it.dollars) + " emulated" * it.emulated,
         each.state,
         history,

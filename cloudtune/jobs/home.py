@@ -6,20 +6,29 @@ runs/<run>/        ledger.jsonl, record.json and the other records of one run
 profiles/          measured profiles
 prices/            live prices, kept for seven hours
 emulator/          the emulated EC2
+functions/         modules of functions that stand in no file
 storage/           checkpoints, where an experiment names no storage of its own
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
+import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtune import private_files
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.experiment import Experiment
 
 LEDGER = "ledger.jsonl"
 RUN_VARIABLE = "CLOUDTUNE_RUN"
@@ -29,7 +38,9 @@ BEGAN_VARIABLE = "CLOUDTUNE_BEGAN"
 PROFILE_TAIL = "-profile"
 """The end of the name of what measures a script."""
 DEFAULT_STORAGE = "~/.cloudtune/storage"
-_FOLDERS = ("runs", "profiles", "prices", "knowledge", "emulator", "local", "storage")
+_FOLDERS = (
+    *("runs", "profiles", "prices", "knowledge", "emulator", "local", "functions", "storage"),
+)
 
 
 def home() -> Path:
@@ -75,6 +86,44 @@ def new_run(name: str) -> Path:
     # Before a training script makes it, with its user's umask.
     (home() / "storage").mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def functions() -> Path:
+    """Return the folder of the modules that `put_back` puts beside what they use."""
+    return home() / "functions"
+
+
+def put_back(path: Path) -> bool:
+    """Put a module of ours and its data where a run looks for them; False if `path` is none."""
+    kept = functions() / path.name
+    if not kept.exists():
+        return False
+    with private_files.for_others():
+        for suffix in (".pkl", ".py"):
+            wanted = path.with_suffix(suffix)
+            if not wanted.exists():  # what is there is the same, and a run may use it
+                fresh = path.with_suffix(f".{os.getpid()}")
+                shutil.copyfile(kept.with_suffix(suffix), fresh)
+                fresh.replace(wanted)
+    return True
+
+
+@contextlib.contextmanager
+def with_module(experiment: Experiment) -> Iterator[None]:
+    """Have an experiment's module of ours in its folder, and remove it after its last run there."""
+    if experiment.runs_command or not put_back(experiment.train_file):
+        yield
+        return
+    path = experiment.train_file
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # another run has it
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                path.with_suffix(".pkl").unlink()
 
 
 def began() -> float:

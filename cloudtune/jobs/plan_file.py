@@ -8,7 +8,7 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError, UsageError
-from cloudtune.jobs import planning
+from cloudtune.jobs import home, planning
 from cloudtune.jobs.identity import identity_of
 from cloudtune.jobs.job import Job, choice_of, trials
 from cloudtune.jobs.stages import work
@@ -33,10 +33,13 @@ TOLERANCE = 0.05
 
 def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
     """Return the job that carries a plan out."""
-    catalog, script = planned.problem.catalog, planned.problem.experiment.train_file
+    wanted, catalog = planned.problem.experiment, planned.problem.catalog
+    with home.with_module(wanted):
+        identity = identity_of(wanted)
+        script_hash = store.script_hash(wanted.train_file) if wanted.train_file.exists() else ""
     return Job(
         run="",
-        experiment=planned.problem.experiment.named,
+        experiment=wanted.named,
         plan=planned.plan,
         rentables=planned.rentables,
         standins=planned.standins,
@@ -45,8 +48,8 @@ def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
         paced=paced,
         price_source=f"{catalog.source}, {catalog.as_of}",
         past=planned.problem.past,
-        script_hash=store.script_hash(script) if script.exists() else "",
-        identity=identity_of(planned.problem.experiment),
+        script_hash=script_hash,
+        identity=identity,
     )
 
 
@@ -91,6 +94,8 @@ def load_plan(path: Path) -> Job | None:
         raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
     if trouble:
         raise UsageError(f"{path}: a damaged plan ({trouble}); make it again")
+    if not job.experiment.runs_command:
+        home.put_back(job.experiment.train_file)
     job.experiment.check_train()
     script = job.experiment.train_file
     planned = {job.script_hash, *(each.profile.script_hash for each in job.rentables)} - {""}

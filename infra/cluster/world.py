@@ -192,8 +192,10 @@ class CloudWorld:
                 sessions.setdefault(name, {})[instance] = each
         return sessions
 
-    def adopt(self, start: StartTrial) -> None:
+    def adopt(self, start: StartTrial, *, stopping: bool = False) -> None:
         """Take over a session that another controller started; all messages that it missed follow.
+
+        One that was `stopping` may have ended since: that is known before its messages are read.
 
         Messages that the other controller got but may not have acknowledged are told again. A
         session that no agent knows is lost, and nobody is to blame.
@@ -207,6 +209,8 @@ class CloudWorld:
         session = TrialSession(start, known, self._agents.call, self.emit)
         self._loading[start.trial] = start
         ready = {rank for part in parts.values() for rank in part.ready}
+        if stopping:
+            session.stop()
         session.adopt(ready, parts)
         session.extend(start.until_epoch)
         with self._hearing:
@@ -241,9 +245,7 @@ class CloudWorld:
 
     def _take_over_session(self, name: str, known: OpenSession) -> None:
         if name in self.sessions_alive():
-            self.adopt(known.start)
-            if known.stopping:
-                self._sessions[name].stop()
+            self.adopt(known.start, stopping=known.stopping)
         elif known.stopping:
             self.emit(lambda at: TrialStopped(at, name))
         else:

@@ -13,11 +13,16 @@ import pytest
 import cloudtune
 from cloudtune.api.experiments import with_named_function
 from cloudtune.errors import UsageError
+from cloudtune.jobs import home, runner
+from cloudtune.profiles.store import write
 from cloudtune.train.user_script import load_function
+from tests.cli.test_plan import profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from cloudtune.jobs.job import Job
 
 # A program that is in no file, as a notebook's cells.
 CELLS = """
@@ -92,6 +97,50 @@ def test_closures_lambdas_and_partials_are_sent(tmp_path: Path) -> None:
     assert sent(within, tmp_path)({"lr": 2.0}) == 6.0
     assert sent(lambda config: config["lr"] + factor, tmp_path)({"lr": 2.0}) == 5.0
     assert sent(partial(within), tmp_path)({"lr": 1.0}) == 3.0
+
+
+@pytest.mark.parametrize("ending", [RuntimeError, KeyboardInterrupt])
+def test_a_run_leaves_no_module_in_the_folder_and_a_saved_plan_puts_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    trained: list[float] = []
+
+    def train(config: dict[str, Any]) -> float:
+        return float(config["lr"])
+
+    def carry_out(job: Job, watching: object) -> None:
+        with home.with_module(job.experiment):  # another run of the same function
+            pass
+        trained.append(load_function(folder, job.experiment.train)({"lr": 2.0}))  # type: ignore[arg-type]
+        raise ending
+
+    monkeypatch.setattr(runner, "run_job", carry_out)
+    fields = {
+        "name": "small",
+        "train": train,
+        "directory": str(folder),
+        "metric": {"name": "loss", "mode": "min"},
+        "search": {"lr": {"uniform": [0, 1]}},
+        "trials": 4,
+        "epochs": {"max": 4},
+        "strategy": "sha",
+        "cloud": {"instances": ["g4dn.12xlarge"]},
+    }
+    module = folder / with_named_function(fields)["train"].partition(":")[0]
+    write(tmp_path / "profile.json", [profile(module)])
+    known = str(tmp_path / "profile.json")
+    plan = cloudtune.plan(fields, deadline="10m", profile=known)
+    for source in (plan, tmp_path / "plan.json"):
+        assert list(folder.iterdir()) == []
+        assert "Plan of small" in str(plan)
+        with pytest.raises(ending):
+            cloudtune.run(source, progress=False)
+        assert list(folder.iterdir()) == []
+        plan.save(tmp_path / "plan.json")
+    assert trained == [2.0, 2.0]
 
 
 def test_what_can_t_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> None:

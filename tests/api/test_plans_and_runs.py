@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from dataclasses import replace
@@ -48,7 +49,9 @@ def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- plans ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_has_the_figures_of_the_command(bench: Bench) -> None:
+def test_a_plan_has_the_figures_of_the_command(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = bench.experiment()
     bench.profile()
     plan = cloudtune.plan(path, **LIMITS)
@@ -68,6 +71,9 @@ def test_a_plan_has_the_figures_of_the_command(bench: Bench) -> None:
     bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "--html", "own.html")
     assert plan.to_html("it.html") == Path("it.html").read_text() == Path("own.html").read_text()
     assert str(plan).split() == shown.split("run it")[0].split()
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(plan).split() == shown.split("run it")[0].split(), "a notebook prints it as well"
+    assert re.fullmatch(r"<a page of \d+\.\d MB; to_html\(path\) writes it>", repr(plan.to_html()))
     assert bench.nothing_launched()
 
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 import cloudtune
 from cloudtune.commands import StopTrial
@@ -148,12 +149,15 @@ def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixt
 
 
 def test_its_page_and_its_figures_are_those_of_the_report(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = whole(home)
     assert called(capsys, "report", "digits-1", "--html", home / "r.html").code == 0
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert found.to_html(home / "own.html") == (home / "r.html").read_text()
     assert (home / "own.html").read_bytes() == (home / "r.html").read_bytes()
+    data, _ = DisplayFormatter().format(found.to_html())  # type: ignore[no-untyped-call]
+    assert list(map(len, data.values())) == [pytest.approx(45, abs=10)], "what a cell keeps"
     drawn = found.plot_metric(), found.plot_metric("dollars"), found.plot_gpus()
     for figure in (*drawn, found.plot_spend(), found.plot_configs()):
         assert figure.to_dict()["data"], figure

@@ -99,11 +99,15 @@ def test_what_is_left_of_a_head_is_told_of_before_it_is_ended(
     assert ended == ["r1"]
 
 
+ID = "i-0123456789abcdef0"
+
+
 def test_what_emulated_instances_would_cost_is_no_price_of_yours(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(cloud: Cloud) -> list[cleanup.Found]:
-        named: Any = ("i-1", "r", "", "", "g5.xlarge", "running", 0.0, None, "", {})
+        run = "digits-0417-153012-ab12"
+        named: Any = (ID, run, "", "", "g4dn.12xlarge", "shutting-down", 0.0, None, "", {})
         asked = cloud.endpoint.url is not None
         return [cleanup.Found(Instance(*named), True, True, False, 1.5, asked)]
 
@@ -113,6 +117,8 @@ def test_what_emulated_instances_would_cost_is_no_price_of_yours(
     assert status.main([], standalone_mode=False) == 0
     told = capsys.readouterr().out
     assert "1.500 emulated" in told
+    assert max(map(len, told.splitlines())) <= 80
+    assert told.count(ID) == 2
     assert "2 instances, $1.50 per hour, $1.50 emulated" in told
     assert status.main(["-o", "json"], standalone_mode=False) == 0
     assert [each["emulated"] for each in json.loads(capsys.readouterr().out)] == [True, False]

@@ -371,7 +371,7 @@ def test_plan_and_report_say_who_had_a_say(place: Place) -> None:
     assert f"of {TRIALS} configurations came from first-run (trust 0.3)" in told
 
 
-def test_runs_lists_what_there_is(place: Place) -> None:
+def test_runs_lists_what_there_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No run on this machine yet" in place("runs").out
     place.ran("first-run")
     place.ran("tiny", trials=2)
@@ -392,8 +392,17 @@ def test_runs_lists_what_there_is(place: Place) -> None:
     assert not told["tiny"]["history"]["usable"]
     assert "not a ledger" in told["broken"]["history"]["why_not"]
     table = place("runs").out
-    for words in ("first-run", "score", "done", "tiny tells times alone: fewer than 4"):
+    for words in ("first-run", "score", "done", "history: times, fewer than 4"):
         assert words in table
+    long_name = "a-name-of-forty-letters-0417-153012-ab12"
+    place.ran(long_name)
+    monkeypatch.setattr("cloudtune.display.terminal._WIDTH", 80)
+    lines = place("runs").out.partition("history:")[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    for whole in ("first-run", "score", "emulated", "done"):
+        assert any(whole in line for line in lines)
+    assert "a-name-of-forty-" in lines[-5]
+    assert "letters-0417-153012-ab12" in lines[-4], "no letter of a name is lost"
     path = place.experiment(search="{other: {uniform: [0, 1]}}")
     told = {each["run"]: each for each in json.loads(place("runs", path, "-o", "json").out)}
     assert "none of the parameters" in told["first-run"]["history"]["why_not"]

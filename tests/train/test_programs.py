@@ -404,6 +404,38 @@ time.sleep(600)
         assert Path(folder, "state").read_text() == "half, whole"
 
 
+@pytest.mark.parametrize("order", ["saves, prints", "prints, saves"])
+def test_a_log_that_stays_open_beside_the_checkpoints_is_no_save(
+    tmp_path: Path, order: str
+) -> None:
+    script = """
+import sys, time
+log = open("out/log.txt", "w", buffering=1)
+def save(epoch):
+    open("out/state", "w").write(str(epoch))
+for epoch in range(1, 4):
+    for _ in range(10):
+        log.write("a batch\\n")
+        time.sleep(0.2)
+    if sys.argv[1] == "saves,":
+        save(epoch)
+    print("accuracy", epoch)
+    if sys.argv[1] == "prints,":
+        time.sleep(0.1)
+        save(epoch)
+"""
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
+    it = trial(tmp_path, script, f"python main.py {order}", program=reads)
+    kept: dict[int, str] = {}
+
+    def keep(_: CommandRun, report: Report) -> None:
+        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
+            kept[report.epoch] = Path(folder, "state").read_text()
+
+    it.run(each=keep)
+    assert kept == {1: "1", 2: "2", 3: "3"}
+
+
 def test_a_command_that_is_stopped_early_never_starts(tmp_path: Path) -> None:
     reports: list[Report] = []
     run = command_run(

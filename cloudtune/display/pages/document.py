@@ -237,6 +237,16 @@ def check_path(path: Path, option: str = "--html") -> None:
         )
 
 
+class Page(str):
+    """A page as text. As a cell's last line it says what it is: the page itself has megabytes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return its size, and how to look at it."""
+        return f"<a page of {len(self) / _MEGABYTE:.1f} MB; to_html(path) writes it>"
+
+
 def write(path: Path, text: str, option: str = "--html") -> str:
     """Write a page, and return what is told of it: where it is and its size.
 

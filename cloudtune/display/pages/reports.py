@@ -165,5 +165,6 @@ def _trials(told: Told) -> Sheet:
 def _text(report: Report) -> str:
     """Return what `cloudtune report` prints."""
     file = io.StringIO()
-    show_report(Console(file=file, width=_WIDTH, highlight=False), report)
+    out = Console(file=file, width=_WIDTH, highlight=False, force_jupyter=False)
+    show_report(out, report)
     return file.getvalue()

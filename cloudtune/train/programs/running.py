@@ -37,7 +37,7 @@ from cloudtune.train.programs import counting
 from cloudtune.train.programs.channel import Channel, listen
 from cloudtune.train.programs.inside import FLUSH_SECONDS
 from cloudtune.train.programs.readings import Lines, Reading, Readings, epoch_of
-from cloudtune.train.programs.snapshots import Changes, ReadWatch, torn, wait_until_whole
+from cloudtune.train.programs.snapshots import Changes, OpenFiles, ReadWatch, torn
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
@@ -523,6 +523,7 @@ class ReadRun(CommandRun):
         with self._session.activate():
             if program.folder is not None:
                 self._changes = Changes(self.folder / program.folder)
+                self._open = OpenFiles(self._changes.path, self._pids)
             if self._session.restore is not None:
                 self._numbers.resumed(read_manifest(self._session.restore))
                 if self._changes is not None:
@@ -596,7 +597,9 @@ class ReadRun(CommandRun):
             self.signal(signal.SIGSTOP)
             return None
         took = time.monotonic() - self._continued
-        written = self._changes.since()
+        folder, ended = self._changes.path, self._stopping.is_set
+        self._open.wait(ended)
+        written = self._saved()
         if written and self._saves_after is None:
             # What is there at the first report was saved before it; later, what is closer counts.
             age = time.time() - max(_written_at(path) for path in written)
@@ -606,17 +609,24 @@ class ReadRun(CommandRun):
             self._changes.news()  # it is the last epoch's
             self._await_save(took)
         self.signal(signal.SIGSTOP)
-        folder, ended = self._changes.path, self._stopping.is_set
-        while not wait_until_whole(folder, self._pids, lambda: True):
+        while self._open.saving():
             self.signal(signal.SIGCONT)
-            if not wait_until_whole(folder, self._pids, ended):
+            if not self._open.wait(ended):
                 return None
             self.signal(signal.SIGSTOP)
-        written = self._changes.news()
+        written = self._saved()
+        self._changes.news()
         if damaged := torn(written):
             tell(f"epoch {self._session.epoch + 1} is not saved: {damaged.name} is empty or torn")
             return None
         return Checkpoint.from_directory(folder) if written else None
+
+    def _saved(self) -> list[Path]:
+        """Return the files of checkpoints that are new or changed since the last report."""
+        assert self._changes is not None
+        return [
+            path for path in self._changes.since() if str(path.resolve()) not in self._open.logs
+        ]
 
     def _await_save(self, took: float) -> None:
         """Let it save what it saves after its report: it is not halted for a while."""
@@ -626,7 +636,7 @@ class ReadRun(CommandRun):
         give_up = time.monotonic() + max(_SHORTEST_PATIENCE, patience)
         while time.monotonic() < give_up and not self._stopping.is_set():
             ended = self._process.poll() is not None
-            if self._changes.since():
+            if self._saved():
                 self._saves_after = True
                 return
             if ended:

@@ -23,6 +23,8 @@ _EVENT: Final = struct.Struct("iIII")  # inotify(7): watch, mask, cookie, length
 _ZIP: Final = b"PK\x03\x04"
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
+_LOG_SECONDS: Final = 1.0
+_LOG_BYTES: Final = 2**20
 
 
 class Changes:
@@ -100,31 +102,54 @@ class ReadWatch:
             os.close(self._file)
 
 
-def being_written(folder: Path, pids: Iterable[int]) -> bool:
-    """Whether one of these processes has a file below the folder open to write."""
-    inside = f"{folder.resolve()}{os.sep}"
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError, ValueError, StopIteration):
-                    if str(link.readlink()).startswith(inside) and _writes(pid, link.name):
-                        return True
-    return False
+class OpenFiles:
+    """The files below a folder that the processes of a command have open to write.
+
+    One that stays open while the script trains, and hardly grows, is a log, not a save.
+    """
+
+    def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
+        self._inside = f"{folder.resolve()}{os.sep}"
+        self._pids = pids
+        self.logs: set[str] = set()
+
+    def saving(self) -> set[str]:
+        """Return those that are no logs."""
+        names = set()
+        for pid in self._pids():
+            with contextlib.suppress(OSError):
+                for link in Path(f"/proc/{pid}/fd").iterdir():
+                    with contextlib.suppress(OSError, ValueError, StopIteration):
+                        name = str(link.readlink())
+                        if name.startswith(self._inside) and _writes(pid, link.name):
+                            names.add(name)
+        self.logs &= names
+        return names - self.logs
+
+    def wait(self, ended: Callable[[], bool]) -> bool:
+        """Wait until no save is under way, while the script goes on; whether that was reached."""
+        began = time.monotonic()
+        sizes: dict[str, tuple[float, int]] = {}
+        while names := self.saving():
+            now = time.monotonic()
+            if now > began + _PATIENCE or ended():
+                return False
+            for name in names:
+                since, size = sizes.setdefault(name, (now, _size(name)))
+                if now > since + _LOG_SECONDS and _size(name) < size + _LOG_BYTES:
+                    self.logs.add(name)
+            time.sleep(_PAUSE)
+        return True
+
+
+def _size(name: str) -> int:
+    try:
+        return Path(name).stat().st_size
+    except OSError:
+        return 0
 
 
 def _writes(pid: int, number: str) -> bool:
     text = Path(f"/proc/{pid}/fdinfo/{number}").read_text(encoding="ascii")
     flags = next(line.split()[1] for line in text.splitlines() if line.startswith("flags:"))
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
-
-
-def wait_until_whole(
-    folder: Path, pids: Callable[[], Iterable[int]], ended: Callable[[], bool]
-) -> bool:
-    """Wait while something is being written there; whether that came to its end."""
-    give_up = time.monotonic() + _PATIENCE
-    while being_written(folder, pids()):
-        if time.monotonic() > give_up or ended():
-            return False
-        time.sleep(_PAUSE)
-    return True

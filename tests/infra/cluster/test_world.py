@@ -19,7 +19,16 @@ from cloudtune.events import (
 )
 from cloudtune.infra.cluster import world as ray_world
 from cloudtune.infra.cluster.world import CloudWorld
-from cloudtune.infra.node.messages import Described, Epoch, Gone, Lost, Message, Ready, Training
+from cloudtune.infra.node.messages import (
+    Described,
+    Done,
+    Epoch,
+    Gone,
+    Lost,
+    Message,
+    Ready,
+    Training,
+)
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.trial import Slice
 
@@ -133,6 +142,15 @@ def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
     assert left.settled == [1, 2]
     left.world._acknowledge()
     assert left.settled == [1, 2, 3, 4]
+
+
+def test_a_session_that_was_to_stop_and_has_ended_since_did_not_fail(tmp_path: Path) -> None:
+    left = Left(tmp_path, 0)
+    left.hear(1, Epoch(REPORT))
+    left.hear(2, Done())
+    left.hear(3, Gone())
+    left.world._take_over_session("t00.1", OpenSession(START, stopping=True))
+    assert [type(event) for event in left.events(3)] == [TrialStarted, EpochDone, TrialStopped]
 
 
 def test_what_was_acknowledged_by_the_last_controller_is_known_from_the_agent(
