@@ -20,6 +20,7 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.node.forks import Forks, how_it_ended
 from cloudtune.infra.node.gpu_sharing import NodeGpus
@@ -193,7 +194,7 @@ class Agent:
 
     def _end_with_its_lease(self) -> None:
         """Shut the node down when its lease is over, to the second."""
-        if time.time() >= self._leased_until:
+        if unix_time() >= self._leased_until:
             self.power_off()
 
     def power_off(self) -> None:
