@@ -124,14 +124,7 @@ class CloudWorld:
             lambda: self._lease_end,
             refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
-        self._watcher = Watcher(
-            ec2,
-            head,
-            began,
-            self.emit,
-            self._agents.ready,
-            power_off=lambda instance: self._agents.call(instance, "power_off"),
-        )
+        self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
     def __enter__(self) -> CloudWorld:
         try:

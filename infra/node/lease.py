@@ -24,9 +24,13 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FIRST_MINUTES = 15
 """From boot until the first renewal: Linux, driver and Ray take a GPU instance 2 to 8 minutes."""
@@ -77,9 +81,9 @@ class Lease:
     command: str
 
     @classmethod
-    def of_this_node(cls) -> Lease | None:
+    def of_this_node(cls, environment: Mapping[str, str] = os.environ) -> Lease | None:
         """Return the lease that the node's environment speaks of; None where there is none."""
-        end, command = os.environ.get(END_VARIABLE), os.environ.get(COMMAND_VARIABLE)
+        end, command = environment.get(END_VARIABLE), environment.get(COMMAND_VARIABLE)
         return cls(float(end), command) if end and command else None
 
     def renew(self, until: float) -> float:
