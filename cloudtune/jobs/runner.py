@@ -160,10 +160,20 @@ def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
     check_storage(experiment)
     found = [
         *_full_disk(home.runs()),
+        *_unnamable(experiment.train_folder),
         *provider_named(experiment.cloud.provider).preflight(experiment, head),
     ]
     if found:
         raise UsageError("\n".join([*found, "nothing was launched"]))
+
+
+def _unnamable(folder: Path) -> Iterator[str]:
+    """Yield the first file that Ray can't bring to the instances, as its name isn't UTF-8."""
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if any("\ud800" <= letter <= "\udfff" for letter in name):
+                yield f"{os.path.join(where, name)!a}: rename it: the name isn't UTF-8"  # noqa: PTH118
+                return
 
 
 def _full_disk(folder: Path) -> Iterator[str]:

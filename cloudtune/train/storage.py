@@ -143,10 +143,18 @@ def staging_folder(size: int = 0) -> str:
 
 
 def entries(filesystem: Any, folder: str) -> list[Any]:
-    """Give what is in a folder; nothing if there is none."""
+    """Give what is in a folder; nothing if there is none.
+
+    Raises:
+        OSError: the storage fails, or has a name that isn't UTF-8, which pyarrow can't read.
+    """
     from pyarrow import fs  # noqa: PLC0415
 
-    return list(filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+    try:
+        selected = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        return [info for info in selected if info.path]  # it is decoded as it is looked at
+    except UnicodeError as error:
+        raise OSError(f"{folder} has a file whose name isn't UTF-8") from error
 
 
 def delete(filesystem: Any, info: Any) -> None:
