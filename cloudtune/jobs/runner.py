@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from cloudtune.jobs.job import Job
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
+    from cloudtune.trial import TrialId
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
@@ -61,6 +62,10 @@ class Controlled(Policy, Protocol):
 
     def safe_until(self) -> float:
         """Return when all that is rented must be gone if nothing more is decided, run seconds."""
+        ...
+
+    def dispensable(self) -> Sequence[TrialId]:
+        """Return the trials whose checkpoints are of no more use."""
         ...
 
 
@@ -322,6 +327,7 @@ class Runner:
             self.experiment.train_folder,
             self.began,
             leased_until=policy.safe_until,
+            dispensable=policy.dispensable,
             resumes=resumes,
         )
 

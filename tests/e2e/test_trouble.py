@@ -187,6 +187,31 @@ def test_a_storage_that_fills_up_is_told_as_it_happens_and_by_the_exit_code(benc
     assert told["best_lost"]["value"] < told["best"]["value"]
 
 
+# From epoch 3 on there is room for the checkpoints of two trials.
+SMALL = (
+    "from cloudtune.train.session import current_session\n"
+    "        store = current_session().store\n"
+    "        finish = type(store)._finish\n"
+    "        def finish_in_small(manifest):\n"
+    "            kept = {path.parts[-3] for path in Path(store.uri).glob('*/*/manifest.json')}\n"
+    "            if len(kept) > 2: raise OSError(28, 'No space left on device')\n"
+    "            return finish(store, manifest)\n"
+    "        if epoch > 2: store._finish = finish_in_small"
+)
+
+
+def test_trials_that_are_over_make_room_in_a_full_storage(bench: Bench) -> None:
+    path = bench.experiment(SMALL, trials=4, first=2, last=4)
+    bench.profile()
+    done = bench("run", path)
+    assert done.code == 0, done.out + done.err
+    assert done.err.count("is over, and its checkpoints are gone") == 2
+    assert "is not saved" not in done.out
+    best = bench.last_report()["best"]
+    assert best["epoch"] == 4
+    assert CheckpointStore("any").is_intact(best["checkpoint"])
+
+
 TWICE = """
 import atexit, os, signal, sys, threading, time
 import psutil
