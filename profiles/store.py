@@ -54,7 +54,7 @@ def read(path: Path) -> list[ScalingProfile]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such profile; `cloudtune profile` makes one") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a profile: {error}") from None
     if not isinstance(data, dict) or data.get("cloudtune_profile") != VERSION:
         raise UsageError(f"{path}: not a profile of version {VERSION}; measure it again")

@@ -180,6 +180,15 @@ class Bench:
         """The emulator's home."""
         return self.home / "emulator"
 
+    @property
+    def control(self) -> EmulatorControl:
+        """The emulator, seen from its control side; starts it."""
+        return EmulatorControl(ensure_emulator(self.emulator).access)
+
+    def recorded(self, what: str) -> int:
+        """Return how often the ledgers of all runs have a text."""
+        return sum(it.read_text().count(what) for it in self.home.glob("runs/*/ledger.jsonl"))
+
     def machines(self) -> list[dict[str, Any]]:
         """Return the emulator's own records of all its machines; none if it doesn't run."""
         emulator = find_emulator(self.emulator)
@@ -202,11 +211,10 @@ class Bench:
             and run in {None, machine["tags"].get("cloudtune:run")}
         ]
 
-    def refuse(self, action: str, code: str, times: int = 100, **match: str) -> None:
+    def refuse(self, action: str, code: str, times: int | None = 100, **match: str) -> None:
         """Have the cloud refuse an action, where these are among its parameters; starts it."""
-        emulator = ensure_emulator(self.emulator)
         fault = {"action": action, "match": match, "code": code, "message": code, "times": times}
-        EmulatorControl(emulator.access).replace([fault])
+        self.control.replace([fault])
 
     def last_report(self) -> dict[str, Any]:
         """Return `cloudtune report -o json` of the last run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
@@ -27,6 +28,7 @@ _OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _MAX_VALUES = 20_000
 _MOST_BYTES = 1 << 20
 _DEEPEST = 20
+_MOST_OPEN = 1000
 _TOO_DEEP = "nested too deeply, or an anchor inside itself; flatten it"
 
 
@@ -104,6 +106,9 @@ def _compose(text: str, source: str) -> Node | None:
     if directive := re.search(r"^%", text, re.MULTILINE):
         line = text.count("\n", 0, directive.start()) + 1
         raise ExperimentError(f"{source}:{line}: a line can't start with %; quote or remove it")
+    # The parser's time grows with the square of the depth.
+    if max(accumulate((c in "[{") - (c in "]}") for c in text), default=0) > _MOST_OPEN:
+        raise ExperimentError(f"{source}: {_TOO_DEEP}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -83,6 +83,8 @@ def load_plan(path: Path) -> Job | None:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply for a plan") from None
     if not isinstance(data, dict) or "cloudtune_plan" not in data:
         return None
     if data["cloudtune_plan"] != VERSION:
@@ -90,6 +92,7 @@ def load_plan(path: Path) -> Job | None:
     try:
         job = Job.from_json(data)
         trouble = _damage(job)
+        planned = {job.script_hash, *(each.profile.script_hash for each in job.rentables)} - {""}
     except (AttributeError, CloudtuneError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
     if trouble:
@@ -98,7 +101,6 @@ def load_plan(path: Path) -> Job | None:
         home.put_back(job.experiment.train_file)
     job.experiment.check_train()
     script = job.experiment.train_file
-    planned = {job.script_hash, *(each.profile.script_hash for each in job.rentables)} - {""}
     changed = (
         [] if job.identity is None else list(job.identity.changes(identity_of(job.experiment)))
     )

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from cloudtune.jobs.job import Job
     from cloudtune.policy.run import RunPolicy
     from cloudtune.scaling import ScalingProfile
+    from cloudtune.trial import TrialId
 
     Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
@@ -61,6 +62,10 @@ class Controlled(Policy, Protocol):
 
     def safe_until(self) -> float:
         """Return when all that is rented must be gone if nothing more is decided, run seconds."""
+        ...
+
+    def dispensable(self) -> Sequence[TrialId]:
+        """Return the trials whose checkpoints are of no more use."""
         ...
 
 
@@ -160,10 +165,20 @@ def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
     check_storage(experiment)
     found = [
         *_full_disk(home.runs()),
+        *_unnamable(experiment.train_folder),
         *provider_named(experiment.cloud.provider).preflight(experiment, head),
     ]
     if found:
         raise UsageError("\n".join([*found, "nothing was launched"]))
+
+
+def _unnamable(folder: Path) -> Iterator[str]:
+    """Yield the first file that Ray can't bring to the instances, as its name isn't UTF-8."""
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if any("\ud800" <= letter <= "\udfff" for letter in name):
+                yield f"{os.path.join(where, name)!a}: rename it: the name isn't UTF-8"  # noqa: PTH118
+                return
 
 
 def _full_disk(folder: Path) -> Iterator[str]:
@@ -312,6 +327,7 @@ class Runner:
             self.experiment.train_folder,
             self.began,
             leased_until=policy.safe_until,
+            dispensable=policy.dispensable,
             resumes=resumes,
         )
 

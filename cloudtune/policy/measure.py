@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from cloudtune.commands import Command
     from cloudtune.events import Event
     from cloudtune.plans import Limits
-    from cloudtune.trial import Width
+    from cloudtune.trial import TrialId, Width
 
 
 _SLACK_SECONDS = 600.0
@@ -206,6 +206,10 @@ class MeasurePolicy:
     def safe_until(self) -> float:
         """Return when the instance must be gone if nothing more is decided; inf: never."""
         return self._limits.safe_until()
+
+    def dispensable(self) -> tuple[TrialId, ...]:
+        """Return no trial: it is one that is measured."""
+        return ()
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Take one event in and return what is to be done about it, in order."""

@@ -34,6 +34,7 @@ from cloudtune.policy.renting import FleetKeeper
 from cloudtune.policy.sessions import SessionKeeper
 from cloudtune.policy.stalls import TIMER, StallWatch
 from cloudtune.policy.widths import unsynced_text
+from cloudtune.progress import OVER
 from cloudtune.strategies.base import Go, Shape
 from cloudtune.trial import EndReason, better, rank_key
 
@@ -204,6 +205,12 @@ class RunPolicy:
     def safe_until(self) -> float:
         """Return when all that is rented must be gone if nothing more is decided; inf: never."""
         return self._limits.safe_until()
+
+    def dispensable(self) -> list[TrialId]:
+        """Return the trials whose checkpoints are of no more use: over, and not the best."""
+        best = None if self.best is None else self.best.trial
+        over = [trial.id for trial in list(self.trials.values()) if trial.status in OVER]
+        return [trial for trial in over if trial != best]
 
     def forecast(self, at: float) -> float:
         """Return the dollars that the run will have cost: by its plan, or if it uses its limits."""

@@ -100,7 +100,7 @@ def _measured(path: Path) -> list[ScalingProfile] | None:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     ours = isinstance(data, dict) and "cloudtune_profile" in data
     return store.read(path) if ours else None

@@ -63,7 +63,7 @@ class TableFile:
         """The line of each row, for files that have lines; looked up when there is a mistake."""
         if self.path.suffix.lower() not in TEXT:
             return ()
-        with self.path.open(encoding="utf-8-sig", newline="") as file:
+        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.reader(file, delimiter=_delimiter(self.path))
             lines = [reader.line_num for cells in reader if cells]
         return tuple(lines[1:])

@@ -44,7 +44,7 @@ from cloudtune.train.storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
@@ -175,6 +175,7 @@ class CheckpointStore:
         self._fs, self._root = filesystem(self.uri)
         self.trained = Trained()  # what manifests say of their epochs
         self.failure = ""  # why the last save that was given up came to nothing
+        self.no_room: Callable[[], object] | None = None  # called where the storage is full
         self._patience, self._room = Patience(self.uri, waits), Patience(self.uri, waits)
 
     def save(
@@ -188,7 +189,9 @@ class CheckpointStore:
             StorageError: the storage failed again and again.
         """
         source, noted = Path(directory), dict(metrics)
-        return self._patience.insist(lambda: self._save(trial_id, epoch, noted, source))
+        return self._patience.insist(
+            lambda: self._save(trial_id, epoch, noted, source), self.no_room
+        )
 
     def _save(self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path) -> str:
         folder = uuid.uuid4().hex[:8]
@@ -213,7 +216,8 @@ class CheckpointStore:
         source = Path(directory)
         _files_of(source)
         try:
-            return self._room.insist(lambda: self._stage(trial_id, epoch, source))
+            no_room = self.no_room if self._is_on_local_disk else None
+            return self._room.insist(lambda: self._stage(trial_id, epoch, source), no_room)
         except StorageError as error:
             self.failure = str(error)
             tell(f"epoch {epoch} is not saved: {error}")
@@ -246,7 +250,7 @@ class CheckpointStore:
         they were, and the next may be saved.
         """
         try:
-            return self._patience.insist(lambda: self._commit(pending, metrics))
+            return self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
         except StorageError as error:
             self.failure = str(error)
             tell(f"epoch {pending.epoch} is not saved: {error}")
@@ -363,6 +367,15 @@ class CheckpointStore:
             if epoch not in keep:
                 with best_effort():
                     self._drop_epoch(folder)
+
+    def drop(self, trial_id: str) -> bool:
+        """Delete a trial's checkpoints; whether it had any. What can't be deleted stays."""
+        folders: dict[int, str] = {}
+        with best_effort():
+            folders = self._epoch_folders(trial_id)
+            for folder in folders.values():
+                self._drop_epoch(folder)
+        return bool(folders)
 
     def _write_files(self, source: Path, target: str) -> dict[str, SavedFile]:
         files = {}

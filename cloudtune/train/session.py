@@ -67,6 +67,7 @@ class Report:
     `saving`, and the script's thread waited for a core for `waited`. `in_sync`: the parameters are
     equal, bit for bit, on all ranks; None at one rank, or where nobody knows them. `memory_mib`:
     see `peak_memory_mib`. `unsaved`: why the storage didn't take the checkpoint, or "".
+    One of epoch 0 tells of no epoch: a save waits for room in a full storage.
     """
 
     epoch: int
@@ -145,6 +146,9 @@ class Session:
 
     def __post_init__(self) -> None:
         self.epoch = self.start_epoch
+        if self.store is not None:
+            full = Report(0, {}, None, 0.0, None)
+            self.store.no_room = lambda: self.report_hook(full)
 
     def grant(self, until_epoch: int) -> None:
         """Let the script train through `until_epoch`; a lower grant than an earlier one is void."""

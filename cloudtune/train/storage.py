@@ -29,6 +29,7 @@ LOGS: Final = "logs"
 STAGING_VARIABLE: Final = "CLOUDTUNE_STAGING"
 """A folder of a fast disk, where files wait for the storage; else they do among temporary ones."""
 _SPARE_BYTES: Final = 64 << 20  # of a disk, for what else is on it
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = ("ACCESS_DENIED", "AccessDenied", "Forbidden")
 
 
@@ -58,17 +59,21 @@ class Patience:
         self._uri = uri
         self._waits = self._all_waits = waits
 
-    def insist(self, work: Callable[[], T]) -> T:
+    def insist(self, work: Callable[[], T], no_room: Callable[[], object] | None = None) -> T:
         """Do something with the storage, again where it fails.
+
+        `no_room` is called where it is full, and may have some made: that is waited for.
 
         Raises:
             StorageError: it failed each time.
         """
-        waits = self._waits
+        waits = self._waits or (self._all_waits[:1] if no_room is not None else ())
         for wait in (*waits, None):
             try:
                 done = work()
             except OSError as error:
+                if no_room is not None and error.errno in _FULL:
+                    no_room()
                 if wait is None:
                     self._waits = ()
                     raise StorageError(
@@ -143,10 +148,18 @@ def staging_folder(size: int = 0) -> str:
 
 
 def entries(filesystem: Any, folder: str) -> list[Any]:
-    """Give what is in a folder; nothing if there is none."""
+    """Give what is in a folder; nothing if there is none.
+
+    Raises:
+        OSError: the storage fails, or has a name that isn't UTF-8, which pyarrow can't read.
+    """
     from pyarrow import fs  # noqa: PLC0415
 
-    return list(filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+    try:
+        selected = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        return [info for info in selected if info.path]  # it is decoded as it is looked at
+    except UnicodeError as error:
+        raise OSError(f"{folder} has a file whose name isn't UTF-8") from error
 
 
 def delete(filesystem: Any, info: Any) -> None:

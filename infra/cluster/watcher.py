@@ -84,15 +84,9 @@ class Watcher:
         began: float,
         emit: Emit,
         ready: Ready,
-        *,
-        power_off: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`ready(instance, node, gpus)` says whether a node that is there takes trials by now.
-
-        `power_off` has an instance shut itself down, where it can be reached.
-        """
+        """`ready(instance, node, gpus)` says whether a node that is there takes trials by now."""
         self._ready = ready
-        self._power_off = power_off
         self._ec2 = ec2
         self._head = head
         self._began = began
@@ -166,8 +160,6 @@ class Watcher:
         doomed = [it.instance for it in intents.values() if it.releases > 1 and it.instance]
         with contextlib.suppress(*self._ec2.errors):  # what stays is for the sweep
             self._ec2.terminate(doomed)
-        for instance in doomed:
-            self._power_off(instance)
 
     def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
         for intent, watched in intents.items():

@@ -44,7 +44,7 @@ from cloudtune.events import (
 from cloudtune.infra.cluster.agents import Agents
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
-from cloudtune.infra.node.messages import Interruption, Remark
+from cloudtune.infra.node.messages import Epoch, Interruption, Remark
 from cloudtune.infra.node.ray_access import join_as_driver
 from cloudtune.train.checkpoint import CheckpointStore
 
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from cloudtune.infra.cluster.head import RayHead
     from cloudtune.infra.node.messages import Described, Message, Training
     from cloudtune.infra.provider import Calls
+    from cloudtune.trial import TrialId
 
     _Told: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
     _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
@@ -77,6 +78,7 @@ class CloudWorld:
         began: the run's time zero, in Unix seconds; limits count from it.
         leased_until: when what is rented must be gone if nothing more is decided, in seconds of
             the run; never, where nobody says.
+        dispensable: the trials whose checkpoints may go where the storage is full.
         resumes: the head is another controller's, whose agents and sessions live on: `take_over`
             them first.
     """
@@ -90,11 +92,13 @@ class CloudWorld:
         began: float,
         *,
         leased_until: Callable[[], float] = lambda: math.inf,
+        dispensable: Callable[[], Sequence[TrialId]] = tuple,
         resumes: bool = False,
     ) -> None:
         self._head = head
         self._storage = training.storage
         self._leased_until = leased_until
+        self._dispensable = dispensable
         self._resumes = resumes
         self._cluster_lived_on = head.running
         self._directory = directory
@@ -124,14 +128,7 @@ class CloudWorld:
             lambda: self._lease_end,
             refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
-        self._watcher = Watcher(
-            ec2,
-            head,
-            began,
-            self.emit,
-            self._agents.ready,
-            power_off=lambda instance: self._agents.call(instance, "power_off"),
-        )
+        self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
     def __enter__(self) -> CloudWorld:
         try:
@@ -280,12 +277,24 @@ class CloudWorld:
             settle()
             self._remark(message.body.text)
             return
+        if isinstance(message.body, Epoch) and message.body.report["epoch"] == 0:
+            settle()
+            self._make_room()
+            return
         with self._hearing:
             session = self._sessions.get(message.session)
             if session is None:
                 self._unclaimed.setdefault(message.session, []).append((instance, message, settle))
                 return
         session.hear(instance, message, settle)
+
+    def _make_room(self) -> None:
+        """Delete the checkpoints of trials that are over, so that others can be saved."""
+        store, loading = CheckpointStore(self._storage), list(self._loading.values())
+        loaded = {_folder(start.checkpoint).rpartition("/")[2] for start in loading}
+        for trial in self._dispensable():
+            if trial not in loaded and store.drop(trial):
+                self._remark(f"the storage is full: {trial} is over, and its checkpoints are gone")
 
     def _remark(self, text: str) -> None:
         """Say what is the same on every node once."""

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.heads.parcel import Order, unpack
 from cloudtune.infra.heads.store import FOLDER, ORDER, PARCEL, STOP, HeadStore, Mirror, State, fetch
@@ -146,7 +147,7 @@ def main() -> int:
 
 def _renew(until: float, shutdown: str | None) -> None:
     if shutdown is not None:
-        Lease(until, shutdown).renew(time.time() + 60 * LEASE_MINUTES)
+        Lease(until, shutdown).renew(unix_time() + 60 * LEASE_MINUTES)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.node.forks import Forks, how_it_ended
 from cloudtune.infra.node.gpu_sharing import NodeGpus
@@ -193,7 +194,7 @@ class Agent:
 
     def _end_with_its_lease(self) -> None:
         """Shut the node down when its lease is over, to the second."""
-        if time.time() >= self._leased_until:
+        if unix_time() >= self._leased_until:
             self.power_off()
 
     def power_off(self) -> None:
@@ -380,7 +381,7 @@ class Agent:
             if isinstance(body, Ready):
                 local.ready.add(worker.rank)
             elif isinstance(body, Epoch):
-                local.epoch = body.report["epoch"]
+                local.epoch = max(local.epoch, body.report["epoch"])
             body = self._not_its_own(worker, body)
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, Failure | Done | Lost):

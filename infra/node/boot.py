@@ -1,4 +1,4 @@
-"""What an instance runs at boot: join the cluster, and stay until the machine goes.
+"""What an instance runs at boot: join the cluster, stay in it, and end the machine when it's over.
 
 Started by the user data (`user_data`), on AWS and on the emulator alike. The machine learns who it
 is from the instance metadata service, starts Ray, and prints READY when the node has joined.
@@ -22,7 +22,7 @@ from http import HTTPStatus
 from cloudtune.infra.disks import prepared_store
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, THREADS_VARIABLE, VISIBLE, own_gpus
-from cloudtune.infra.node.lease import lease_environment
+from cloudtune.infra.node.lease import Lease, lease_environment
 from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
 from cloudtune.train.storage import STAGING_VARIABLE
 
@@ -178,7 +178,7 @@ def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Join the cluster and stay; return Ray's exit code."""
+    """Join the cluster, stay, and end this machine if it is rented; return Ray's exit code."""
     parser = argparse.ArgumentParser(prog="cloudtune.infra.node.boot")
     parser.add_argument("--address", required=True)
     parser.add_argument("--intent", required=True)
@@ -190,9 +190,10 @@ def main() -> int:
         metadata(item, patience=_METADATA_SECONDS) for item in ("instance-id", "local-ipv4")
     )
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
+    environment = node_environment(join, instance, address)
     with subprocess.Popen(
         ray_command(join, instance, address),
-        env=node_environment(join, instance, address),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -203,6 +204,9 @@ def main() -> int:
             say(line.rstrip())
             if "Ray runtime started" in line:
                 say(READY)
+    lease = Lease.of_this_node(environment)
+    if lease is not None:  # of no use any more, and EC2 may not be let end it
+        lease.end_now()
     return ray.returncode
 
 

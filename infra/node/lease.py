@@ -22,11 +22,15 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FIRST_MINUTES = 15
 """From boot until the first renewal: Linux, driver and Ray take a GPU instance 2 to 8 minutes."""
@@ -48,9 +52,9 @@ _COMMAND_SECONDS = 20.0
 def first_lease(asked_at: float, end: float) -> str:
     """Return the lines of a shell that end its machine, asked for then, by `end` (both Unix time).
 
-    First `shutdown` in whole minutes, which outlives everything. Then a loop beside what comes
-    after, which ends the machine in time to be gone by `end`, unless the lease was renewed. It
-    sleeps half of what is left, so that a clock that is set meanwhile does little harm.
+    First `shutdown` in whole minutes, which outlives everything. Then a sleep beside what comes
+    after, which ends the machine in time to be gone by `end`, unless the lease was renewed. The
+    clock is read once: one that is set meanwhile changes nothing.
     """
     minutes = min(FIRST_MINUTES, max(1, math.ceil((end - asked_at) / 60)))
     due = math.floor(end - POWER_OFF_SECONDS)
@@ -58,9 +62,8 @@ def first_lease(asked_at: float, end: float) -> str:
         f"shutdown -P +{minutes}\n"
         f"export {FIRST_VARIABLE}=$(mktemp)\n"
         "(\n"
-        f"  while printf -v now '%(%s)T' -1; ((now < {due})); do\n"
-        f"    sleep $((({due} - now) / 2)).2\n"
-        "  done\n"
+        f"  printf -v now '%(%s)T' -1\n"
+        f"  ((now >= {due})) || sleep $(({due} - now - 1)).5\n"
         f'  [ -e "${FIRST_VARIABLE}" ] || exit\n'
         "  shutdown -P now || exec python3 -m cloudtune.infra.node.lease\n"
         ") < /dev/null > /dev/null 2>&1 &\n"
@@ -78,9 +81,9 @@ class Lease:
     command: str
 
     @classmethod
-    def of_this_node(cls) -> Lease | None:
+    def of_this_node(cls, environment: Mapping[str, str] = os.environ) -> Lease | None:
         """Return the lease that the node's environment speaks of; None where there is none."""
-        end, command = os.environ.get(END_VARIABLE), os.environ.get(COMMAND_VARIABLE)
+        end, command = environment.get(END_VARIABLE), environment.get(COMMAND_VARIABLE)
         return cls(float(end), command) if end and command else None
 
     def renew(self, until: float) -> float:
@@ -92,7 +95,7 @@ class Lease:
         Raises:
             CloudtuneError: the machine doesn't take it; the lease that runs stays.
         """
-        now = time.time()
+        now = unix_time()
         due = min(self.end, until - POWER_OFF_SECONDS, now + 60 * LEASE_MINUTES)
         self._tell(f"+{max(1, math.ceil((due - now) / 60))}")
         if first := os.environ.get(FIRST_VARIABLE):

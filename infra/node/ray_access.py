@@ -3,9 +3,9 @@
 Ray runs what it is told by anybody whom it lets in, so each run has a random token, without which
 no process of its cluster answers. What runs on one machine alone listens on its loopback only.
 
-`python -m` is `ray start`, with two differences that it has no option for: a node at the loopback
-address stays there (`ray start` puts the machine's other address in its place), and Ray's client
-server, which nobody here uses, isn't started.
+`python -m` is `ray start`, with three differences that it has no option for: a node at the loopback
+address stays there (`ray start` puts the machine's other address in its place), Ray's client
+server, which nobody here uses, isn't started, and it ends once the node has left its cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +73,15 @@ def start() -> None:
     node.Node.start_api_server = lambda *_, **__: None
     # What can't import gRPC starts no client server.
     scripts.get_ray_client_dependency_error = lambda: ImportError("nobody is to use it")
+    dead_processes = node.Node.dead_processes
+
+    def dead_ones(self: Any) -> Any:
+        dead = dead_processes(self)
+        if any(kind == "raylet" and process.returncode == 0 for kind, process in dead):
+            sys.exit()  # `ray start --block` takes that for a good end, and waits on
+        return dead
+
+    node.Node.dead_processes = dead_ones
     if not ray_constants.ENABLE_RAY_CLUSTER:
         services.get_node_ip_address = lambda *_: _LOOPBACK
         ray_constants.ENABLE_RAY_CLUSTER = True  # or it would take this for a Mac, and not join

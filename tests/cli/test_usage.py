@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,16 @@ def test_a_script_that_does_not_import(bench: Bench) -> None:
     assert "can't be imported; nothing was launched" in done.err
     assert "nosuchmodule" in done.err
     assert bench.nothing_launched()
+
+
+def test_a_file_that_ray_cannot_name_is_refused_before_anything_is_rented(bench: Bench) -> None:
+    path = bench.experiment()
+    bench.profile()
+    (bench.folder / os.fsdecode(b"n\xff.txt")).touch()
+    done = bench.here("run", path)
+    assert done.code == 2
+    assert "n\\udcff.txt': rename it: the name isn't UTF-8\nnothing was launched" in done.err
+    assert not bench.machines()
 
 
 def test_a_plan_without_a_profile_says_what_is_missing(bench: Bench) -> None:

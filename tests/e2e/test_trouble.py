@@ -138,6 +138,29 @@ def test_gc_returns_what_a_killed_run_left_and_another_goes_on_to_its_deadline(
     assert told["best"]["checkpoint"]
 
 
+def test_instances_end_themselves_though_ec2_may_not_end_them(bench: Bench) -> None:
+    path = bench.experiment(trials=2)
+    bench.profile()
+    bench.refuse("TerminateInstances", "UnauthorizedOperation", times=None)
+    done = bench("run", path)
+    assert done.code == 0, done.out + done.err
+    assert "0 instances left" in done.out
+    assert bench.recorded("Client.InstanceInitiatedShutdown") == 1
+    assert done.out.count("  gives i-") == 1, "gone before it is given back again"
+
+
+def test_credentials_that_expire_while_all_is_given_back_cost_no_result(bench: Bench) -> None:
+    path = bench.experiment(trials=2)
+    bench.profile()
+    process = bench.start("run", path)
+    wait_for(lambda: bench.recorded('"Release"') > 0)
+    bench.refuse("*", "ExpiredToken", times=30)  # so often it is asked in some 20 s
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, out + err
+    assert "0 instances left" in out
+    assert bench.last_report()["best"]["epoch"] == 4
+
+
 FULL = (
     "if epoch == 3:\n"
     "            from cloudtune.train.session import current_session\n"
@@ -162,6 +185,31 @@ def test_a_storage_that_fills_up_is_told_as_it_happens_and_by_the_exit_code(benc
     assert told["best"]["epoch"] == 2
     assert told["best_lost"]["epoch"] == 4
     assert told["best_lost"]["value"] < told["best"]["value"]
+
+
+# From epoch 3 on there is room for the checkpoints of two trials.
+SMALL = (
+    "from cloudtune.train.session import current_session\n"
+    "        store = current_session().store\n"
+    "        finish = type(store)._finish\n"
+    "        def finish_in_small(manifest):\n"
+    "            kept = {path.parts[-3] for path in Path(store.uri).glob('*/*/manifest.json')}\n"
+    "            if len(kept) > 2: raise OSError(28, 'No space left on device')\n"
+    "            return finish(store, manifest)\n"
+    "        if epoch > 2: store._finish = finish_in_small"
+)
+
+
+def test_trials_that_are_over_make_room_in_a_full_storage(bench: Bench) -> None:
+    path = bench.experiment(SMALL, trials=4, first=2, last=4)
+    bench.profile()
+    done = bench("run", path)
+    assert done.code == 0, done.out + done.err
+    assert done.err.count("is over, and its checkpoints are gone") == 2
+    assert "is not saved" not in done.out
+    best = bench.last_report()["best"]
+    assert best["epoch"] == 4
+    assert CheckpointStore("any").is_intact(best["checkpoint"])
 
 
 TWICE = """
@@ -209,16 +257,39 @@ def test_a_program_outlives_a_head_that_dies_and_runs_again(bench: Bench) -> Non
     assert not bench.alive()
 
 
+def end_the_head(bench: Bench) -> None:
+    (record,) = bench.home.glob("runs/*/head.json")
+    leader = psutil.Process(json.loads(record.read_text())["pid"])
+    (gcs,) = (child for child in leader.children(recursive=True) if child.name() == "gcs_server")
+    os.kill(gcs.pid, signal.SIGKILL)
+
+
 def test_a_head_that_dies_ends_the_run_and_leaves_nothing(bench: Bench) -> None:
     path = bench.experiment(trials=2, first=200, last=400)
     bench.profile()
     process = bench.start("run", path)
     wait_for(lambda: bool(bench.alive()))
-    (record,) = bench.home.glob("runs/*/head.json")
-    leader = psutil.Process(json.loads(record.read_text())["pid"])
-    (gcs,) = (child for child in leader.children(recursive=True) if child.name() == "gcs_server")
-    os.kill(gcs.pid, signal.SIGKILL)
+    end_the_head(bench)
     out, err = process.communicate(timeout=90)
     assert process.returncode == 1, out + err
     assert "the run can't go on: " in err
     assert not bench.alive()
+
+
+def test_what_a_dead_head_leaves_and_ec2_may_not_end_is_named_by_exit_code_7(bench: Bench) -> None:
+    """One of two instances is frozen; the other ends itself, as its cluster is gone."""
+    path = bench.experiment(trials=2, first=200, last=400)
+    bench.profile()
+    process = bench.start("run", path, "--deadline", "100s", "--force")
+    wait_for(lambda: bench.recorded('"NodeJoined"') == 2)
+    frozen = bench.alive()[0]["id"]
+    bench.refuse("TerminateInstances", "UnauthorizedOperation", times=None)
+    bench.control.freeze(frozen)
+    end_the_head(bench)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 7, out + err
+    assert "the run can't go on: " in err
+    assert f"EC2 did not confirm the end of {frozen}; they may still bill" in err
+    assert [each["id"] for each in bench.alive()] == [frozen]
+    bench.control.clear()
+    assert bench("gc").code == 0

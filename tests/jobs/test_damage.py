@@ -1,19 +1,28 @@
-"""Ledgers that somebody has changed, cut or mixed up: one clear line, whoever reads them."""
+"""Files that somebody has changed, cut or mixed up: one clear message, whoever reads them."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger, read_entries
 from cloudtune.engine.resume import replayed
 from cloudtune.errors import CloudtuneError
 from cloudtune.jobs.job import job_of_ledger
+from cloudtune.jobs.plan_file import job_of, load_plan, plan_bytes
+from cloudtune.jobs.planning import make_plan
 from cloudtune.jobs.report import cloud_records, load
-from tests.builders.live import elastic_job, report_of
+from cloudtune.profiles.store import read, script_hash, write
+from cloudtune.simulation.curves import read_curves
+from cloudtune.simulation.speed_table import scalings
+from cloudtune.simulation.trace_file import read_traces
+from tests.builders import offer, profile
+from tests.builders.live import LIMITS, RENTABLE, elastic_job, problem, report_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +34,8 @@ BAD: tuple[Any, ...] = (
     -1,
     1e308,
     float("nan"),
+    float("inf"),
+    DEEP := "[" * 20_000,
     "x",
     [],
     {},
@@ -68,7 +79,7 @@ def mutant(lines: list[str], chance: random.Random) -> bytes:
         within = within[key]
     if kind == "value":
         within[last] = chance.choice(BAD)
-        made[number] = json.dumps(data)
+        made[number] = json.dumps(data).replace(f'"{DEEP}"', DEEP + "]" * len(DEEP))
     elif kind == "missing":
         del within[last]
         made[number] = json.dumps(data)
@@ -117,3 +128,102 @@ def test_damaged_records_of_the_cloud_are_left_out(tmp_path: Path) -> None:
         "provider_calls": [{"what": "asking"}, {}],
         "instances": [],
     }
+
+
+EXPERIMENT = """\
+name: small
+train: train.py:train
+metric: {name: score, mode: max}
+search: {x: {uniform: [0, 1]}, y: {choice: [1, 2]}, z: {loguniform: [1e-4, 1]}}
+trials: 4
+epochs: {min: 1, max: 9}
+eta: 3
+strategy: {name: asha}
+limits: {deadline: 2h, budget: $20}
+cloud: {instances: [g4dn.12xlarge], max_instances: 2}
+"""
+CURVES = "config,epoch,score,seconds\n" + "".join(
+    f"c{number},{epoch},0.{number}{epoch},{epoch}.5\n" for number in range(3) for epoch in (1, 2, 3)
+)
+TRACES = "zone,from_second,available,price\na,0,1,0.5\na,60,0,0.4\na,90,end,\nb,0,2,1\nb,9,1,1\n"
+SPEEDS = "width,speedup,instance_type\n1,1,g.4x\n2,1.9,g.4x\n4,3,g.4x\n"
+SCRIPT = "def train(config):\n    pass\n"
+CELLS = (
+    "nan",
+    "-inf",
+    "1e999",
+    "-1",
+    "",
+    '"',
+    "\udcff",
+    "\0",
+    "[" * 1100,
+    "9" * 5000,
+    ",",
+    "\n",
+    "x",
+)
+
+
+def changed(text: str, chance: random.Random) -> bytes:
+    """Return a text with one word or a few bytes of it replaced, or cut."""
+    words = re.split(r"(\W)", text)
+    kind = chance.choice(["word"] * 4 + ["bytes", "cut"])
+    if kind == "word":
+        words[chance.randrange(len(words))] = chance.choice(CELLS)
+    data = "".join(words).encode("utf-8", "surrogateescape")
+    at = chance.randrange(len(data))
+    if kind == "bytes":
+        return (
+            data[:at] + chance.randbytes(chance.randrange(1, 4)) + data[at + chance.randrange(5) :]
+        )
+    return data[:at] if kind == "cut" else data
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Any]]:
+    """By a file's name: what is in it, and what reads it."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "train.py").write_text(SCRIPT)
+    write(folder / "profile.json", [profile({1.0: 9.0, 2.0: 5.0}, spread=0.1)])
+    limits = {"deadline": "400s", "budget": "$8"}
+    planned = make_plan(problem(trials=3, limits=limits, directory=folder), LIMITS)
+    plan = plan_bytes(job_of(planned, 0.0, paced=False)).decode()
+    plan = plan.replace(RENTABLE.profile.script_hash, script_hash(folder / "train.py"))
+    return {
+        "experiment.yaml": (EXPERIMENT, lambda path: load_experiment(path, {})),
+        "profile.json": ((folder / "profile.json").read_text(), read),
+        "plan.json": (plan, load_plan),
+        "curves.csv": (CURVES, lambda path: read_curves(path, "score", "max")),
+        "traces.csv": (TRACES, read_traces),
+        "speeds.csv": (SPEEDS, lambda path: scalings(str(path), [offer(4).instance_type])),
+        "speeds.json": ('{"1": 1, "2": 1.9}', lambda path: scalings(str(path), [])),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("experiment.yaml", "profile.json", "plan.json", "speeds.json"),
+        *("curves.csv", "traces.csv", "speeds.csv"),
+    ],
+)
+def test_a_damaged_file_is_read_or_refused_by_its_name(
+    name: str, readers: dict[str, tuple[str, Any]], tmp_path: Path
+) -> None:
+    text, reader = readers[name]
+    path, told = tmp_path / name, list[str]()
+    (tmp_path / "train.py").write_text(SCRIPT)
+    path.write_text(text)
+    assert reader(path) is not None
+    for seed in range(MUTANTS):
+        chance = random.Random(seed)
+        as_json = name.endswith(".json") and chance.random() < 0.7
+        made = mutant([json.dumps(json.loads(text))], chance) if as_json else changed(text, chance)
+        path.write_bytes(made)
+        try:
+            reader(path)
+        except CloudtuneError as error:
+            told.append(str(error))
+    assert [line for line in told if str(tmp_path.parent) not in line] == []
+    assert MUTANTS / 4 < len(told) < MUTANTS

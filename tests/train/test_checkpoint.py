@@ -197,6 +197,16 @@ def test_nothing_is_staged_of_an_empty_folder(store: CheckpointStore, tmp_path: 
     assert store.latest("t") is None
 
 
+def test_a_name_that_is_not_utf8_costs_no_trial_and_no_report(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    path = store.save("t1", 1, {"loss": 1.0}, folder_of(tmp_path / "in", "one"))
+    (Path(path).parent / os.fsdecode(b"n\xff")).touch()
+    store.prune("t1", "loss", "min")
+    (Path(path) / MANIFEST).unlink()
+    assert standing(path) == path, "nobody knows"
+
+
 def test_debris_does_not_outlive_the_next_prune(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
     real, store._fs = store._fs, BreakingFileSystem(store._fs, 3)

@@ -413,7 +413,7 @@ class SpokenRun(CommandRun):
             try:
                 self._check_one_model()
                 report = Report(**message["report"])
-                self._epoch = report.epoch
+                self._epoch = max(self._epoch, report.epoch)
                 self._told(report)
             except BaseException as error:  # noqa: BLE001  raised where the command is waited for
                 self._broken = error

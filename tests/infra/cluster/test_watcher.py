@@ -113,25 +113,6 @@ def test_credentials_that_expire_for_a_while_end_no_run(
         watcher._look()
 
 
-def test_what_ec2_does_not_end_is_to_end_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def denied(_: object) -> None:
-        raise ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "TerminateInstances")
-
-    powered_off: list[str] = []
-    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, [], monkeypatch)
-    monkeypatch.setattr(watcher, "_power_off", powered_off.append)
-    monkeypatch.setattr(watcher._ec2, "terminate", denied)
-    watcher.expect("i001", "i-1")
-    watcher.release("i001")
-    watcher._look()
-    assert powered_off == []
-    watcher.release("i001")
-    watcher._look()
-    assert powered_off == ["i-1"]
-
-
 @pytest.mark.parametrize("jump", [-60.0, 3600.0])
 def test_a_clock_that_is_set_changes_no_time_of_a_run(
     jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,9 +17,11 @@ from urllib.error import HTTPError
 
 import pytest
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.node import boot
+from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import Join, metadata, node_environment, user_data
 from cloudtune.infra.node.lease import (
     COMMAND_VARIABLE,
@@ -32,8 +34,10 @@ from cloudtune.infra.node.lease import (
     first_lease,
     lease_environment,
 )
+from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
+from cloudtune.train.programs.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,16 +208,21 @@ def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
         Lease(time.time() + 3600, str(tmp_path / "none")).renew(math.inf)
 
 
-def first(folder: Path, seconds: float, after: str = "wait") -> list[str]:
-    """Return what `shutdown` is told in the first lease of so long, if that comes after it."""
+def shutdown_of(folder: Path) -> Path:
+    """Put a `shutdown` into a folder that notes what it is asked for; return where."""
     told = folder / "told"
     told.write_text("")
     command = folder / "shutdown"
     command.write_text(f'#!/bin/sh\necho "$*" >> {shlex.quote(str(told))}\n')
     command.chmod(0o755)
-    now = time.time()
+    return told
+
+
+def first(folder: Path, seconds: float, after: str = "wait", before: str = "") -> list[str]:
+    """Return what `shutdown` is asked for in the first lease of so long, between these lines."""
+    told, now = shutdown_of(folder), time.time()
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder)}
-    script = first_lease(now, now + seconds) + after
+    script = before + first_lease(now, now + seconds) + after
     subprocess.run(["/bin/bash", "-c", script], check=True, env=environment, timeout=20)
     return told.read_text().splitlines()
 
@@ -223,6 +232,44 @@ def test_the_first_lease_ends_the_machine_in_time_to_be_gone_by_its_end(tmp_path
     assert first(tmp_path, POWER_OFF_SECONDS + 2.0) == ["-P +1", "-P now"]
     assert 0.9 < time.time() - began < POWER_OFF_SECONDS + 2.0
     assert first(tmp_path, 1.0) == ["-P +1", "-P now"], "it came up too late"
+
+
+# The shell's clock is set back by an hour once it was read, if it is read a second time.
+SET_BACK = """
+printf() {
+  builtin printf "$@"
+  [ -z "$read_before" ] || now=$((now - 3600))
+  read_before=yes
+}
+"""
+
+
+def test_a_clock_that_is_set_back_extends_no_first_lease(tmp_path: Path) -> None:
+    assert first(tmp_path, POWER_OFF_SECONDS + 3.0, before=SET_BACK) == ["-P +1", "-P now"]
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_moves_no_end_of_a_lease(
+    jump: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[[Callable[[], object]], None],
+) -> None:
+    told = shutdown_of(tmp_path)
+    monkeypatch.setenv(END_VARIABLE, "inf")
+    monkeypatch.setenv(COMMAND_VARIABLE, str(tmp_path / "shutdown"))
+    program = Program(text="true", words=(("true",),), until=1)
+    training = Training("true", "loss", "min", 1, str(tmp_path), 0, program=program)
+    agent = Agent("127.0.0.1", 1, training, tmp_path / "logs", spares=False)
+    end = unix_time() + 4.0
+    try:
+        agent.renew(end)
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + jump)
+        eventually(lambda: "-P now" in told.read_text())
+        assert unix_time() >= end - POWER_OFF_SECONDS
+    finally:
+        agent.close()
 
 
 def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
