@@ -18,6 +18,7 @@ import os
 import secrets
 import shutil
 import time
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,9 @@ def with_module(experiment: Experiment) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
                 path.with_suffix(".pkl").unlink()
+                compiled = Path(cache_from_source(str(path)))
+                compiled.unlink(missing_ok=True)
+                compiled.parent.rmdir()  # unless the person's own modules are in it
 
 
 def began() -> float:

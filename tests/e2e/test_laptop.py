@@ -113,7 +113,7 @@ def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside)
     console = outside.world.home / "instances" / intruder / "console.log"
 
     status = outside("bob", "cloudtune", "status", "--region", "us-east-1")
-    assert status.out.count(" yes ") == 2, status.out
+    assert status.out.count(": looked after") == 2, status.out
     watching = outside.start("bob", "cloudtune", "watch", where)
     assert watching.stdout is not None
     for line in watching.stdout:  # it goes on without who began it

@@ -16,6 +16,7 @@ from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import read_entries
 from cloudtune.events import EpochDone, TrialFailed, TrialLost
 from cloudtune.infra.aws.pricing import catalog
+from cloudtune.jobs.forecasting import RUNS
 from cloudtune.train.checkpoint import load
 from tests.e2e.test_run import check_replay, check_who_launched
 
@@ -85,7 +86,7 @@ def test_a_plan_of_it_is_a_forecast_and_the_same_again(bench: Bench) -> None:
     assert first.code == 0, first.err
     assert first.out == second.out
     told = first.json
-    assert told["plan"]["forecast"]["samples"] == 20
+    assert told["plan"]["forecast"]["samples"] == RUNS
     assert told["plan"]["forecast"]["dollars"]["p95"] <= 2.0
     assert bench.nothing_launched()
 
