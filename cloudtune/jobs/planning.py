@@ -342,7 +342,15 @@ def make_plan(
     limits, derived = _with_deadline(problem, limits, elapsed)
     asked = staged = None
     if choice.planned:
-        problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
+        try:
+            problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
+        except InfeasibleError:
+            # By its means spot looks best everywhere: no search by those comes by the rest.
+            steady = tuple(each for each in problem.rentables if not each.behaviours)
+            if options.confidence is None or not 0 < len(steady) < len(problem.rentables):
+                raise
+            problem = replace(problem, rentables=steady)
+            problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
     request = None if asked is None else asked.request
     plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
     if plan.forecast.results == 0 and not force:
@@ -418,7 +426,6 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
         without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
     except InfeasibleError:
         return planned
-    other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
     done = plan.forecast.epochs.p50 >= staged.stages[-1].stage.end_epoch
     if done and sure and asked.aim == "cost":
         # Both by simulated runs: a run saves some resizes that stages count.
@@ -433,6 +440,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     else:
         why = f"{format_dollars(plan.estimate.dollars)} would be expected, more than on demand"
     remark = f"not on spot: with its outages {why}"
+    other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
     return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
 
 

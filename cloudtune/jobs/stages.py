@@ -11,10 +11,11 @@ from cloudtune.experiment.schema import Epochs
 from cloudtune.jobs.forecasting import DRAWS
 from cloudtune.jobs.job import MAX_TRIALS, charges_of, context_of, trials
 from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.estimate.outlook import fitting
 from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
-from cloudtune.planners.reserve import MARGIN, Reserve
+from cloudtune.planners.reserve import MARGIN
 from cloudtune.planners.selection import measures
 from cloudtune.plans import BY_PLAN, Limits
 from cloudtune.policy.base import drain_seconds
@@ -215,7 +216,7 @@ def _stages_within(
     problem: Problem, limits: Limits, options: PlanOptions, usable: Limits, wished: Limits
 ) -> tuple[Problem, Asked, Plan]:
     """Return the best stages within the wished limits; `limits` are the user's own."""
-    asked = wished if options.confidence is not None else _less_margin(wished)
+    asked = wished if options.confidence is not None else fitting(wished)
     how, request = _planning(problem), request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
     planner = sure_planner(planner, options, problem.experiment)
@@ -242,11 +243,6 @@ def usable_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float 
     returned = min(profile.release.mean for profile in profiles)
     reserve = elapsed + SETUP_SECONDS + drain_seconds(*profiles) - returned
     return replace(limits, deadline=max(0.0, limits.deadline - reserve))
-
-
-def _less_margin(limits: Limits) -> Limits:
-    """Return limits with something left for what a plan can't foresee."""
-    return Reserve(0.0).limits(limits)
 
 
 def _seer(problem: Problem, request: PlanRequest) -> Plan:

@@ -327,6 +327,21 @@ def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
     assert any("not on spot" in note and why in note for note in propose(made).remarks)
 
 
+@pytest.mark.parametrize("market", ["spot", "any"])
+def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(market: str) -> None:
+    """Most runs get no instance for long; on demand the same limits are kept."""
+    pool = {"losses_per_hour": 60.0, "availability": 0.2}
+    asked = spot_problem(**{"cloud.spot": pool, "cloud.market": market})
+    limits, sure = Limits(5 * 3600.0, 40.0), PlanOptions(confidence=0.9)
+    if market == "spot":
+        with pytest.raises(InfeasibleError, match="no plan was found"):
+            make_plan(asked, limits, sure, runs=7)
+        return
+    plan = make_plan(asked, limits, sure, runs=7).plan
+    assert plan.forecast.within is not None
+    assert plan.forecast.within >= 0.9
+
+
 def test_stages_on_spot_are_not_called_proven() -> None:
     shown = [fact.text for fact in plan_brief.facts(propose(on_spot()))]
     assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
