@@ -112,6 +112,8 @@ class Live:
         finally:
             self._end_all()
             with contextlib.suppress(BotoCoreError, ClientError):
+                self._gone()  # while it shuts down it can still write
+            with contextlib.suppress(BotoCoreError, ClientError):
                 self.clients["s3"].delete_object(Bucket=self.found.place.bucket, Key=self._key)
 
     def _steps(self) -> Iterator[tuple[str, str, Callable[[], str]]]:
@@ -220,8 +222,8 @@ class Live:
 
     def _gone(self) -> str:
         def look() -> str:
-            states = {each.id: each.state for each in self.ec2.ours(self.run)}
-            return "terminated" if states.get(self._instance, "terminated") == "terminated" else ""
+            states = {instance.state for instance in self.ec2.ours(self.run)}
+            return "terminated" if states <= {"terminated"} else ""
 
         return _awaited(look, _PATIENCE["gone"])
 
