@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Objective, Plan
+    from cloudtune.plans import Objective, Plan, RunPlan
 
 
 def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
@@ -33,7 +33,7 @@ def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
     raise refuse(request, fastest, cheapest)
 
 
-def measures(plan: Plan, objective: Objective) -> tuple[float, float]:
+def measures(plan: Plan | RunPlan, objective: Objective) -> tuple[float, float]:
     """Return what is minimised, and what decides between equals."""
     both = (plan.estimate.dollars, plan.estimate.seconds)
     return both if objective == "cost" else both[::-1]

@@ -19,8 +19,19 @@ from cloudtune.jobs.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
 from cloudtune.jobs.identity import identity_of
 from cloudtune.jobs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
 from cloudtune.jobs.reach import derived_deadline, needs
-from cloudtune.jobs.stages import SETUP_SECONDS, PlanOptions, Problem, follows, staged_plan
+from cloudtune.jobs.stages import (
+    EXACT,
+    SETUP_SECONDS,
+    Asked,
+    PlanOptions,
+    Problem,
+    follows,
+    request_for,
+    staged_plan,
+    usable_limits,
+)
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.selection import measures
 from cloudtune.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
 from cloudtune.policy.planned import PLANNED
 from cloudtune.policy.registry import SEARCHES, STAYING
@@ -39,7 +50,6 @@ if TYPE_CHECKING:
     from cloudtune.catalog import Catalog, InstanceType, Market
     from cloudtune.experiment import Experiment
     from cloudtune.jobs.forecasting import Estimator
-    from cloudtune.jobs.stages import Asked
     from cloudtune.planners.base import PlanRequest
     from cloudtune.plans import Limits, Plan
     from cloudtune.policy.registry import Choice
@@ -50,6 +60,10 @@ LEASE_GRACE_SECONDS = 600.0
 """How much longer than its run may take an instance may live, if nobody gives it back."""
 _NEAR = 0.95
 """A plan that takes more than this share of a limit says what is beyond that limit's edge."""
+_CANDIDATES = 8
+"""Plans of a front that are judged by simulated runs, at most."""
+_GLANCE, _DOUBT = 7, 0.3
+"""Runs of a first look, and how far their share may lie below what is asked for."""
 _FETCH = Measurement(26.0, 10.0)
 """Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11)."""
 
@@ -340,26 +354,98 @@ def make_plan(
         raise no_profile(problem.experiment, problem.notes)
     refuse_endless(problem.experiment, limits)
     limits, derived = _with_deadline(problem, limits, elapsed)
+    try:
+        planned = _searched(problem, limits, options, elapsed, force=force, runs=runs)
+        if not force:
+            _refuse_unsure(planned)
+    except InfeasibleError:
+        surest = _by_runs(problem, limits, options, elapsed, runs)
+        if surest is None:
+            raise
+        planned = surest
+    return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
+
+
+def _searched(
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float,
+    *,
+    force: bool,
+    runs: int,
+) -> Planned:
+    """Return the plan that the planner finds, or what a strategy without one would do."""
     asked = staged = None
-    if choice.planned:
-        try:
-            problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
-        except InfeasibleError:
-            # By its means spot looks best everywhere: no search by those comes by the rest.
-            steady = tuple(each for each in problem.rentables if not each.behaviours)
-            if options.confidence is None or not 0 < len(steady) < len(problem.rentables):
-                raise
-            problem = replace(problem, rentables=steady)
-            problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
+    if choice_of(problem.experiment).planned:
+        problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
     request = None if asked is None else asked.request
     plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
-    if plan.forecast.results == 0 and not force:
-        raise InfeasibleError(_no_result(problem, plan, limits), None, None)
-    planned = Planned(problem, plan, options, limits, elapsed, asked, derived)
-    planned = _expected_cheapest(planned, runs)
-    if not force and not _sure_enough(planned.plan, options):
+    return _expected_cheapest(Planned(problem, plan, options, limits, elapsed, asked), runs)
+
+
+def _refuse_unsure(planned: Planned) -> None:
+    """Pass if the runs train something, and keep the limits as often as was asked for.
+
+    Raises:
+        InfeasibleError: they don't.
+    """
+    plan = planned.plan
+    if plan.forecast.results == 0:
+        raise InfeasibleError(_no_result(planned.problem, plan, planned.limits), None, None)
+    if not _sure_enough(plan, planned.options):
         raise InfeasibleError(_too_rarely(planned), None, None)
-    return replace(planned, remarks=(*planned.remarks, *_cliffs(planned)))
+
+
+def _by_runs(
+    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
+) -> Planned | None:
+    """Return the best plan that is sure by simulated runs; None if none is found.
+
+    With spot the search of `--confidence` isn't enough: it draws the durations of stages, and those
+    don't say what a run does about pools that are away. So plans of the front are judged by runs,
+    beside what the search finds on demand alone: by its means spot looks best everywhere.
+    """
+    experiment, spot = problem.experiment, any(each.behaviours for each in problem.rentables)
+    by_best = options.planner in (None, "exact", "ilp") and options.aim != "trials"
+    if options.confidence is None or not (spot and by_best and follows(choice_of(experiment))):
+        return None
+    best = _on_demand(problem, limits, options, elapsed, runs)
+    usable = usable_limits(limits, problem.rentables, elapsed)
+    request = request_for(problem, usable, options.aim)
+    looks = partial(run_plan, problem, limits, elapsed, request=request)
+    front = [p for p in EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
+    for staged in sorted(front, key=lambda plan: measures(plan, request.objective)):
+        if best is not None and measures(staged, request.objective) >= measures(
+            best.plan, request.objective
+        ):
+            break  # outages make a plan dearer and slower than its means
+        glance = looks(staged=staged, runs=_GLANCE).forecast.within
+        if glance is not None and glance < options.confidence - _DOUBT:
+            continue
+        plan = looks(staged=staged, runs=runs)
+        better = best is None or measures(plan, request.objective) < measures(
+            best.plan, request.objective
+        )
+        if better and _sure_enough(plan, options):
+            asked = Asked(request, usable, options.aim)
+            best = Planned(problem, plan, options, limits, elapsed, asked)
+    return best
+
+
+def _on_demand(
+    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
+) -> Planned | None:
+    """Return a plan that is sure enough on demand alone; None if there is none."""
+    steady = tuple(each for each in problem.rentables if not each.behaviours)
+    if not steady:
+        return None
+    without = replace(problem, rentables=steady)
+    try:
+        planned = _searched(without, limits, options, elapsed, force=False, runs=runs)
+    except InfeasibleError:
+        return None
+    return planned if _sure_enough(planned.plan, options) else None
 
 
 def _cliffs(planned: Planned) -> Iterator[str]:

@@ -342,6 +342,18 @@ def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(marke
     assert plan.forecast.within >= 0.9
 
 
+def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
+    """Draws of the stages wait through outages that a run works around."""
+    asked = spot_problem(
+        **{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.5}, "cloud.market": "spot"}
+    )
+    limits = Limits(5 * 3600.0, 40.0)
+    plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
+    assert {offer.market for offer in plan.offers} == {"spot"}
+    assert plan.forecast.within is not None
+    assert plan.forecast.within >= 0.9
+
+
 def test_stages_on_spot_are_not_called_proven() -> None:
     shown = [fact.text for fact in plan_brief.facts(propose(on_spot()))]
     assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
