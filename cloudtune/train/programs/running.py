@@ -478,6 +478,7 @@ class ReadRun(CommandRun):
         self._saves_after: bool | None = None  # its report; None: not known yet
         progress = post.progress
         self._counts_epochs = progress.unit == "epoch" and progress.every == 1
+        self._newest = 0.0  # when the last of its files was written
         self._continued = 0.0  # when it was let train on, of the monotonic clock
 
     def _tell(self, **message: Any) -> None:
@@ -517,7 +518,8 @@ class ReadRun(CommandRun):
             super()._follow()
             return
         program, log = self._program, self._post.log
-        lines = Lines(self.folder / program.file) if program.file else Lines(log, self._log_start)
+        self._printed = self.folder / program.file if program.file else log
+        lines = Lines(self._printed, 0 if program.file else self._log_start)
         where, metric = program.file or "its output", self._place["metric_name"]
         self._readings = Readings(lines, where, metric, program.printed)
         with self._session.activate():
@@ -556,17 +558,23 @@ class ReadRun(CommandRun):
                 return
             time.sleep(_POLL)
 
-    def _take(self, found: list[Reading]) -> None:
-        """Report what was read; the folder of checkpoints, as it is now, belongs to the last."""
+    def _take(self, readings: list[Reading]) -> None:
+        """Report what was read, with the checkpoint that was halted at."""
         self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
-            self._check_resumed(found[0])
-        checkpoint = self._halt()
-        for number, (metrics, own) in enumerate(found, start=1):
+            self._check_resumed(readings[0])
+        checkpoint, owner = self._halt(), len(readings)
+        # It may have trained on until it was halted.
+        later = list(self._readings.more(ended=False))
+        readings = [*readings, *later]
+        if checkpoint is not None and later:
+            saved_last = self._newest > _written_at(self._printed)
+            owner = len(readings) - (1 if self._saves_after and not saved_last else 0)
+        for number, (metrics, own) in enumerate(readings, start=1):
             said = self._numbers.said(own, self._session.epoch)
             noted = metrics if own is None else {"epoch": float(own), **metrics}
-            last = checkpoint if number == len(found) else None
-            self._session.report(noted, last, **said)
+            saved = checkpoint if number == owner else None
+            self._session.report(noted, saved, **said)
             self._epoch = self._session.epoch
         self._continued = time.monotonic()
         self.signal(signal.SIGCONT)
@@ -591,22 +599,26 @@ class ReadRun(CommandRun):
         """Halt it where nothing of a checkpoint is half written; return that, if it is new.
 
         Scripts save before they report an epoch or after it. What was written since the last report
-        belongs to this one, unless it was written right after the last.
+        belongs to this one, unless it was written right after the last, or, by a script that saves
+        first, after this one.
         """
         if self._changes is None:
             self.signal(signal.SIGSTOP)
             return None
         took = time.monotonic() - self._continued
         folder, ended = self._changes.path, self._stopping.is_set
+        reported = _written_at(self._printed)
         self._open.wait(ended)
         written = self._saved()
+        newest = max(map(_written_at, written), default=0.0)
         if written and self._saves_after is None:
             # What is there at the first report was saved before it; later, what is closer counts.
-            age = time.time() - max(_written_at(path) for path in written)
             is_first = self._session.epoch == self._session.start_epoch
-            self._saves_after = not is_first and age > took / 2
-        if self._saves_after or not written:
-            self._changes.news()  # it is the last epoch's
+            age = time.time() - newest
+            self._saves_after = newest > reported or (not is_first and age > took / 2)
+        is_last_epochs = self._saves_after and newest <= reported
+        if is_last_epochs or not written:
+            self._changes.news()
             self._await_save(took)
         self.signal(signal.SIGSTOP)
         while self._open.saving():
@@ -615,6 +627,11 @@ class ReadRun(CommandRun):
                 return None
             self.signal(signal.SIGSTOP)
         written = self._saved()
+        self._newest = max(map(_written_at, written), default=0.0)
+        assert self._process is not None
+        goes_on = self._process.poll() is None
+        if goes_on and self._saves_after is False and self._newest > _written_at(self._printed):
+            return None  # the next epoch's, and still there at its report
         self._changes.news()
         if damaged := torn(written):
             tell(f"epoch {self._session.epoch + 1} is not saved: {damaged.name} is empty or torn")

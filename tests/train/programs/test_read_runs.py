@@ -15,6 +15,7 @@ import pytest
 from cloudtune.experiment.command import words_of
 from cloudtune.train.checkpoint import load, read_manifest
 from cloudtune.train.position import Progress
+from cloudtune.train.programs import running
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.readings import Lines, Reading, Readings
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
@@ -142,6 +143,20 @@ def test_a_checkpoint_has_the_files_of_its_epoch(tmp_path: Path, order: str, num
     assert [report.epoch for report in reports] == [1, 2, 3, 4]
     assert [report.metrics["value"] for report in reports] == [1.0, 2.0, 3.0, 4.0]
     assert trial.saved == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.5])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_late_look_takes_no_checkpoint_of_another_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, seconds: float
+) -> None:
+    """On a busy machine a report is read when the script has saved, or trained on."""
+    monkeypatch.setattr(running, "_POLL", seconds)
+    trial = Trial(tmp_path, order)
+    reports = trial.session(until=6)
+    assert [report.metrics["value"] for report in reports] == [float(r.epoch) for r in reports]
+    assert trial.saved
+    assert all(trained == epoch for epoch, trained in trial.saved.items()), trial.saved
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
