@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.following import Itinerary
     from cloudtune.planners.replanning import Rest
-    from cloudtune.plans import Plan, Rentable
+    from cloudtune.plans import Objective, Plan, Rentable
     from cloudtune.strategies.base import View
 
 DEARER = 1.1
@@ -79,6 +79,7 @@ class MarketWatch:
         self._back_at = 0.0
         self._detours = 0
         self._first = True
+        self._answers = Answers()
 
     def calls(self, view: View, itinerary: Itinerary) -> bool:
         """Whether a look is due: it is time, or spot that was asked for besides the plan is there.
@@ -94,7 +95,8 @@ class MarketWatch:
 
         `rest.shuns` then has the offers that no other plan should turn to just now.
         """
-        net, first = SafetyNet(rest), self._first
+        net = SafetyNet(rest, self._answers)
+        first = self._first
         self._first, self.look_at = False, math.inf
         if not net.applies:
             return Turn() if first else None
@@ -204,16 +206,49 @@ class MarketWatch:
         return Turn(found, "there is time to try spot again")
 
 
+class Answers:
+    """The exact planner, which remembers its last plan for each objective.
+
+    While a run waits for spot, each look asks the same with a little less time. A plan that was the
+    best within wider limits is the best within narrower ones, as long as they admit it.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Objective, tuple[PlanRequest, Plan]] = {}
+
+    def within(self, request: PlanRequest) -> Plan | None:
+        """Return the best plan within the limits; None where there is none."""
+        last = self._last.get(request.objective)
+        if last is not None and _answers(last, request):
+            return last[1]
+        plan = _EXACT.within(request)
+        if plan is not None:
+            self._last[request.objective] = request, plan
+        return plan
+
+
+def _answers(last: tuple[PlanRequest, Plan], request: PlanRequest) -> bool:
+    before, plan = last
+    if not request.limits.admit(plan.estimate) or not _within(request.limits, before.limits):
+        return False
+    return replace(request, limits=before.limits) == before
+
+
+def _within(limits: Limits, wider: Limits) -> bool:
+    pairs = (limits.deadline, wider.deadline), (limits.budget, wider.budget)
+    return all(wide is None or (own is not None and own <= wide) for own, wide in pairs)
+
+
 class SafetyNet:
     """What a look at the rest of a run finds about finishing on demand.
 
     Seconds and dollars. All plans leave the reserve and the margin that every plan leaves.
     """
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: Rest, answers: Answers) -> None:
         self._rest = rest
         self._view = rest.view
-        self._within: dict[tuple[float, bool], Plan | None] = {}
+        self._answers = answers
 
     @cached_property
     def applies(self) -> bool:
@@ -230,7 +265,7 @@ class SafetyNet:
     def fallback(self) -> Plan | None:
         """The best plan for the rest on demand; None where none keeps the limits (any more)."""
         request = self._request
-        return _EXACT.within(request) if request.rentables else None
+        return self._answers.within(request) if request.rentables else None
 
     @cached_property
     def slack(self) -> float:
@@ -247,7 +282,7 @@ class SafetyNet:
         if budget is not None:
             most = min(most, budget - self.dollars)
         limits = Limits(request.limits.deadline, max(0.0, most))
-        fastest = _EXACT.within(replace(request, limits=limits, objective="time"))
+        fastest = self._answers.within(replace(request, limits=limits, objective="time"))
         if fastest is None:
             return -math.inf
         return request.limits.deadline - fastest.estimate.seconds - self._late

@@ -16,12 +16,13 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reacting import Replanner
 from cloudtune.planners.replanning import Rest
 from cloudtune.planners.reserve import MARGIN, Reserve
-from cloudtune.planners.safety_net import MarketWatch, SafetyNet
-from cloudtune.plans import Limits, Rentable
+from cloudtune.planners.safety_net import Answers, MarketWatch, SafetyNet
+from cloudtune.plans import Limits, Rentable, Stage
 from cloudtune.trial import EndReason
 from tests.builders import Setting, itinerary_of, offer, play, profile
 
@@ -85,7 +86,7 @@ def net(setting: Setting) -> SafetyNet:
     policy = setting.policy()
     brakes = policy.state.brakes
     reserve = Reserve(brakes.tick + brakes.drain)
-    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve))
+    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
 
 
 def net_at(setting: Setting, second: float) -> SafetyNet:
@@ -96,7 +97,44 @@ def net_at(setting: Setting, second: float) -> SafetyNet:
         for command in policy.handle(event):
             world.apply(command)
     reserve = Reserve(policy.state.brakes.tick + policy.state.brakes.drain)
-    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve))
+    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
+
+
+# ---- what was asked before ----------------------------------------------------------------------
+
+
+def rest_of(deadline: float) -> PlanRequest:
+    """Return the work of two trials on demand, within a deadline and $60."""
+    stages = (Stage(trials=2, start_epoch=0, end_epoch=24),)
+    offers = (rentable(DEAR, 2),)
+    return PlanRequest(
+        work=stages, rentables=offers, limits=Limits(deadline, 60.0), max_instances=2
+    )
+
+
+def test_a_plan_is_remembered_as_long_as_narrower_limits_admit_it() -> None:
+    answers = Answers()
+    long = answers.within(rest_of(9000.0))
+    assert long is not None
+    assert answers.within(rest_of(long.estimate.seconds)) is long
+    short = answers.within(rest_of(long.estimate.seconds - 60.0))
+    assert short is not None
+    assert short.estimate.seconds < long.estimate.seconds
+    again = answers.within(rest_of(9000.0))
+    assert again == long, "wider limits are asked of the planner"
+
+
+def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools come and go, most of the time with nothing held: what is done is the same."""
+    draw = random.Random(7)
+    for _ in range(12):
+        gaps = accumulate(draw.uniform(300.0, 4000.0) for _ in range(8))
+        changes = [(0.0, draw.randrange(2)), *((at, draw.randrange(2)) for at in gaps)]
+        setting = job(draw.uniform(4000.0, 20000.0), most=draw.choice([1, 2]))
+        remembered = on(setting, *changes).commands
+        with monkeypatch.context() as patch:
+            patch.setattr(Answers, "within", lambda _, request: ExactPlanner().within(request))
+            assert on(setting, *changes).commands == remembered
 
 
 # ---- the moment to go over -----------------------------------------------------------------------
