@@ -41,7 +41,7 @@ from cloudtune.profiles.provenance import basis
 from cloudtune.profiles.seen import informed
 from cloudtune.providers import PROVIDERS
 from cloudtune.scaling import EMULATED, PUBLISHED, Measurement
-from cloudtune.text import counted, limits_text, percent, width_text
+from cloudtune.text import counted, limits_text, offer_text, percent, width_text
 from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -406,31 +406,60 @@ def _by_runs(
     don't say what a run does about pools that are away. So plans of the front are judged by runs,
     beside what the search finds on demand alone: by its means spot looks best everywhere.
     """
-    experiment, spot = problem.experiment, any(each.behaviours for each in problem.rentables)
-    by_best = options.planner in (None, "exact", "ilp") and options.aim != "trials"
-    if options.confidence is None or not (spot and by_best and follows(choice_of(experiment))):
+    aim = options.aim
+    if options.confidence is None or options.planner not in (None, "exact", "ilp"):
+        return None
+    spot = any(each.behaviours for each in problem.rentables)
+    if aim == "trials" or not spot or not follows(choice_of(problem.experiment)):
         return None
     best = _on_demand(problem, limits, options, elapsed, runs)
     usable = usable_limits(limits, problem.rentables, elapsed)
-    request = request_for(problem, usable, options.aim)
-    looks = partial(run_plan, problem, limits, elapsed, request=request)
+    request = request_for(problem, usable, aim)
     front = [p for p in EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
-    for staged in sorted(front, key=lambda plan: measures(plan, request.objective)):
-        if best is not None and measures(staged, request.objective) >= measures(
-            best.plan, request.objective
-        ):
-            break  # outages make a plan dearer and slower than its means
-        glance = looks(staged=staged, runs=_GLANCE).forecast.within
-        if glance is not None and glance < options.confidence - _DOUBT:
+    for staged in sorted(front, key=lambda plan: measures(plan, aim)):
+        if best is not None and measures(staged, aim) >= measures(best.plan, aim):
+            break  # outages make a plan dearer and slower than its means say
+        surest = _judged(problem, staged, limits, options, elapsed, runs=runs)
+        if surest is None:
             continue
-        plan = looks(staged=staged, runs=runs)
-        better = best is None or measures(plan, request.objective) < measures(
-            best.plan, request.objective
-        )
-        if better and _sure_enough(plan, options):
-            asked = Asked(request, usable, options.aim)
-            best = Planned(problem, plan, options, limits, elapsed, asked)
+        if best is None or measures(surest.plan, aim) < measures(best.plan, aim):
+            return surest
+        break  # what follows is dearer by its means
     return best
+
+
+def _judged(
+    problem: Problem,
+    staged: Plan,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float,
+    *,
+    runs: int,
+) -> Planned | None:
+    """Return a plan of stages if its simulated runs are sure enough; None if they aren't.
+
+    Where they aren't, also with the plan's own offers alone: a run that may turn to dearer ones
+    while these are away spends money that its work then lacks.
+    """
+    own = tuple(each for each in problem.rentables if each.offer in staged.offers)
+    names = ", ".join(map(offer_text, staged.offers))
+    remark = f"only on {names}: with other offers the limits are kept too rarely"
+    problems: list[tuple[Problem, tuple[str, ...]]] = [(problem, ())]
+    if len(own) < len(problem.rentables):
+        problems.append((replace(problem, rentables=own), (remark,)))
+    for within, remarks in problems:
+        usable = usable_limits(limits, within.rentables, elapsed)
+        request = request_for(within, usable, options.aim)
+        looks = partial(run_plan, within, limits, elapsed, request=request, staged=staged)
+        glance = looks(runs=_GLANCE).forecast.within
+        if glance is not None and glance < (options.confidence or 0.0) - _DOUBT:
+            continue
+        plan = looks(runs=runs)
+        if _sure_enough(plan, options):
+            asked = Asked(request, usable, options.aim)
+            return Planned(within, plan, options, limits, elapsed, asked, remarks=remarks)
+    return None
 
 
 def _on_demand(
