@@ -85,9 +85,6 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
     multiple=True,
     help="Also show what fewer and more trials would cost within the deadline.",
 )
-@click.option(
-    "--plot", type=click.Path(path_type=Path), help="Draw the plan to FILE.png or FILE.html."
-)
 @HTML
 @click.option(
     "--save", type=click.Path(path_type=Path), help="Save the plan to a file for `cloudtune run`."
@@ -101,7 +98,6 @@ def plan(
     compare: bool,
     point: int | None,
     axes: tuple[str, ...],
-    plot: Path | None,
     html: Path | None,
     save: Path | None,
     output: str,
@@ -118,11 +114,6 @@ def plan(
         planned = make_plan(problem, limits_of(wanted), plan_options_of(given))
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
-    if plot is not None and planned.plan.followed is None:
-        raise UsageError(
-            f"--plot: {planned.plan.strategy} decides as results come in, so there are no stages "
-            "to draw; leave it out (or take strategy: sha)"
-        )
     if point is not None:
         from cloudtune.jobs.alternatives import at_point  # noqa: PLC0415
 
@@ -138,7 +129,6 @@ def plan(
         command=words,
         verbose=verbose or compare or bool(axes),
         compare=compare,
-        plot=plot,
         html=html,
         trials_axis="trials" in axes,
     )
@@ -161,7 +151,6 @@ def show_planned(
     command: Sequence[str] = (),
     verbose: bool = False,
     compare: bool = False,
-    plot: Path | None = None,
     html: Path | None = None,
     trials_axis: bool = False,
 ) -> None:
@@ -169,10 +158,6 @@ def show_planned(
     from cloudtune.jobs.proposal import propose, to_json  # noqa: PLC0415
 
     proposal = propose(planned, compare=compare, trials_axis=trials_axis)
-    if plot is not None:
-        from cloudtune.display.plan_plot import save  # noqa: PLC0415  matplotlib takes a second
-
-        save(plot, proposal)
     if html is not None:
         from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
 

@@ -45,12 +45,8 @@ def test_a_run_needs_moto_where_the_cloud_is_on_this_machine(
     assert bench.machines() == []
 
 
-def test_a_plan_needs_neither_moto_nor_matplotlib(bench: Bench, missing: set[str]) -> None:
-    missing |= {"moto", "flask", "flask_cors", "matplotlib"}
+def test_a_plan_needs_neither_moto_nor_plotly(bench: Bench, missing: set[str]) -> None:
+    missing |= {"moto", "flask", "flask_cors", "plotly"}
     path = bench.experiment()
     bench.profile()
     assert bench.here("plan", path).code == 0
-    done = bench.here("plan", path, "--plot", "plan.png")
-    assert done.code == 2
-    assert "--plot needs matplotlib, which is not installed: pip install" in done.err
-    assert not (bench.folder / "plan.png").exists()

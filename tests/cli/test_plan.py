@@ -308,14 +308,6 @@ def test_a_plan_can_not_be_changed_by_options(command: Command) -> None:
     assert "--objective" in refused.err
 
 
-def test_a_drawing(command: Command, tmp_path: Path) -> None:
-    assert command("plan", "experiment.yaml", "--plot", "front.html").code == 0
-    assert (tmp_path / "front.html").read_text().startswith("<!DOCTYPE html>")
-    refused = command("plan", "experiment.yaml", "--plot", "front.gif")
-    assert refused.code == 2
-    assert "front.gif" in refused.err
-
-
 def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) -> None:
     said = command("plan", "experiment.yaml", "--deadline", "8m", "-o", "json")
     plan = decode(Plan, said.json["plan"]["staged"])
@@ -458,9 +450,7 @@ def test_choices_that_do_not_go_together_are_refused_by_every_command(
             assert why in refused.err
 
 
-@pytest.mark.parametrize(
-    "options", [["--planner", "greedy"], ["--objective", "time"], ["--plot", "x.html"]]
-)
+@pytest.mark.parametrize("options", [["--planner", "greedy"], ["--objective", "time"]])
 def test_options_for_stages_are_refused_where_there_are_none(
     command: Command, options: list[str]
 ) -> None:
@@ -532,13 +522,13 @@ def test_points_that_there_are_not_or_that_break_a_limit(command: Command) -> No
 def test_how_many_trials_the_dollars_buy(command: Command, tmp_path: Path) -> None:
     asked = ("plan", "experiment.yaml", "--budget", "$5", "--axis", "trials")
     drawn = tmp_path / "plan.html"
-    told = command(*asked, "-o", "json", "--plot", drawn).json["by_trials"]
+    told = command(*asked, "-o", "json", "--html", drawn).json["by_trials"]
     trials, dollars = [each["trials"] for each in told], [each["dollars"] for each in told]
     assert 16 in trials
     assert trials == sorted(trials)
     assert dollars == sorted(dollars)
     assert [each["breaks"] for each in told][:1] == [[]]
-    assert "Trials by cost" in drawn.read_text()
+    assert "Trials that the dollars buy" in drawn.read_text()
     text = " ".join(command(*asked).out.split())
     assert ": the cheapest for each number within the deadline" in text
     said = command(*asked, "--strategy", "asha")
