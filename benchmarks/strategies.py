@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import strategies_beside
+from benchmarks.compare.traces import read_traces
 from benchmarks.spot import POOLS
 from benchmarks.strategies_beside import SYNE
 from benchmarks.strategies_cells import (
@@ -38,14 +39,13 @@ from benchmarks.strategies_methods import OURS, PACKS, PEERS, PLAIN, SPOT, Choic
 from benchmarks.strategies_plots import draw
 from benchmarks.strategies_runs import Contest, Kept, do_all
 from benchmarks.strategies_verdict import Book, Verdict, cells_table, table
-from cloudtune.simulation.trace_file import read_traces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from benchmarks.compare.pools import SpotTrace
     from benchmarks.strategies_cells import Ground
     from benchmarks.strategies_runs import Done, Job
-    from cloudtune.engine.spot_pools import PoolTrace
 
 QUICK_GROUNDS = ("alexnet", "cifar10_3c3d", "synthetic")
 QUICK_PROFILES = ("near-linear", "sublinear", "non-monotone")
@@ -110,7 +110,7 @@ def _methods(given: argparse.Namespace) -> tuple[str, ...]:
     return (*given.methods, *ours, *(peer + SPOT for peer in PLAIN))
 
 
-def _trace(given: argparse.Namespace) -> PoolTrace | None:
+def _trace(given: argparse.Namespace) -> SpotTrace | None:
     if given.spot is None:
         return None
     file, where = POOLS[given.spot]

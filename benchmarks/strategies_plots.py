@@ -6,10 +6,10 @@ import math
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.case import play
 from benchmarks.strategies_cells import Cell
 from benchmarks.strategies_methods import HEEDING, Variant
 from benchmarks.strategies_runs import Job, place, wanted
-from cloudtune.simulation.case import play
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Simulated runs as a picture, for each deadline and budget: a PNG of four panels.
 
 The metric against time and against dollars, and the GPUs against time: of each cell, over its
-seeds. And one run as a Gantt chart. matplotlib is imported when a plot is asked for.
+seeds. And one run as a Gantt chart.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import math
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from benchmarks.compare.case import record
+from benchmarks.compare.cells import by_limits, limits_text
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
-from cloudtune.display.comparison_tables import by_limits, limits_text
-from cloudtune.simulation.case import record
 from cloudtune.trial import rank_key
 from cloudtune.units import format_dollars, format_seconds
 
@@ -23,11 +26,10 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from cloudtune.display.comparison_tables import Cell
-    from cloudtune.engine.audit import Audit, Point
+    from benchmarks.compare.benchmark import Benchmark
+    from benchmarks.compare.cells import Cell
+    from cloudtune.engine.audit import Point
     from cloudtune.plans import Limits
-    from cloudtune.simulation.benchmark import Benchmark
-    from cloudtune.simulation.case import Result
 
 _POINTS = 200
 _MAX_LINES = 10
@@ -37,43 +39,39 @@ _LIMIT = "#8c8c8c"
 def plots(benchmark: Benchmark, cells: Sequence[Cell]) -> Iterator[tuple[str, bytes]]:
     """Yield a file name and a PNG for each deadline and budget."""
     for limits, own in by_limits(cells).items():
-        deadline = "none" if limits.deadline is None else _plain(format_seconds(limits.deadline))
+        deadline = "none"
+        if limits.deadline is not None:
+            deadline = format_seconds(limits.deadline).replace(" ", "")
         budget = "none" if limits.budget is None else f"{limits.budget:g}"
         yield f"deadline-{deadline}-budget-{budget}.png", _png(benchmark, limits, own)
 
 
-def _plain(text: str) -> str:
-    return text.replace(" ", "")
-
-
 def _png(benchmark: Benchmark, limits: Limits, cells: Sequence[Cell]) -> bytes:
-    from matplotlib.figure import Figure  # noqa: PLC0415  see the module's docstring
-
     figure = Figure(figsize=(13, 9), layout="constrained")
     (by_time, by_dollars), (gpus, gantt) = figure.subplots(2, 2)
-    shown = best_first(benchmark, cells)[:_MAX_LINES]
+    mode = benchmark.curves.mode
+    best_first = sorted(cells, key=lambda cell: rank_key(mode, cell.mean(lambda run: run.metric)))
+    shown = best_first[:_MAX_LINES]
+    runs = [run for cell in shown for run in cell.results]
+    seconds = max(run.seconds for run in runs) or 1.0
+    dollars = max(run.dollars for run in runs) or 1.0
     _draw_metric(by_time, benchmark, shown, limits.deadline, lambda point: point.at)
     _draw_metric(by_dollars, benchmark, shown, limits.budget, lambda point: point.dollars)
     by_time.legend(fontsize="small")
-    _draw_gpus(gpus, shown)
-    _scale(by_time, _ends(shown, lambda o: o.seconds), "time", format_seconds, TIME_STEPS)
-    _scale(by_dollars, _ends(shown, lambda o: o.dollars), "cost", format_dollars, DOLLAR_STEPS)
-    _scale(gpus, _ends(shown, lambda o: o.seconds), "time", format_seconds, TIME_STEPS)
-    _draw_gantt(gantt, shown[0], record(benchmark, shown[0].case).audit)
+    for cell in shown:
+        times = _grid(seconds)
+        sizes = [fmean(_size(run.fleet, at) for run in cell.results) for at in times]
+        gpus.step(times, sizes, where="post", label=cell.name)
+    gpus.set_ylim(bottom=0.0)
+    gpus.set(title="GPUs that bill (mean)")
+    _scale(by_time, seconds, "time", format_seconds, TIME_STEPS)
+    _scale(by_dollars, dollars, "cost", format_dollars, DOLLAR_STEPS)
+    _scale(gpus, seconds, "time", format_seconds, TIME_STEPS)
+    _draw_gantt(gantt, benchmark, shown[0])
     figure.suptitle(limits_text(limits).replace("$", r"\$").capitalize())
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=100)
     return file.getvalue()
-
-
-def best_first(benchmark: Benchmark, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells by their mean result."""
-    mode = benchmark.curves.mode
-    return sorted(cells, key=lambda cell: rank_key(mode, cell.mean(lambda o: o.metric)))
-
-
-def _ends(cells: Sequence[Cell], of: Callable[[Result], float]) -> float:
-    return max((of(one) for cell in cells for one in cell.results), default=0.0) or 1.0
 
 
 def _scale(
@@ -85,9 +83,6 @@ def _scale(
     axes.set_xlabel(name)
 
 
-# ---- the metric ----------------------------------------------------------------------------------
-
-
 def _draw_metric(
     axes: Axes,
     benchmark: Benchmark,
@@ -95,56 +90,29 @@ def _draw_metric(
     limit: float | None,
     place: Callable[[Point], float],
 ) -> None:
-    """Draw the median over the seeds, from where half of them have a result."""
-    last = [place(one.path[-1]) for cell in cells for one in cell.results if one.path]
-    end = max([*last, limit or 0.0])
+    """Draw the median of the best so far over the seeds, from where half of them have a result."""
+    worst = -math.inf if benchmark.curves.mode == "max" else math.inf
+    last = [place(run.path[-1]) for cell in cells for run in cell.results if run.path]
+    places = _grid(max([*last, limit or 0.0]))
     for cell in cells:
-        at, values = medians(benchmark, cell.results, place, end)
-        axes.step(at, values, where="post", label=cell.name)
+        values = [
+            median(_best(run.path, place, at, worst) for run in cell.results) for at in places
+        ]
+        shown = [(at, value) for at, value in zip(places, values, strict=True) if value != worst]
+        axes.step(*(zip(*shown, strict=True) if shown else ([], [])), where="post", label=cell.name)
     axes.axhline(benchmark.curves.best, color=_LIMIT, ls=":")
     if limit is not None:
         axes.axvline(limit, color=_LIMIT, ls="--")
     axes.set(title=f"Best {benchmark.curves.metric} so far (median; dotted: the best there is)")
 
 
-def medians(
-    benchmark: Benchmark, results: Sequence[Result], place: Callable[[Point], float], end: float
-) -> tuple[list[float], list[float]]:
-    """Return places until `end`, and the median best by then, from where half have a result."""
-    worst = -math.inf if benchmark.curves.mode == "max" else math.inf
-    found: tuple[list[float], list[float]] = ([], [])
-    for at in _grid(end):
-        value = median(_held(one.path, place, at, worst) for one in results)
-        if math.isfinite(value):
-            found[0].append(at)
-            found[1].append(value)
-    return found
-
-
 def _grid(end: float) -> list[float]:
     return [end * step / _POINTS for step in range(_POINTS + 1)]
 
 
-def _held(path: Sequence[Point], place: Callable[[Point], float], at: float, worst: float) -> float:
+def _best(path: Sequence[Point], place: Callable[[Point], float], at: float, worst: float) -> float:
     number = bisect.bisect_right(path, at, key=place)
     return path[number - 1].metric if number else worst
-
-
-# ---- GPUs ----------------------------------------------------------------------------------------
-
-
-def _draw_gpus(axes: Axes, cells: Sequence[Cell]) -> None:
-    end = _ends(cells, lambda o: o.seconds)
-    for cell in cells:
-        axes.step(*mean_sizes(cell.results, end), where="post", label=cell.name)
-    axes.set_ylim(bottom=0.0)
-    axes.set(title="GPUs that bill (mean)")
-
-
-def mean_sizes(results: Sequence[Result], end: float) -> tuple[list[float], list[float]]:
-    """Return times until `end`, and how many GPUs bill then, on average."""
-    times = _grid(end)
-    return times, [fmean(_size(one.fleet, at) for one in results) for at in times]
 
 
 def _size(fleet: Sequence[tuple[float, int]], at: float) -> int:
@@ -152,13 +120,9 @@ def _size(fleet: Sequence[tuple[float, int]], at: float) -> int:
     return fleet[number - 1][1] if number else 0
 
 
-# ---- one run -------------------------------------------------------------------------------------
-
-
-def _draw_gantt(axes: Axes, cell: Cell, audit: Audit) -> None:
-    """Draw a line for each trial, in the order of their starts; the wider it is, the darker."""
-    from matplotlib import colormaps  # noqa: PLC0415  see the module's docstring
-
+def _draw_gantt(axes: Axes, benchmark: Benchmark, cell: Cell) -> None:
+    """Draw a line for each trial of one run, in the order of their starts; wider is darker."""
+    audit = record(benchmark, cell.case).audit
     lines = {trial: number for number, trial in enumerate(audit.epochs)}
     widths = sorted({span.width for span in audit.spans})
     for number, width in enumerate(widths):

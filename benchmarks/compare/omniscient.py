@@ -26,14 +26,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.pools import Priced
 from cloudtune.catalog import pool
-from cloudtune.engine.spot_pools import UNLIMITED, Piece
+from cloudtune.engine.spot_pools import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.compare.pools import SpotTrace
     from cloudtune.catalog import PoolName
-    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.engine.timeline import Timeline
     from cloudtune.plans import Rentable
 
@@ -45,7 +46,7 @@ class Source:
     """Instances that can be had over time, and the epochs that one of them trains in a second."""
 
     speed: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Priced, ...]
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,13 @@ def _moments(sources: Sequence[Source]) -> list[_Moment]:
 def work_of(timeline: Timeline, rentables: Sequence[Rentable]) -> float:
     """Return the work of a run: each epoch of each trial once, in epochs of average length.
 
-    An epoch that took longer than the mean of its place and width is so much more work.
+    An epoch that took longer than the mean of its place and width is that much more work.
     """
-    known = {each.offer.instance_type.name: each.profile for each in rentables}
-    kinds = {each.instance: each.launch.instance_type for each in timeline.instances.values()}
+    profiles = {rentable.offer.instance_type.name: rentable.profile for rentable in rentables}
+    kinds = {it.instance: it.launch.instance_type for it in timeline.instances.values()}
     amounts: dict[tuple[str, int], float] = {}
     for epoch in timeline.epochs:
-        profile = known[kinds[epoch.session.start.placement[0].instance]]
+        profile = profiles[kinds[epoch.session.start.placement[0].instance]]
         mean = profile.epoch[epoch.width].mean
         amounts[epoch.trial, epoch.number] = (epoch.told.seconds or mean) / mean
     return math.fsum(amounts.values())
@@ -140,7 +141,7 @@ def fastest(rentable: Rentable) -> float:
 def bound(
     work: float,
     rentables: Sequence[Rentable],
-    pools: Mapping[PoolName, PoolTrace],
+    pools: Mapping[PoolName, SpotTrace],
     *,
     most: int,
     until: float,
@@ -153,12 +154,13 @@ def bound(
     return least_dollars(work, sources, most)
 
 
-def _source(rentable: Rentable, trace: PoolTrace | None, until: float) -> Source:
-    price, added = rentable.offer.usd_per_hour, rentable.offer.added_usd_per_hour
+def _source(rentable: Rentable, trace: SpotTrace | None, until: float) -> Source:
+    price = rentable.offer.usd_per_hour
+    added = rentable.offer.added_usd_per_hour
     if trace is None:
-        return Source(fastest(rentable), (Piece(0.0, until, UNLIMITED, price + added),))
+        return Source(fastest(rentable), (Priced(0.0, until, UNLIMITED, price + added),))
     pieces = (
-        p._replace(usd_per_hour=added + (price if p.usd_per_hour is None else p.usd_per_hour))
-        for p in trace.pieces(0.0, until)
+        piece._replace(usd_per_hour=added + (piece.usd_per_hour or price))
+        for piece in trace.priced(0.0, until)
     )
     return Source(fastest(rentable), tuple(pieces))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import pickle
 import sys
 from dataclasses import replace
 
@@ -12,17 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.compare.benchmark import Delays, benchmark
+from benchmarks.compare.case import Case, check, play, play_all, policy_of, record
+from benchmarks.compare.curves import Curve, Curves
+from benchmarks.compare.speeds import Scaling
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.errors import UsageError
 from cloudtune.plans import Limits
 from cloudtune.policy.registry import STRATEGIES
-from cloudtune.simulation.benchmark import Delays, benchmark
-from cloudtune.simulation.case import Case, check, play, policy_of, record
-from cloudtune.simulation.curves import Curve, Curves
-from cloudtune.simulation.parallel import play_all
-from cloudtune.simulation.speed_table import Scaling
-from cloudtune.trial import better
 from tests.builders import offer
 from tests.builders.curves import SUBLINEAR, curves, small_benchmark
 
@@ -46,14 +42,8 @@ def test_a_run_finds_something_and_says_what_it_took(strategy: str) -> None:
     assert found.epochs > 0
     assert 0 < found.trained <= found.held <= found.gpu_seconds
     assert found.idle == pytest.approx(found.gpu_seconds - found.held)
-
-
-@pytest.mark.parametrize("strategy", LISTED)
-def test_the_result_is_on_the_curve_of_the_winner(strategy: str) -> None:
-    found = play(STUDY, Case(strategy, HOUR))
     winner = next(curve for curve in STUDY.curves.curves if curve.name == found.winner)
     assert found.metric == max(winner.metrics[: found.epochs])
-    assert found.epochs <= winner.epochs
 
 
 @pytest.mark.parametrize("strategy", ["asha", "hypersched", "rubberband"])
@@ -78,16 +68,6 @@ def test_a_run_is_the_same_for_its_seed_and_another_for_another() -> None:
     one = Case("asha", HOUR, seed=3)
     assert play(STUDY, one) == play(small_benchmark(), one)
     assert play(STUDY, one) != play(STUDY, replace(one, seed=4))
-
-
-def test_the_bests_on_the_way_only_get_better() -> None:
-    found = play(STUDY, Case("asha", HOUR))
-    assert len(found.path) > 2
-    for one, other in zip(found.path, found.path[1:], strict=False):
-        assert better("max", other.metric, one.metric)
-        assert other.at >= one.at
-        assert other.dollars >= one.dollars
-    assert found.path[-1].metric == found.metric
 
 
 def test_a_long_run_can_be_read_at_any_limit() -> None:
@@ -166,27 +146,6 @@ def test_trials_are_capped() -> None:
     assert play(STUDY, Case("random", Limits(), max_trials=5)).trials == 5
 
 
-@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
-def test_samplers_draw_the_configurations_that_there_are(sampler: str) -> None:
-    found = play(STUDY, Case("asha", HOUR, sampler=sampler, max_trials=12))
-    assert found.trials == 12
-
-
-@pytest.mark.parametrize(
-    ("wanted", "told"),
-    [
-        (Case("asah"), "unknown strategy 'asah'; .* Did you mean 'asha'"),
-        (Case("asha", allocator="sane"), "unknown allocator 'sane'; .* Did you mean 'same'"),
-        (Case("asha", fleet="constnat:4"), "unknown fleet 'constnat'; .* Did you mean 'const"),
-        (Case("asha", fleet="naive:x"), "fleet 'naive:x': write a whole number"),
-        (Case("asha", sampler="rando"), "there is no sampler 'rando'; .* Did you mean 'random'"),
-    ],
-)
-def test_a_wrong_name_is_told_with_the_nearest(wanted: Case, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        play(STUDY, wanted)
-
-
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_that_there_is_can_be_tried(strategy: str) -> None:
     check(STUDY, Case(strategy))
@@ -223,18 +182,10 @@ def test_a_curve_without_seconds_takes_what_the_profile_says() -> None:
     assert found.spans[0].trained == pytest.approx(120.0)
 
 
-# ---- many ----------------------------------------------------------------------------------------
-
-
 def test_in_other_processes_the_runs_are_the_same() -> None:
     benchmark = small_benchmark(curves(8, 4))
     runs = [Case("asha", Limits(900.0, 3.0), seed=seed) for seed in range(18)]
     assert list(play_all(benchmark, runs, processes=2)) == list(play_all(benchmark, runs))
-
-
-def test_a_study_survives_pickling() -> None:
-    copied = pickle.loads(pickle.dumps(STUDY))
-    assert play(copied, Case("asha", HOUR)) == play(STUDY, Case("asha", HOUR))
 
 
 # ---- how much work a run is ----------------------------------------------------------------------

@@ -1,20 +1,21 @@
 """Strategies tried on recorded curves, in virtual time: one run, and what it came to.
 
 Pure: a `Benchmark` (what there is) and a `Case` (what to do with it, and a seed) give the same
-`Result` each time. The command line and benchmarks/ both go through `play`.
+`Result` each time.
 """
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
+import multiprocessing
+import signal
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.engine.audit import audited
 from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
+from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.timeline import read
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import Limits
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
+    from benchmarks.compare.benchmark import Benchmark
     from cloudtune.engine.audit import Audit, Point
     from cloudtune.engine.ledger import Entry
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.simulation.benchmark import Benchmark
     from cloudtune.strategies.base import Sampler
     from cloudtune.strategies.samplers.past import PastRun
 
@@ -94,14 +95,14 @@ class Result:
 
         So one long run of a strategy that doesn't look at its limits is read at any of them.
         """
-        found = None
+        best = None
         for point in self.path:
             late = limits.deadline is not None and point.at > limits.deadline
             dear = limits.budget is not None and point.dollars > limits.budget
             if late or dear:
                 break
-            found = point
-        return found
+            best = point
+        return best
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,14 @@ def policy_of(benchmark: Benchmark, case: Case) -> RunPolicy:
         InfeasibleError: a strategy that is planned beforehand finds no plan.
     """
     choice = choice_of(case)
-    context, brakes = context_of(benchmark, case), benchmark.brakes
+    context = context_of(benchmark, case)
+    brakes = benchmark.brakes
     plan = None
     if choice.planned:
         trials = sum(1 for _ in iter(sampler_of(benchmark, case).ask, None))
         plan = plan_stages(choice.strategy, context, brakes, trials=trials)
-    made = components(context, sampler_of(benchmark, case), choice, brakes, plan)
-    return run_policy(context, made, benchmark.metric, brakes, heartbeat=False, checked=False)
+    parts = components(context, sampler_of(benchmark, case), choice, brakes, plan)
+    return run_policy(context, parts, benchmark.metric, brakes, heartbeat=False, checked=False)
 
 
 def choice_of(case: Case) -> Choice:
@@ -216,7 +218,8 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
 
 
 def _record(benchmark: Benchmark, case: Case, make: Maker) -> Played:
-    ledger, ended = MemoryLedger(), "infeasible"
+    ledger = MemoryLedger()
+    ended = "infeasible"
     stages: Sequence[float] = ()
     try:
         policy = make(benchmark, case)
@@ -226,52 +229,72 @@ def _record(benchmark: Benchmark, case: Case, make: Maker) -> Played:
         run(policy, benchmark.world(case.seed), ledger)
         ended = policy.ending.value if policy.ended and policy.ending else "stands still"
         stages = policy.itinerary.stage_began if policy.itinerary else stages
-    entries, timeline, rentables = ledger.entries, read(ledger.entries), benchmark.rentables
-    metric, offers = benchmark.metric, [each.offer for each in rentables]
-    found = audited(timeline, offers, metric.name, metric.mode)
-    result = _result(benchmark, case, found, ended, len(entries))
-    brakes = benchmark.brakes
-    flapped = flaps(entries, timeline, rentables, brakes=brakes, metric=metric, stages=stages)
-    result = replace(result, flaps=flapped)
-    return Played(result, found, tuple(ledger.entries))
+    entries = tuple(ledger.entries)
+    timeline = read(entries)
+    rentables = benchmark.rentables
+    metric = benchmark.metric
+    audit = audited(timeline, [each.offer for each in rentables], metric.name, metric.mode)
+    result = _result(benchmark, case, audit, ended, len(entries))
+    flapped = flaps(
+        entries, timeline, rentables, brakes=benchmark.brakes, metric=metric, stages=stages
+    )
+    return Played(replace(result, flaps=flapped), audit, entries)
 
 
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Leave the search for garbage in cycles out while a run is played: it makes next to none.
-
-    It goes through everything that there is, again and again: a quarter of a run's time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _result(benchmark: Benchmark, case: Case, found: Audit, ended: str, events: int) -> Result:
-    best = found.path[-1] if found.path else None
-    violations = found.violations(case.limits)
+def _result(benchmark: Benchmark, case: Case, audit: Audit, ended: str, events: int) -> Result:
+    best = audit.path[-1] if audit.path else None
+    violations = audit.violations(case.limits)
     if ended == "stands still":
         violations = (*violations, "nothing happens any more, and the run has not ended")
     return Result(
         metric=best and best.metric,
         regret=benchmark.curves.regret(best and best.metric),
-        seconds=found.seconds,
-        dollars=found.dollars,
-        trials=len(found.epochs),
+        seconds=audit.seconds,
+        dollars=audit.dollars,
+        trials=len(audit.epochs),
         winner=best and best.trial,
-        epochs=found.epochs[best.trial] if best else 0,
-        gpu_seconds=found.gpu_seconds,
-        held=found.held,
-        trained=found.trained,
-        idle=found.idle,
-        resizes=found.resizes,
+        epochs=audit.epochs[best.trial] if best else 0,
+        gpu_seconds=audit.gpu_seconds,
+        held=audit.held,
+        trained=audit.trained,
+        idle=audit.idle,
+        resizes=audit.resizes,
         events=events,
         ended=ended,
-        path=found.path,
-        fleet=found.fleet(),
+        path=audit.path,
+        fleet=audit.fleet(),
         violations=violations,
     )
+
+
+# ---- many runs -----------------------------------------------------------------------------------
+
+# That few runs are over before another process has started.
+_FEW = 16
+
+
+def play_all(benchmark: Benchmark, cases: Sequence[Case], processes: int = 1) -> Iterator[Result]:
+    """Yield what each run comes to, in order; the same in any number of processes."""
+    if processes == 1 or len(cases) <= _FEW:
+        yield from (play(benchmark, case) for case in cases)
+        return
+    workers = min(processes, len(cases))
+    share = max(1, min(16, len(cases) // (4 * workers)))
+    # Fresh processes: a fork would take over whatever threads pyarrow has started.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, fresh, _begin, (benchmark,)) as pool:
+        yield from pool.map(_play, cases, chunksize=share)
+
+
+_benchmark: Benchmark
+
+
+def _begin(benchmark: Benchmark) -> None:
+    """Keep the benchmark for the runs of this process; only the parent heeds Ctrl-C."""
+    global _benchmark  # noqa: PLW0603  what a worker gets when it starts
+    _benchmark = benchmark
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _play(case: Case) -> Result:
+    return play(_benchmark, case)
