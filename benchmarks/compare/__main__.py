@@ -30,7 +30,6 @@ from benchmarks.compare.traces import matched, read_traces
 from cloudtune.catalog import BillingUnit
 from cloudtune.display.terminal import console, print_sheet
 from cloudtune.errors import CloudtuneError, UsageError, need, shown
-from cloudtune.jobs.history import past_runs
 from cloudtune.plans import Limits
 from cloudtune.policy.registry import MENU, WHOSE, chosen, sampler_for
 from cloudtune.units import format_seconds, parse_dollars, parse_seconds
@@ -72,7 +71,6 @@ def parser() -> argparse.ArgumentParser:
     add("--fleet", type=_listed, default=[], help="such as constant:8,naive:4")
     add("--eta", type=_etas, default=[3], help="one in eta trials goes on from a rung")
     add("--sampler", type=_listed, default=[], help="such as random,tpe")
-    add("--history", type=_listed, default=[], help="earlier runs to take configurations from")
     add("--deadline", type=_deadlines, default=[None], help="such as 2h,4h; none: no limit")
     add("--budget", type=_budgets, default=[None], help="such as 20,40,80; none: no limit")
     add("--seeds", type=_count, default=20, help="number of runs of each combination")
@@ -195,7 +193,6 @@ def _benchmark(given: argparse.Namespace) -> Benchmark:
 
 def _cases(given: argparse.Namespace) -> Iterator[Case]:
     """Yield each way within each pair of limits, with the first seed."""
-    past = past_runs(given.history)
     for deadline, budget, strategy, allocator, fleet, eta in itertools.product(
         given.deadline,
         given.budget,
@@ -216,7 +213,6 @@ def _cases(given: argparse.Namespace) -> Iterator[Case]:
                 seed=given.seed,
                 sampler=sampler,
                 max_trials=given.max_trials,
-                past=past,
             )
 
 

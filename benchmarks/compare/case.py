@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.sampler import TableSampler
 from cloudtune.engine.audit import audited
 from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
@@ -24,7 +25,7 @@ from cloudtune.policy.planned import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
 from cloudtune.strategies.samplers.newcomers import Experienced
 from cloudtune.strategies.samplers.past import AT_FIRST, UNHEARD
-from cloudtune.strategies.samplers.sampler import ADAPTIVE, TableSampler
+from cloudtune.strategies.samplers.sampler import ADAPTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
