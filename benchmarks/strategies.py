@@ -36,7 +36,6 @@ from benchmarks.strategies_cells import (
     scale_of,
 )
 from benchmarks.strategies_methods import OURS, PACKS, PEERS, PLAIN, SPOT, Choices
-from benchmarks.strategies_plots import draw
 from benchmarks.strategies_runs import Contest, Kept, do_all
 from benchmarks.strategies_verdict import Book, Verdict, cells_table, table
 
@@ -78,7 +77,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epoch-seconds", type=float, default=EPOCH_SECONDS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--again", type=_names, default=())
-    parser.add_argument("--plots", action="store_true", help="plots as well, as SVG")
     parser.add_argument("--tables-only", action="store_true", help="of what has been run")
     return parser.parse_args()
 
@@ -143,12 +141,12 @@ class Report:
         key = strategies_beside.key
         return [(g, s) for g, s in every if self.beside and key(g.name, s) not in self.kept.done]
 
-    def write(self) -> list[Verdict]:
+    def write(self) -> None:
         """Print and write the tables of the seeds that are complete."""
         seeds = self.complete_seeds()
         if len(seeds) < _FEWEST_SEEDS:
             print(f"{len(seeds)} seeds are complete: no table yet", flush=True)
-            return []
+            return
         done = [self.kept.done[job.key] for job in self.jobs if job.seed in seeds]
         if self.beside:
             names = [g.name for g in self.contest.grounds]
@@ -163,7 +161,6 @@ class Report:
             [li for name in (*SUBJECTS, *ON_SPOT) for li in cells_table(verdicts, name)],
         )
         _write_csv(self.out / "cells.csv", verdicts)
-        return verdicts
 
     def _verdicts(self, done: Sequence[Done], seeds: Sequence[int]) -> list[Verdict]:
         book = Book({each.name: scale_of(each.curves).floor for each in self.contest.grounds})
@@ -239,9 +236,7 @@ def main() -> None:
     if not given.tables_only:
         _run(given, report)
         _play_beside(given, report)
-    verdicts = report.write()
-    if verdicts and given.plots:
-        draw(contest, verdicts, given.out)
+    report.write()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.sampler import TableSampler
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from benchmarks.compare.benchmark import Benchmark
     from cloudtune.engine.audit import Audit, Point
     from cloudtune.engine.ledger import Entry
-    from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
     from cloudtune.strategies.base import Sampler
     from cloudtune.strategies.samplers.past import PastRun
@@ -91,20 +90,6 @@ class Result:
     violations: tuple[str, ...]
     flaps: tuple[str, ...] = ()
 
-    def reached(self, limits: Limits) -> Point | None:
-        """Return the best by then, had the run been ended at these limits; None if there was none.
-
-        So one long run of a strategy that doesn't look at its limits is read at any of them.
-        """
-        best = None
-        for point in self.path:
-            late = limits.deadline is not None and point.at > limits.deadline
-            dear = limits.budget is not None and point.dollars > limits.budget
-            if late or dear:
-                break
-            best = point
-        return best
-
 
 @dataclass(frozen=True)
 class Played:
@@ -117,8 +102,8 @@ class Played:
 
 # ---- playing -------------------------------------------------------------------------------------
 
+# Makes the policy of a run: `policy_of`, or a benchmark's own.
 Maker: TypeAlias = "Callable[[Benchmark, Case], RunPolicy]"
-"""Makes the policy of a run: `policy_of`, or a benchmark's own."""
 
 
 def policy_of(benchmark: Benchmark, case: Case) -> RunPolicy:
@@ -128,7 +113,7 @@ def policy_of(benchmark: Benchmark, case: Case) -> RunPolicy:
         UsageError: no strategy, allocator, fleet or sampler of such a name.
         InfeasibleError: a strategy that is planned beforehand finds no plan.
     """
-    choice = choice_of(case)
+    choice = chosen(case.strategy, case.allocator, case.fleet)
     context = context_of(benchmark, case)
     brakes = benchmark.brakes
     plan = None
@@ -137,15 +122,6 @@ def policy_of(benchmark: Benchmark, case: Case) -> RunPolicy:
         plan = plan_stages(choice.strategy, context, brakes, trials=trials)
     parts = components(context, sampler_of(benchmark, case), choice, brakes, plan)
     return run_policy(context, parts, benchmark.metric, brakes, heartbeat=False, checked=False)
-
-
-def choice_of(case: Case) -> Choice:
-    """Return the names of what a run is made of.
-
-    Raises:
-        UsageError: there is none of such a name.
-    """
-    return chosen(case.strategy, case.allocator, case.fleet)
 
 
 def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
@@ -166,7 +142,8 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
     )
     learns = kind == ADAPTIVE and bool(drawn.axes)
     if case.past or learns:
-        at_first = UNHEARD if choice_of(case).planned else AT_FIRST
+        planned = chosen(case.strategy, case.allocator, case.fleet).planned
+        at_first = UNHEARD if planned else AT_FIRST
         return Experienced(drawn, case.past, mode, learns=learns, at_first=at_first, seed=case.seed)
     return drawn
 
@@ -177,7 +154,7 @@ def check(benchmark: Benchmark, case: Case) -> None:
     Raises:
         UsageError: no strategy, allocator, fleet or sampler of such a name.
     """
-    if choice_of(case).planned:
+    if chosen(case.strategy, case.allocator, case.fleet).planned:
         sampler_of(benchmark, case)  # the rest is planning, and takes long
     else:
         policy_of(benchmark, case)
@@ -209,45 +186,32 @@ def play(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Result:
 
 
 def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
-    """Return one run with its ledger, as `play` does; a run without a plan does nothing at all.
-
-    Raises:
-        UsageError: no strategy, allocator, fleet or sampler of such a name.
-    """
-    with without_collection():
-        return _record(benchmark, case, make)
-
-
-def _record(benchmark: Benchmark, case: Case, make: Maker) -> Played:
+    """Return one run with its ledger, as `play` does; a run without a plan does nothing at all."""
     ledger = MemoryLedger()
     ended = "infeasible"
     stages: Sequence[float] = ()
-    try:
-        policy = make(benchmark, case)
-    except InfeasibleError:
-        pass
-    else:
-        run(policy, benchmark.world(case.seed), ledger)
-        ended = policy.ending.value if policy.ended and policy.ending else "stands still"
-        stages = policy.itinerary.stage_began if policy.itinerary else stages
-    entries = tuple(ledger.entries)
-    timeline = read(entries)
-    rentables = benchmark.rentables
-    metric = benchmark.metric
-    audit = audited(timeline, [each.offer for each in rentables], metric.name, metric.mode)
-    result = _result(benchmark, case, audit, ended, len(entries))
-    flapped = flaps(
-        entries, timeline, rentables, brakes=benchmark.brakes, metric=metric, stages=stages
-    )
-    return Played(replace(result, flaps=flapped), audit, entries)
-
-
-def _result(benchmark: Benchmark, case: Case, audit: Audit, ended: str, events: int) -> Result:
+    with without_collection():
+        try:
+            policy = make(benchmark, case)
+        except InfeasibleError:
+            pass
+        else:
+            run(policy, benchmark.world(case.seed), ledger)
+            ended = policy.ending.value if policy.ended and policy.ending else "stands still"
+            stages = policy.itinerary.stage_began if policy.itinerary else stages
+        entries = tuple(ledger.entries)
+        timeline = read(entries)
+        rentables = benchmark.rentables
+        metric = benchmark.metric
+        audit = audited(timeline, [each.offer for each in rentables], metric.name, metric.mode)
+        flapped = flaps(
+            entries, timeline, rentables, brakes=benchmark.brakes, metric=metric, stages=stages
+        )
     best = audit.path[-1] if audit.path else None
     violations = audit.violations(case.limits)
     if ended == "stands still":
         violations = (*violations, "nothing happens any more, and the run has not ended")
-    return Result(
+    result = Result(
         metric=best and best.metric,
         regret=benchmark.curves.regret(best and best.metric),
         seconds=audit.seconds,
@@ -260,12 +224,14 @@ def _result(benchmark: Benchmark, case: Case, audit: Audit, ended: str, events: 
         trained=audit.trained,
         idle=audit.idle,
         resizes=audit.resizes,
-        events=events,
+        events=len(entries),
         ended=ended,
         path=audit.path,
         fleet=audit.fleet(),
         violations=violations,
+        flaps=flapped,
     )
+    return Played(result, audit, entries)
 
 
 # ---- many runs -----------------------------------------------------------------------------------

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from cloudtune.display.terminal import Sheet
 from cloudtune.text import percent
@@ -103,12 +103,13 @@ def _key(case: Case) -> dict[str, Any]:
 
 def cells_csv(cells: Sequence[Cell]) -> str:
     """Return a line for each cell."""
-    return _csv([cell.row for cell in cells])
+    return pd.DataFrame([cell.row for cell in cells], dtype=object).to_csv(index=False)
 
 
 def runs_csv(cells: Sequence[Cell]) -> str:
     """Return a line for each run."""
-    return _csv([_run(cell.case, seed, run) for cell in cells for seed, run in cell.seeds])
+    rows = [_run(cell.case, seed, run) for cell in cells for seed, run in cell.seeds]
+    return pd.DataFrame(rows, dtype=object).to_csv(index=False)
 
 
 def _run(case: Case, seed: int, run: Result) -> dict[str, Any]:
@@ -129,14 +130,6 @@ def _run(case: Case, seed: int, run: Result) -> dict[str, Any]:
         "ended": run.ended,
         "violations": "; ".join(run.violations) or None,
     }
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
 
 
 def to_json(benchmark: Benchmark, cells: Sequence[Cell]) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""Simulated runs as a picture, for each deadline and budget: a PNG of four panels.
-
-The metric against time and against dollars, and the GPUs against time: of each cell, over its
-seeds. And one run as a Gantt chart.
-"""
+"""Simulated runs as a picture for each deadline and budget: of each cell, over its seeds."""
 
 from __future__ import annotations
 
@@ -12,10 +8,8 @@ import math
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from benchmarks.compare.case import record
 from benchmarks.compare.cells import by_limits, limits_text
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
 from cloudtune.trial import rank_key
@@ -47,8 +41,8 @@ def plots(benchmark: Benchmark, cells: Sequence[Cell]) -> Iterator[tuple[str, by
 
 
 def _png(benchmark: Benchmark, limits: Limits, cells: Sequence[Cell]) -> bytes:
-    figure = Figure(figsize=(13, 9), layout="constrained")
-    (by_time, by_dollars), (gpus, gantt) = figure.subplots(2, 2)
+    figure = Figure(figsize=(19, 5), layout="constrained")
+    by_time, by_dollars, gpus = figure.subplots(1, 3)
     mode = benchmark.curves.mode
     best_first = sorted(cells, key=lambda cell: rank_key(mode, cell.mean(lambda run: run.metric)))
     shown = best_first[:_MAX_LINES]
@@ -67,7 +61,6 @@ def _png(benchmark: Benchmark, limits: Limits, cells: Sequence[Cell]) -> bytes:
     _scale(by_time, seconds, "time", format_seconds, TIME_STEPS)
     _scale(by_dollars, dollars, "cost", format_dollars, DOLLAR_STEPS)
     _scale(gpus, seconds, "time", format_seconds, TIME_STEPS)
-    _draw_gantt(gantt, benchmark, shown[0])
     figure.suptitle(limits_text(limits).replace("$", r"\$").capitalize())
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=100)
@@ -118,25 +111,3 @@ def _best(path: Sequence[Point], place: Callable[[Point], float], at: float, wor
 def _size(fleet: Sequence[tuple[float, int]], at: float) -> int:
     number = bisect.bisect_right(fleet, at, key=lambda change: change[0])
     return fleet[number - 1][1] if number else 0
-
-
-def _draw_gantt(axes: Axes, benchmark: Benchmark, cell: Cell) -> None:
-    """Draw a line for each trial of one run, in the order of their starts; wider is darker."""
-    audit = record(benchmark, cell.case).audit
-    lines = {trial: number for number, trial in enumerate(audit.epochs)}
-    widths = sorted({span.width for span in audit.spans})
-    for number, width in enumerate(widths):
-        spans = [span for span in audit.spans if span.width == width]
-        axes.barh(
-            [lines[span.trial] for span in spans],
-            [span.end - span.begin for span in spans],
-            left=[span.begin for span in spans],
-            height=0.9,
-            color=colormaps["viridis_r"]((number + 1) / (len(widths) + 1)),
-            label=f"{width:.2g} GPU{'' if width == 1 else 's'}",
-        )
-    if widths:
-        axes.legend(fontsize="small", loc="lower right")
-    axes.invert_yaxis()
-    _scale(axes, audit.seconds or 1.0, "time", format_seconds, TIME_STEPS)
-    axes.set(title=f"One run: {cell.name}, seed {cell.case.seed}", ylabel="trial")
