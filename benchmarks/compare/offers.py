@@ -55,7 +55,7 @@ def _of_table(table: Table) -> tuple[Offer, ...]:
     rows["market"] = rows["market"].replace("", "on-demand")
     priced = (rows["price"] >= LEAST_DOLLARS) & (rows["price"] < math.inf)
     for wrong, message in (
-        (~((rows["gpus"] >= 1) & (rows["gpus"] % 1 == 0)), "gpus must be a whole number above 0"),
+        (~rows["gpus"].isin(range(1, 1025)), "gpus must be a whole number above 0"),
         (~priced, "the offer has no usd_per_hour above 0"),
         (~((rows["rate"] >= 0) & (rows["rate"] < math.inf)), f"{rate} must be 0 or more"),
         (~rows["market"].isin(get_args(Market)), "market must be on-demand or spot"),

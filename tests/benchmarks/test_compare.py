@@ -122,21 +122,6 @@ def test_too_little_for_a_result_is_shown_as_none(
     assert (cell["without_result"], cell["within_limits"]) == (2, 1.0)
 
 
-def test_what_is_varied_has_a_column(compare: Callable[..., Said]) -> None:
-    said = compare(f"{LIMITS} --strategy asha,hypersched --fleet constant:1,naive:2 --eta 2,4")
-    heading = next(line for line in said.out.splitlines() if "regret" in line)
-    assert heading.split()[:4] == ["strategy", "fleet", "eta", "acc"]
-    ways = [
-        line.split()[:3] for line in said.out.splitlines() if line.startswith((" asha", " hyp"))
-    ]
-    assert ways == [
-        [strategy, fleet, eta]
-        for strategy in ("asha", "hypersched")
-        for fleet in ("constant:1", "naive:2")
-        for eta in ("2", "4")
-    ]
-
-
 def test_spot_offers_are_there_when_the_trace_says_so(
     folder: Path, compare: Callable[..., Said]
 ) -> None:
@@ -207,27 +192,6 @@ def test_a_run_past_its_limits_is_an_error_that_says_which(
     said = compare()
     assert said.code == 1
     assert "asha, same, naive, eta 3, deadline 20m, budget $2.00, seed 1: cost too much" in said.err
-
-
-def test_bills_are_by_the_unit_that_is_asked_for(
-    folder: Path, compare: Callable[..., Said]
-) -> None:
-    """One trial of 4 epochs of 100 s on one of two GPUs, at $6 an hour; 5 s until it trains."""
-    rows = [f"one,{epoch},{0.1 * epoch},100" for epoch in range(1, 5)]
-    (folder / "c.csv").write_text("\n".join(["config,epoch,acc,seconds", *rows]) + "\n")
-    (folder / "p.csv").write_text("width,speedup\n1,1\n")
-    exact = "--launch 0 --boot 0 --start 5s --release 0 --spread 0 --seeds 1 --fleet constant:1"
-    bills = {}
-    for unit in ("second", "minute", "hour", "function"):
-        (cell,) = compare(f"{exact} --strategy random --billing {unit} -o json {LIMITS}0").cells
-        assert cell["seconds"] == 405.0
-        bills[unit] = cell["dollars"]
-    assert bills == {
-        "second": pytest.approx(405 * 6 / 3600),
-        "minute": pytest.approx(7 * 60 * 6 / 3600),
-        "hour": pytest.approx(6),
-        "function": pytest.approx(405 / 2 * 6 / 3600),
-    }
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path, compare: Callable[..., Said]) -> None:

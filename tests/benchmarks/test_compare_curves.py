@@ -163,13 +163,6 @@ def test_accumulated_seconds_are_shared_out_over_gaps(tmp_path: Path) -> None:
     assert [curve.seconds for curve in curves.curves] == [(10.0, 20.0), (10.0, 20.0, 20.0)]
 
 
-def test_where_one_diverges_its_epoch_takes_what_its_others_do(tmp_path: Path) -> None:
-    configs = "config,epochs\na,2\nb,3\nc,3\n"
-    rows = ("a,1,0.1,10", "a,2,0.2,10", "b,1,0.3,40")
-    curves = read(tmp_path, *rows, header=SECONDS, configs=configs)
-    assert [curve.seconds for curve in curves.curves] == [(10.0, 10.0), (40.0, 40.0), (20.0,)]
-
-
 # ---- columns -------------------------------------------------------------------------------------
 
 
@@ -182,11 +175,6 @@ def test_columns_can_be_named(tmp_path: Path, header: str, option: str) -> None:
     config, epoch, _ = header.split(",")
     columns = Columns(config=config, epoch=epoch)
     assert metrics(read(tmp_path, "a,1,0.1", header=header, columns=columns)) == {"a": (0.1,)}
-
-
-def test_usual_names_are_noticed(tmp_path: Path) -> None:
-    curves = read(tmp_path, "3,1,0.1", header="run,global_step,acc")
-    assert curves.notices == ("read run as config, global_step as epoch",)
 
 
 def test_rows_can_be_chosen(tmp_path: Path) -> None:

@@ -196,50 +196,6 @@ def test_a_run_comes_back_to_spot_while_on_demand_trains_on() -> None:
 # ---- the bound -----------------------------------------------------------------------------------
 
 
-@st.composite
-def markets(draw: st.DrawFn) -> tuple[list[Source], int]:
-    """Return up to three sources over four seconds, each second another price and number."""
-    sources = []
-    for _ in range(draw(st.integers(1, 3))):
-        pieces = tuple(
-            Priced(float(at), at + 1.0, draw(st.integers(0, 2)), 3600.0 * draw(st.integers(1, 6)))
-            for at in range(draw(st.integers(4, 4)))
-        )
-        sources.append(Source(float(draw(st.integers(1, 3))), pieces))
-    return sources, draw(st.integers(1, 3))
-
-
-def brute_force(work: float, sources: list[Source], most: int) -> float:
-    """Return what the work costs at the least with whole instances for whole seconds."""
-    best = {0.0: 0.0}  # dollars by work done
-    for second in range(4):
-        counts = [range(source.pieces[second].instances + 1) for source in sources]
-        ways = [way for way in itertools.product(*counts) if sum(way) <= most]
-        done: dict[float, float] = {}
-        for way, (before, paid) in itertools.product(ways, best.items()):
-            pairs = list(zip(way, sources, strict=True))
-            reached = before + sum(n * s.speed for n, s in pairs)
-            cost = paid + sum(n * (s.pieces[second].usd_per_hour or 0) / 3600 for n, s in pairs)
-            done[reached] = min(cost, done.get(reached, math.inf))
-        best = done
-    return min((cost for reached, cost in best.items() if reached >= work), default=math.inf)
-
-
-@settings(max_examples=150, deadline=None)
-@given(markets(), st.integers(0, 20))
-def test_no_schedule_of_whole_instances_beats_the_bound(
-    market: tuple[list[Source], int], work: int
-) -> None:
-    sources, most = market
-    least, real = least_dollars(work, sources, most), brute_force(work, sources, most)
-    assert least <= real + 1e-6
-    if real < math.inf:
-        assert least < math.inf
-        halves = brute_force(work / 2, sources, most)  # the program is convex: no gap in between
-        assert least >= 2 * least_dollars(work / 2, sources, most) - 1e-6
-        assert halves <= real
-
-
 def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:
     """Three epochs of spot's at $1 fit; the fourth is bought on demand at $4, at double speed."""
     spot = Source(1.0, (Priced(0, 3, 1, 3600.0), Priced(3, 9, 0, 3600.0)))
