@@ -114,6 +114,8 @@ def row(
     """Return a row of the table; `alone` are the same runs on demand."""
     forecast, paid = plan.plan.forecast.dollars, mean(each.dollars for each in found)
     bound = mean(each.bound for each in found)
+    if not (bound and forecast.mean and all(each.dollars for each in alone)):
+        raise SystemExit(f"{name}, {strategy}: a run trains nothing within these limits")
     endings = ", ".join(f"{n} {why}" for why, n in Counter(each.ended for each in found).items())
     spot, dear = (mean(getattr(r, f"{m}_hours") for r in found) for m in ("spot", "on_demand"))
     both = list(zip(found, alone, strict=True))
