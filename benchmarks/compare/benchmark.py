@@ -137,7 +137,7 @@ class Benchmark:
 
     def _pools(self, chance: random.Random) -> dict[PoolName, SpotTrace]:
         """Return the traces as they go by from a drawn second on; what costs more is gone."""
-        prices = {pool(each.offer): each.offer.usd_per_hour for each in self.rentables}
+        prices = {pool(it.offer): it.offer.usd_per_hour for it in self.rentables}
         return {
             name: trace.begun_at(chance.uniform(0.0, trace.length)).capped(prices[name])
             for name, trace in self.traces.items()

@@ -203,7 +203,9 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
         timeline = read(entries)
         rentables = benchmark.rentables
         metric = benchmark.metric
-        audit = audited(timeline, [each.offer for each in rentables], metric.name, metric.mode)
+        audit = audited(
+            timeline, [rentable.offer for rentable in rentables], metric.name, metric.mode
+        )
         flapped = flaps(
             entries, timeline, rentables, brakes=benchmark.brakes, metric=metric, stages=stages
         )

@@ -87,7 +87,7 @@ class Curves:
     @cached_property
     def mean_seconds(self) -> float | None:
         """The mean seconds of all epochs on one GPU; None where none are known."""
-        seconds = [each for curve in self.curves for each in curve.seconds]
+        seconds = [epoch for curve in self.curves for epoch in curve.seconds]
         return math.fsum(seconds) / len(seconds) if seconds else None
 
     def regret(self, value: float | None) -> float | None:
@@ -118,22 +118,22 @@ def read_curves(
     table = read_table(path, texts=[columns.config] if columns.config else CONFIG)
     notices: list[str] = []
     rows, elapsed = _rows(table, metric, columns, notices)
-    known = None
+    listed = None
     if configs is not None:
-        known = _Configs(configs, columns.config or table.first(CONFIG), columns)
-    rows = _chosen(table, rows, known, where, notices)
-    names = list(rows["config"].unique()) if known is None else list(known.rows)
+        listed = _Configs(configs, columns.config or table.first(CONFIG), columns)
+    rows = _chosen(table, rows, listed, where, notices)
+    names = list(rows["config"].unique()) if listed is None else list(listed.rows)
     # The order of the rows in a file means nothing.
     names.sort(key=int if all(name.isdecimal() for name in names) else None)
     rows = _unrepeated(table, rows, notices)
     apart = _apart(rows, notices)
     rows = _numbered(table, rows, apart, notices, elapsed=elapsed)
-    planned = {} if known is None else known.planned(apart, notices)
+    planned = {} if listed is None else listed.planned(apart, notices)
     if rows["value"].isna().all():
         raise UsageError(f"{path}: {metric} has no value in any row: each is empty or nan")
     curves, diverged = _curves(rows, names, mode, planned, notices, elapsed=elapsed)
-    if known is not None:
-        params = known.hyperparameters(diverged, notices)
+    if listed is not None:
+        params = listed.hyperparameters(diverged, notices)
         curves = [replace(curve, config=params[curve.name]) for curve in curves]
     return Curves(metric, mode, tuple(curves), tuple(notices))
 
@@ -177,7 +177,7 @@ def _rows(
 def _chosen(
     table: Table,
     rows: pd.DataFrame,
-    known: _Configs | None,
+    listed: _Configs | None,
     where: Sequence[tuple[str, str]],
     notices: list[str],
 ) -> pd.DataFrame:
@@ -189,25 +189,25 @@ def _chosen(
     chosen = rows
     why = ""
     for column, value in where:
-        if known is not None and not table.has(column) and known.table.has(column):
-            texts = known.table.texts(column)
-            known.rows = {name: row for name, row in known.rows.items() if texts[row] == value}
+        if listed is not None and not table.has(column) and listed.table.has(column):
+            texts = listed.table.texts(column)
+            listed.rows = {name: row for name, row in listed.rows.items() if texts[row] == value}
         else:
             texts = table.texts(table.need(column, "--where COLUMN=VALUE"))
             chosen = chosen[[texts[row] == value for row in chosen.index]]
         values = list(dict.fromkeys(texts))
         more = ", …" if len(values) > _LISTED else ""
         why = f" where {column}={value}; {column} is one of {', '.join(values[:_LISTED])}{more}"
-    if known is not None:
-        listed = chosen["config"].isin(list(known.rows))
-        strangers = chosen.loc[~listed, "config"].unique()
+    if listed is not None:
+        tried = chosen["config"].isin(list(listed.rows))
+        strangers = chosen.loc[~tried, "config"].unique()
         if len(strangers) and not where:
             notices.append(
-                f"{len(strangers)} configurations aren't in {known.table.path}: left out "
+                f"{len(strangers)} configurations aren't in {listed.table.path}: left out "
                 f"({shown(strangers[0])} is the first)"
             )
-            why = f": its configurations, as {shown(strangers[0])}, aren't in {known.table.path}"
-        chosen = chosen[listed]
+            why = f": its configurations, as {shown(strangers[0])}, aren't in {listed.table.path}"
+        chosen = chosen[tried]
     if chosen.empty:
         raise UsageError(f"{table.path}: no row is left{why}")
     return chosen

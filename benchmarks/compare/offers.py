@@ -78,7 +78,7 @@ def _of_table(table: Table) -> tuple[Offer, ...]:
 
 def _machine(name: str, gpus: int, gpu: str) -> InstanceType:
     """Return an instance type; what its row doesn't say is as the catalogue has it."""
-    known = pricing.instance_types().get(name)
-    if known is not None and known.gpus == gpus and gpu in {"", known.gpu}:
-        return known
+    listed = pricing.instance_types().get(name)
+    if listed is not None and listed.gpus == gpus and gpu in {"", listed.gpu}:
+        return listed
     return InstanceType(name, gpus, gpu.lower(), 0, 0, 0)

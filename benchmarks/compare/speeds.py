@@ -110,10 +110,10 @@ def _no_width_1(name: str) -> str:
     return f"{name}: no row has width 1, to which speeds are relative; add one (speed 1)"
 
 
-def _nothing_known(name: str, instance_type: str, known: Iterable[str]) -> str:
+def _nothing_known(name: str, instance_type: str, types: Iterable[str]) -> str:
     return (
         f"{name}: says nothing of {shown(instance_type)}, which --offers has; it has "
-        f"{', '.join(known)}. Add rows for it, or leave its offers out"
+        f"{', '.join(types)}. Add rows for it, or leave its offers out"
     )
 
 
@@ -154,8 +154,8 @@ def _fitting(
     """
     own = rows[rows["type"].isin(["", machine.name])]
     if own.empty:
-        known = list(dict.fromkeys(rows["type"]))
-        raise UsageError(_nothing_known(str(table.path), machine.name, known))
+        types = list(dict.fromkeys(rows["type"]))
+        raise UsageError(_nothing_known(str(table.path), machine.name, types))
     # Nothing is guessed of several nodes: a width counts where it fits into one of either kind.
     here = own["node"].isna() | (own["node"] == machine.gpus)
     fits = own["width"] <= own["node"].clip(upper=machine.gpus)

@@ -31,18 +31,18 @@ LISTED = ("random", "asha", "hyperband", "median", "hypersched", "rubberband", "
 
 @pytest.mark.parametrize("strategy", LISTED)
 def test_a_run_finds_something_and_says_what_it_took(strategy: str) -> None:
-    found = play(STUDY, Case(strategy, HOUR))
-    assert found.violations == ()
-    assert found.metric is not None
-    assert found.regret == pytest.approx(STUDY.curves.best - found.metric)
-    assert 0 < found.seconds <= 3600.0
-    assert 0 < found.dollars <= 12.0
-    assert found.trials > 0
-    assert found.epochs > 0
-    assert 0 < found.trained <= found.held <= found.gpu_seconds
-    assert found.idle == pytest.approx(found.gpu_seconds - found.held)
-    winner = next(curve for curve in STUDY.curves.curves if curve.name == found.winner)
-    assert found.metric == max(winner.metrics[: found.epochs])
+    result = play(STUDY, Case(strategy, HOUR))
+    assert result.violations == ()
+    assert result.metric is not None
+    assert result.regret == pytest.approx(STUDY.curves.best - result.metric)
+    assert 0 < result.seconds <= 3600.0
+    assert 0 < result.dollars <= 12.0
+    assert result.trials > 0
+    assert result.epochs > 0
+    assert 0 < result.trained <= result.held <= result.gpu_seconds
+    assert result.idle == pytest.approx(result.gpu_seconds - result.held)
+    winner = next(curve for curve in STUDY.curves.curves if curve.name == result.winner)
+    assert result.metric == max(winner.metrics[: result.epochs])
 
 
 @pytest.mark.parametrize("strategy", ["asha", "hypersched", "rubberband"])
@@ -54,13 +54,14 @@ def test_the_ledger_and_the_policy_agree(strategy: str) -> None:
         return policies[-1]
 
     played = record(STUDY, Case(strategy, HOUR), make)  # type: ignore[arg-type]
-    (policy,), found = policies, played.result
+    (policy,) = policies
+    result = played.result
     assert policy.best is not None
-    assert (policy.best.metric, policy.best.trial) == (found.metric, found.winner)
-    assert policy.over_at == found.seconds
-    assert policy.spent(policy.now) == pytest.approx(found.dollars)
-    assert len([t for t in policy.trials.values() if t.sessions]) == found.trials
-    assert len(played.entries) == found.events
+    assert (policy.best.metric, policy.best.trial) == (result.metric, result.winner)
+    assert policy.over_at == result.seconds
+    assert policy.spent(policy.now) == pytest.approx(result.dollars)
+    assert len([t for t in policy.trials.values() if t.sessions]) == result.trials
+    assert len(played.entries) == result.events
 
 
 def test_a_run_is_the_same_for_its_seed_and_another_for_another() -> None:
@@ -102,20 +103,20 @@ def test_no_run_passes_its_limits(
     strategy: str, deadline: float, budget: float, spread: float, seed: int
 ) -> None:
     benchmark = small_benchmark(curves(12, 4, seed), spread=spread)
-    found = play(benchmark, Case(strategy, Limits(deadline, budget), seed=seed))
-    assert found.violations == ()
-    assert found.seconds <= deadline
-    assert found.dollars <= budget
+    result = play(benchmark, Case(strategy, Limits(deadline, budget), seed=seed))
+    assert result.violations == ()
+    assert result.seconds <= deadline
+    assert result.dollars <= budget
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize("limits", [Limits(3600.0, 0.0), Limits(20.0, 40.0), Limits(1.0, None)])
 def test_on_too_little_there_is_no_result(strategy: str, limits: Limits) -> None:
-    found = play(STUDY, Case(strategy, limits, max_trials=9))
-    assert (found.metric, found.regret, found.winner, found.epochs) == (None, None, None, 0)
-    assert found.path == ()
-    assert found.violations == ()
-    assert found.dollars <= (math.inf if limits.budget is None else limits.budget)
+    result = play(STUDY, Case(strategy, limits, max_trials=9))
+    assert (result.metric, result.regret, result.winner, result.epochs) == (None, None, None, 0)
+    assert result.path == ()
+    assert result.violations == ()
+    assert result.dollars <= (math.inf if limits.budget is None else limits.budget)
 
 
 def test_what_passes_a_limit_is_told() -> None:
@@ -140,13 +141,13 @@ def test_trials_are_capped() -> None:
 
 def test_epochs_take_what_the_curve_and_the_profile_say() -> None:
     """Two curves, one twice as slow: an epoch takes 60 s at width 1 on average."""
-    made = Curves(
+    two = Curves(
         "acc", "max", (Curve("a", (0.1,), 1, {}, (10.0,)), Curve("b", (0.2,), 1, {}, (20.0,)))
     )
-    found = record(
-        small_benchmark(made, spread=0.0), Case("random", Limits(), fleet="constant:1")
+    audit = record(
+        small_benchmark(two, spread=0.0), Case("random", Limits(), fleet="constant:1")
     ).audit
-    trained = {span.trial: span.trained for span in found.spans}
+    trained = {span.trial: span.trained for span in audit.spans}
     assert trained == pytest.approx({"a": 40.0, "b": 80.0})
 
 
