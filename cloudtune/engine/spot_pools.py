@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from cloudtune.catalog import SpotBehaviour
 
+# The instances of a pool with room for an unknown number of them.
 UNLIMITED = 1_000_000
-"""So many instances has a pool that is known to have room, and not for how many."""
+# How often a drawn pool comes and goes before it repeats itself.
 _CYCLES = 64
-"""So many times a drawn pool comes and goes before it begins anew."""
 
 
 class Piece(NamedTuple):
