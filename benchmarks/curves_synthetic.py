@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.simulation.curves import Curve, Curves
+from benchmarks.compare.curves import Curve, Curves
 
 if TYPE_CHECKING:
     from numpy.random import Generator

@@ -26,19 +26,19 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.compare.case import Case, play, record
+from benchmarks.compare.curves import Columns, read_curves
 from benchmarks.curves_synthetic import annealed, finetuned, synthetic
 from benchmarks.strategies_cells import EPOCH_SECONDS, GROUNDS, Cell, Ground, scale_of
 from cloudtune.engine.timeline import read
-from cloudtune.simulation.case import Case, play, record
-from cloudtune.simulation.curves import Columns, read_curves
 from cloudtune.strategies.samplers import newcomers
 from cloudtune.strategies.samplers.past import PastRun, PastTrial, scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cloudtune.simulation.benchmark import Benchmark
-    from cloudtune.simulation.curves import Curves
+    from benchmarks.compare.benchmark import Benchmark
+    from benchmarks.compare.curves import Curves
 
 EARLIER = Cell(1.0, 12.0)
 """Within what the earlier run ended."""

@@ -27,16 +27,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
+from benchmarks.compare.case import Case, context_of, play, policy_of
+from benchmarks.compare.curves import Curve, Curves, read_curves
+from benchmarks.compare.speeds import Scaling
 from benchmarks.curves_synthetic import synthetic
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.plans import Limits
 from cloudtune.policy.registry import chosen, components, run_policy
-from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
-from cloudtune.simulation.case import Case, context_of, play, policy_of
-from cloudtune.simulation.curves import Curve, Curves, read_curves
-from cloudtune.simulation.speed_table import Scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

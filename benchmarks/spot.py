@@ -2,13 +2,14 @@
 
     python -m benchmarks.spot DATA [--strategy sha,seer] [--market any] [--deadline 5] [--trials 8]
                               [--most 1] [--runs 20] [--pools 79,48] [--figures trace|prior|bands]
+    python -m benchmarks.spot . --trace FILE --where zone=us-west-2a --experiment FILE.yaml
 
 DATA is the folder of the traces (nothing of it is committed). The digits' experiment on p3.2xlarge,
-by the published figures of ResNet-50 on CIFAR-10, epochs 8 to 64, from starts that are spread
-evenly over each trace. Missed are runs whose best trial wasn't trained in full where the same run
-on demand alone would have done it, `less` those that did less work. `--figures` says what the
-forecast goes by: the pool's own trace, the prior of public traces, or the advisor's bands as
-before. Virtual time; seconds for each run.
+by the published figures of ResNet-50 on CIFAR-10, epochs 8 to 64, or an experiment of your own (and
+its --profile), from starts that are spread evenly over each trace. Missed are runs whose best trial
+wasn't trained in full where the same run on demand alone would have done it, `less` those that did
+less work. `--figures` says what the forecast goes by: the pool's own trace, the prior of public
+traces, or the advisor's bands as before. Virtual time; seconds for each run.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.pools import SpotTrace
+from benchmarks.compare.replay import on_traces, replay, starts
+from benchmarks.compare.traces import read_traces
 from cloudtune.catalog import pool
-from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import pricing
 from cloudtune.jobs import planning
 from cloudtune.jobs.plan_file import job_of
 from cloudtune.plans import Limits
-from cloudtune.simulation.spot_replay import on_traces, replay, starts
-from cloudtune.simulation.trace_file import read_traces
 
 if TYPE_CHECKING:
+    from benchmarks.compare.replay import Replayed
     from cloudtune.jobs.planning import Planned
     from cloudtune.jobs.stages import Problem
-    from cloudtune.simulation.spot_replay import Replayed
 
 SKYPILOT, GROUPS = "spot_traces_skypilot.csv", "ec2_asg_spot_bamboo.csv"
 POOLS = {
@@ -54,12 +55,14 @@ POOLS = {
 
 
 def asked(given: argparse.Namespace, strategy: str, market: str) -> Experiment:
-    """Return the experiment."""
+    """Return the experiment: one that is given, or the digits' on p3.2xlarge."""
+    chosen = {"strategy": strategy, "cloud.market": market}
+    if given.experiment is not None:
+        return Experiment.load(given.experiment, chosen)
     return Experiment.load(
         "examples/digits/experiment.yaml",
         {
-            "strategy": strategy,
-            "cloud.market": market,
+            **chosen,
             "cloud.instances": ["p3.2xlarge"],
             "cloud.max_instances": given.most,
             "limits.deadline": f"{given.deadline}h",
@@ -77,11 +80,11 @@ def as_bands(problem: Problem) -> Problem:
 
 
 def planned(
-    given: argparse.Namespace, strategy: str, trace: PoolTrace, market: str | None = None
+    given: argparse.Namespace, strategy: str, trace: SpotTrace, market: str | None = None
 ) -> Planned:
     """Return the plan, by the figures that are asked for."""
     experiment = asked(given, strategy, market or given.market)
-    profiles = planning.stored_profiles(experiment, "resnet50-cifar10@v100")
+    profiles = planning.stored_profiles(experiment, given.profile)
     problem = planning.problem_of(experiment, profiles)
     if given.figures == "bands":
         problem = as_bands(problem)
@@ -92,7 +95,7 @@ def planned(
     return planning.make_plan(problem, limits, force=True)
 
 
-def played(plan: Planned, trace: PoolTrace, runs: int) -> list[Replayed]:
+def played(plan: Planned, trace: SpotTrace, runs: int) -> list[Replayed]:
     """Return runs of a plan from as many starts."""
     job = job_of(plan, 0.0, paced=False)
     rentables = (*job.rentables, *job.standins)
@@ -111,6 +114,8 @@ def row(
     """Return a row of the table; `alone` are the same runs on demand."""
     forecast, paid = plan.plan.forecast.dollars, mean(each.dollars for each in found)
     bound = mean(each.bound for each in found)
+    if not (bound and forecast.mean and all(each.dollars for each in alone)):
+        raise SystemExit(f"{name}, {strategy}: a run trains nothing within these limits")
     endings = ", ".join(f"{n} {why}" for why, n in Counter(each.ended for each in found).items())
     spot, dear = (mean(getattr(r, f"{m}_hours") for r in found) for m in ("spot", "on_demand"))
     both = list(zip(found, alone, strict=True))
@@ -127,7 +132,8 @@ def row(
     )
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--strategy", default="sha")
@@ -138,17 +144,28 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--pools", default=",".join(POOLS))
+    parser.add_argument("--experiment", type=Path)
+    parser.add_argument("--profile", default="resnet50-cifar10@v100")
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--where", action="append", default=[])
     parser.add_argument("--figures", choices=["trace", "prior", "bands"], default="trace")
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    given = parser().parse_args()
+    pools = {name: POOLS[name] for name in given.pools.split(",")}
+    if given.trace is not None:
+        pools = {given.trace.stem: (given.trace.absolute(), given.where)}
     print(
         "| pool | strategy | forecast (p5 to p95) | paid | off | bound | paid / bound | its median"
         " | spot h | on-demand h | paid / on demand | missed | less | passed a limit | ended |"
     )
     for strategy in given.strategy.split(","):
-        dry = PoolTrace("dry", (0.0,), (0,), 3600.0)
+        dry = SpotTrace("dry", (0.0,), (0,), 3600.0)
         alone = played(planned(given, strategy, dry, "on-demand"), dry, given.runs)
-        for name in given.pools.split(","):
-            file, where = POOLS[name]
+        for name in pools:
+            file, where = pools[name]
             trace = read_traces(given.data / file, where)[0].trace
             plan = planned(given, strategy, trace)
             print(row(name, strategy, plan, played(plan, trace, given.runs), alone), flush=True)

@@ -23,21 +23,21 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.compare.omniscient import bound, work_of
+from benchmarks.compare.replay import starts
+from benchmarks.compare.traces import read_traces
 from benchmarks.fault_runs_stage import TYPES, Stage
 from benchmarks.spot import POOLS
 from cloudtune.catalog import pool
-from cloudtune.engine.omniscient import bound, work_of
 from cloudtune.engine.timeline import read
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws import pricing
 from cloudtune.plans import Rentable
 from cloudtune.profiles.store import read as read_profiles
-from cloudtune.simulation.spot_replay import starts
-from cloudtune.simulation.trace_file import read_traces
 
 if TYPE_CHECKING:
+    from benchmarks.compare.pools import SpotTrace
     from cloudtune.catalog import Offer
-    from cloudtune.engine.spot_pools import PoolTrace
 
 _KIND = TYPES["spot"]
 _MOST = 2
@@ -45,7 +45,7 @@ _BUDGET = 2.0
 _POLL_SECONDS = 0.5
 
 
-def faster(trace: PoolTrace, times: float) -> PoolTrace:
+def faster(trace: SpotTrace, times: float) -> SpotTrace:
     """Return the trace as it goes by so many times faster."""
     begins = tuple(start / times for start in trace.starts)
     return replace(trace, starts=begins, length=trace.length / times)
@@ -56,7 +56,7 @@ class Weather:
     """Lets the pool have what its trace says, from the first request for an instance on."""
 
     stage: Stage
-    trace: PoolTrace
+    trace: SpotTrace
     reclaimed: int = 0
 
     def go_by(self, over: threading.Event) -> None:
@@ -87,7 +87,7 @@ def offers() -> dict[str, Offer]:
     return {o.market: o for o in found if o.instance_type.name == _KIND and not o.zone}
 
 
-def one_run(folder: Path, trace: PoolTrace, given: argparse.Namespace) -> dict[str, Any]:
+def one_run(folder: Path, trace: SpotTrace, given: argparse.Namespace) -> dict[str, Any]:
     """Carry out a run on a trace, and return what came of it."""
     stage = Stage(folder, given.deadline, _BUDGET, "spot")
     over = threading.Event()
@@ -113,7 +113,7 @@ def one_run(folder: Path, trace: PoolTrace, given: argparse.Namespace) -> dict[s
         stage.close()
 
 
-def _rewrite(path: Path, trace: PoolTrace, strategy: str) -> None:
+def _rewrite(path: Path, trace: SpotTrace, strategy: str) -> None:
     """Have the experiment rent on any market, by how the pool behaves."""
     told = f"losses_per_hour: {trace.losses:.3f}, availability: {trace.availability:.3f}"
     text = path.read_text().replace("market: spot", f"market: any, spot: {{{told}}}")
@@ -124,7 +124,7 @@ def _last_json(text: str) -> dict[str, Any]:
     return dict(json.loads(text[text.index("\n{") :]))
 
 
-def _judged(stage: Stage, trace: PoolTrace, deadline: float) -> dict[str, Any]:
+def _judged(stage: Stage, trace: SpotTrace, deadline: float) -> dict[str, Any]:
     by_market, known = offers(), read(stage.entries())
     ends = {it["id"]: it["shutting_down_at"] or time.time() for it in stage.machines()}
     paid = {

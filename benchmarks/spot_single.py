@@ -36,24 +36,25 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from benchmarks.compare.omniscient import Source, least_dollars
+from benchmarks.compare.pools import Priced
+from benchmarks.compare.replay import replay, starts
+from benchmarks.compare.traces import read_traces
 from benchmarks.spot import POOLS
 from cloudtune.catalog import InstanceType, Offer, pool
-from cloudtune.engine.omniscient import Source, least_dollars
-from cloudtune.engine.spot_pools import UNLIMITED, Piece
+from cloudtune.engine.spot_pools import UNLIMITED
 from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.simulation.spot_replay import replay, starts
-from cloudtune.simulation.trace_file import read_traces
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cloudtune.engine.spot_pools import PoolTrace
+    from benchmarks.compare.pools import SpotTrace
     from cloudtune.policy.run import RunPolicy
 
 TICK = 120.0
@@ -85,7 +86,7 @@ class Came:
     late: bool
 
 
-def there(trace: PoolTrace, start: float, ticks: int) -> list[bool]:
+def there(trace: SpotTrace, start: float, ticks: int) -> list[bool]:
     """Return of each tick whether there is spot all through it."""
     begun = trace.begun_at(start)
     found = [True] * ticks
@@ -211,11 +212,11 @@ def knows(job: Job, spot: Sequence[bool]) -> Came:
     return Came(dollars, dear * TICK / 3600.0, cheap * TICK / 3600.0, math.isinf(dollars))
 
 
-def bound(job: Job, trace: PoolTrace, start: float) -> float:
+def bound(job: Job, trace: SpotTrace, start: float) -> float:
     """Return the bound without changeovers."""
     until = job.deadline * 3600.0
-    always = (Piece(0.0, until, UNLIMITED, ON_DEMAND),)
-    pieces = trace.begun_at(start).pieces(0.0, until)
+    always = (Priced(0.0, until, UNLIMITED, ON_DEMAND),)
+    pieces = trace.begun_at(start).priced(0.0, until)
     cheap = tuple(piece._replace(usd_per_hour=SPOT) for piece in pieces)
     return least_dollars(job.work * 3600.0, [Source(1.0, always), Source(1.0, cheap)], 1)
 
@@ -276,7 +277,7 @@ def policy_of(job: Job, most: int) -> RunPolicy:
     return run_policy(context, parts, metric, brakes, heartbeat=False, checked=False)
 
 
-def ours(job: Job, trace: PoolTrace, start: float, most: int) -> Came:
+def ours(job: Job, trace: SpotTrace, start: float, most: int) -> Came:
     """Return what our run comes to."""
     made = rentables(job, most)
     pools = {pool(each.offer): trace for each in made if each.offer.market == "spot"}
@@ -290,7 +291,7 @@ def ours(job: Job, trace: PoolTrace, start: float, most: int) -> Came:
 PAPER: dict[str, Policy] = {"greedy": greedy, "uniform": uniform, "uniform idle": uniform_idle}
 
 
-def compared(job: Job, trace: PoolTrace, runs: int, caps: Sequence[int]) -> dict[str, list[Came]]:
+def compared(job: Job, trace: SpotTrace, runs: int, caps: Sequence[int]) -> dict[str, list[Came]]:
     """Return what each policy comes to from so many starts; `bound` has no hours."""
     found: dict[str, list[Came]] = {}
     for start in starts(trace.length, runs):

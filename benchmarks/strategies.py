@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import strategies_beside
+from benchmarks.compare.traces import read_traces
 from benchmarks.spot import POOLS
 from benchmarks.strategies_beside import SYNE
 from benchmarks.strategies_cells import (
@@ -35,17 +36,15 @@ from benchmarks.strategies_cells import (
     scale_of,
 )
 from benchmarks.strategies_methods import OURS, PACKS, PEERS, PLAIN, SPOT, Choices
-from benchmarks.strategies_plots import draw
 from benchmarks.strategies_runs import Contest, Kept, do_all
 from benchmarks.strategies_verdict import Book, Verdict, cells_table, table
-from cloudtune.simulation.trace_file import read_traces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from benchmarks.compare.pools import SpotTrace
     from benchmarks.strategies_cells import Ground
     from benchmarks.strategies_runs import Done, Job
-    from cloudtune.engine.spot_pools import PoolTrace
 
 QUICK_GROUNDS = ("alexnet", "cifar10_3c3d", "synthetic")
 QUICK_PROFILES = ("near-linear", "sublinear", "non-monotone")
@@ -78,7 +77,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epoch-seconds", type=float, default=EPOCH_SECONDS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--again", type=_names, default=())
-    parser.add_argument("--plots", action="store_true", help="plots as well, as SVG")
     parser.add_argument("--tables-only", action="store_true", help="of what has been run")
     return parser.parse_args()
 
@@ -110,7 +108,7 @@ def _methods(given: argparse.Namespace) -> tuple[str, ...]:
     return (*given.methods, *ours, *(peer + SPOT for peer in PLAIN))
 
 
-def _trace(given: argparse.Namespace) -> PoolTrace | None:
+def _trace(given: argparse.Namespace) -> SpotTrace | None:
     if given.spot is None:
         return None
     file, where = POOLS[given.spot]
@@ -143,12 +141,12 @@ class Report:
         key = strategies_beside.key
         return [(g, s) for g, s in every if self.beside and key(g.name, s) not in self.kept.done]
 
-    def write(self) -> list[Verdict]:
+    def write(self) -> None:
         """Print and write the tables of the seeds that are complete."""
         seeds = self.complete_seeds()
         if len(seeds) < _FEWEST_SEEDS:
             print(f"{len(seeds)} seeds are complete: no table yet", flush=True)
-            return []
+            return
         done = [self.kept.done[job.key] for job in self.jobs if job.seed in seeds]
         if self.beside:
             names = [g.name for g in self.contest.grounds]
@@ -163,7 +161,6 @@ class Report:
             [li for name in (*SUBJECTS, *ON_SPOT) for li in cells_table(verdicts, name)],
         )
         _write_csv(self.out / "cells.csv", verdicts)
-        return verdicts
 
     def _verdicts(self, done: Sequence[Done], seeds: Sequence[int]) -> list[Verdict]:
         book = Book({each.name: scale_of(each.curves).floor for each in self.contest.grounds})
@@ -239,9 +236,7 @@ def main() -> None:
     if not given.tables_only:
         _run(given, report)
         _play_beside(given, report)
-    verdicts = report.write()
-    if verdicts and given.plots:
-        draw(contest, verdicts, given.out)
+    report.write()
 
 
 if __name__ == "__main__":

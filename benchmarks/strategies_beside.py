@@ -18,8 +18,8 @@ from benchmarks.strategies_runs import ANY, Done, Row
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from benchmarks.compare.curves import Curves
     from benchmarks.strategies_cells import Ground
-    from cloudtune.simulation.curves import Curves
 
 SYNE = ("syne-asha", "syne-bohb")
 _ETAS: Mapping[str, Sequence[int]] = {"asha": (2, 3, 4), "bohb": (3,)}

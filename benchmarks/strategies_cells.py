@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
+from benchmarks.compare.curves import Columns, read_curves
+from benchmarks.compare.speeds import Scaling
 from benchmarks.curves_synthetic import annealed, finetuned, synthetic
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.infra.aws import pricing
 from cloudtune.plans import Limits
-from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
-from cloudtune.simulation.curves import Columns, read_curves
-from cloudtune.simulation.speed_table import Scaling
 from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.simulation.curves import Curves
+    from benchmarks.compare.curves import Curves
+    from benchmarks.compare.pools import SpotTrace
     from cloudtune.trial import Mode
 
 MACHINE = InstanceType("p3.8xlarge", 4, "V100", 16384, 32, 249856)
@@ -98,7 +98,7 @@ class Ground:
         return Limits(cell.deadline * self.full_seconds, cell.budget * self.full_dollars)
 
     def benchmark(
-        self, profile: str, trace: PoolTrace | None = None, *, packs: bool = False
+        self, profile: str, trace: SpotTrace | None = None, *, packs: bool = False
     ) -> Benchmark:
         """Return what runs are played on: with a trace of its pool there is spot as well."""
         scaling = Scaling({**({0.5: PACKED} if packs else {}), **PROFILES[profile]})

@@ -19,11 +19,11 @@ from cloudtune.engine.timeline import read
 from cloudtune.fleet import Rented
 
 if TYPE_CHECKING:
+    from benchmarks.compare.case import Played
     from cloudtune.catalog import Offer
     from cloudtune.engine.audit import Point
     from cloudtune.plans import Limits
     from cloudtune.policy.base import Brakes
-    from cloudtune.simulation.case import Played
 
     Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 

@@ -10,20 +10,20 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.compare.case import Case, record
 from benchmarks.strategies_cells import GROUNDS, OFFER, PROFILES, Cell, scale_of
 from benchmarks.strategies_methods import HEEDING, PACKS, Variant
 from benchmarks.strategies_reading import track_of
-from cloudtune.simulation.case import Case, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from benchmarks.compare.benchmark import Benchmark
+    from benchmarks.compare.pools import SpotTrace
     from benchmarks.strategies_cells import Ground, Scale
     from benchmarks.strategies_methods import Choices
-    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.plans import Limits
-    from cloudtune.simulation.benchmark import Benchmark
 
 ANY = ""
 """The profile of what trains on one GPU alone."""
@@ -142,7 +142,7 @@ def wanted(job: Job, limits: Limits) -> Case:
     )
 
 
-def place(ground: Ground, profile: str, market: str = "", trace: PoolTrace | None = None) -> Place:
+def place(ground: Ground, profile: str, market: str = "", trace: SpotTrace | None = None) -> Place:
     """Return where jobs on these curves and this profile are played; a market may need a trace."""
     known = profile if profile != ANY else next(iter(PROFILES))
     assert trace is not None or not market, f"{market} without a trace"
@@ -221,10 +221,10 @@ def _cell(row: Row) -> Cell:
 
 
 _where: tuple[Path, float]
-_trace: PoolTrace | None
+_trace: SpotTrace | None
 
 
-def _begin(folder: Path, epoch_seconds: float, trace: PoolTrace | None) -> None:
+def _begin(folder: Path, epoch_seconds: float, trace: SpotTrace | None) -> None:
     global _where, _trace
     _where, _trace = (folder, epoch_seconds), trace
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -249,7 +249,7 @@ def do_all(
     folder: Path,
     epoch_seconds: float,
     processes: int,
-    trace: PoolTrace | None = None,
+    trace: SpotTrace | None = None,
 ) -> Iterator[Done]:
     """Yield what the jobs come to, as they are done; on spot the pool is as the trace says."""
     fresh = multiprocessing.get_context("spawn")

@@ -16,11 +16,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.compare.case import play
 from benchmarks.strategies_cells import PROFILES, Cell, Ground, algoperf
 from benchmarks.strategies_methods import Choices
 from benchmarks.strategies_runs import Job, place, wanted
 from benchmarks.strategies_verdict import crossed
-from cloudtune.simulation.case import play
 from cloudtune.trial import better
 
 if TYPE_CHECKING:

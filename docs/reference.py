@@ -21,7 +21,6 @@ import click
 from pydantic import BaseModel
 
 from cloudtune import errors
-from cloudtune.cli.compare import simulate_curves
 from cloudtune.cli.main import Deferred, cli
 from cloudtune.cli.plan import plan
 from cloudtune.commands import Command
@@ -257,8 +256,6 @@ def commands() -> dict[str, click.Command]:
         found[f"cloudtune {name}"] = command
         if isinstance(command, click.Group):
             found |= {f"cloudtune {name} {n}": each for n, each in command.commands.items()}
-        if name == "simulate":
-            found["cloudtune simulate --curves"] = simulate_curves
     return found
 
 
@@ -299,8 +296,6 @@ def _usage(typed: str, command: click.Command) -> str:
     shown = [_argument(each) for each in arguments]
     if isinstance(command, click.Group):
         shown.append("COMMAND")
-    if typed.endswith("--curves"):
-        shown.append("FILE")
     return _code(" ".join([typed, *shown]))
 
 

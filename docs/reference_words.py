@@ -225,7 +225,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 """What each field says; and, where its default is no value, what holds without it."""
 
 NAMED = """\
-They mean the same in an experiment file, on the command line and in `simulate --curves`. \
+They mean the same in an experiment file, on the command line and in comparisons. \
 Strategy, allocator and fleet are chosen apart; where one is left out, it is what suits the \
 strategy. More on them: [strategies.md](strategies.md), [allocators.md](allocators.md); published \
 variants have [names of their own](papers.md#all-other-names)."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.commands import Launch, StartTrial
 from cloudtune.errors import CloudtuneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from cloudtune.commands import Command
     from cloudtune.engine.ledger import Ledger
@@ -56,6 +58,21 @@ def run(
             world.apply(command)
         instant.follow(commands)
         watch(event, commands)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Turn the garbage collector off while a run is played in virtual time.
+
+    A run makes next to no cycles, and looking for them takes a quarter of its time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Instant:

@@ -1,4 +1,4 @@
-"""What spot pools have to give over time: recorded (a trace) or drawn, to be played again.
+"""What spot pools have to give over time, drawn or given, to be played in virtual time.
 
 Pure, as the simulated world is: times are seconds of the run, chance comes with a generator.
 """
@@ -7,92 +7,47 @@ from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
-
-from cloudtune.catalog import SpotBehaviour
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
+    from cloudtune.catalog import SpotBehaviour
+
+# The instances of a pool with room for an unknown number of them.
 UNLIMITED = 1_000_000
-"""So many instances has a pool that is known to have room, and not for how many."""
-PART_SECONDS = 86_400.0
-"""A trace is looked at day by day, at the finest, for how its pool behaves,"""
-PARTS = 12
-"""and in so many parts, at most."""
+# How often a drawn pool comes and goes before it repeats itself.
 _CYCLES = 64
-"""So many times a drawn pool comes and goes before it begins anew."""
 
 
 class Piece(NamedTuple):
-    """A time in which a pool is the same: so many instances can be held, at a price if known."""
+    """A time in which a pool is the same, and how many instances can be held in it."""
 
     begin: float
     end: float
     instances: int
-    usd_per_hour: float | None
-
-
-class _Seen(NamedTuple):
-    """What a pool was like for a time: the share in which it was there, losses, hours held."""
-
-    there: float
-    lost: int
-    held: float
-
-    def losses(self, counted: float) -> float:
-        """Return so many losses for an hour held; none of who could hold nothing."""
-        return counted / self.held if self.held > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class PoolTrace:
-    """How many instances a pool had room for, from each of the `starts` on, and at what price.
+    """How many instances a pool has room for, from each of the `starts` on.
 
-    `starts` ascend from 0; the last holds until `length`, and then it all begins anew. `instances`
-    is how many can be held at a time; `prices` are dollars an hour, empty where nothing is known
-    of them.
+    `starts` ascend from 0; the last holds until `length`, and then the trace begins again.
+    `instances` is how many can be held at a time.
     """
 
     name: str
     starts: tuple[float, ...]
     instances: tuple[int, ...]
     length: float
-    prices: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.starts, "a trace of nothing"
         assert self.starts[0] == 0.0, "a trace begins with its first second"
         assert self.length > self.starts[-1], "a trace ends before its last row"
-
-    def begun_at(self, second: float) -> PoolTrace:
-        """Return the same trace as it goes by from a later second of it on."""
-        second %= self.length
-        if second == 0.0:
-            return self
-        first = bisect.bisect_right(self.starts, second) - 1
-        order = [*range(first, len(self.starts)), *range(first + 1)]
-        starts = [(self.starts[n] - second) % self.length for n in order]
-        starts[0] = 0.0
-        if not 0.0 < starts[-1] < self.length:  # it began at a row, which isn't cut in two
-            order, starts = order[:-1], starts[:-1]
-        return replace(
-            self,
-            starts=tuple(starts),
-            instances=tuple(self.instances[n] for n in order),
-            prices=tuple(self.prices[n] for n in order) if self.prices else (),
-        )
-
-    def capped(self, usd_per_hour: float) -> PoolTrace:
-        """Return it as it is for somebody who pays no more than that: dearer is as good as gone."""
-        if not self.prices:
-            return self
-        pairs = zip(self.instances, self.prices, strict=True)
-        return replace(self, instances=tuple(n if p <= usd_per_hour else 0 for n, p in pairs))
 
     def _index(self, at: float) -> int:
         return bisect.bisect_right(self.starts, at % self.length) - 1
@@ -110,8 +65,7 @@ class PoolTrace:
             until = turn * self.length + (self.length if last else self.starts[index + 1])
             if until <= at:  # a float that is a hair short of the turn
                 until = math.nextafter(at, math.inf)
-            price = self.prices[index] if self.prices else None
-            yield Piece(at, min(until, end), self.instances[index], price)
+            yield Piece(at, min(until, end), self.instances[index])
             at = until
 
     def below(self, instances: int, after: float) -> float:
@@ -124,45 +78,6 @@ class PoolTrace:
     @cached_property
     def _least(self) -> int:
         return min(self.instances)
-
-    @property
-    def availability(self) -> float:
-        """The share of the time in which there is room for an instance."""
-        return self._seen(0.0, self.length).there
-
-    @property
-    def losses(self) -> float:
-        """Losses an hour of an instance: those of whoever had all that could be had."""
-        seen = self._seen(0.0, self.length)
-        return seen.losses(seen.lost)
-
-    @property
-    def behaviours(self) -> tuple[SpotBehaviour, ...]:
-        """How the pool behaved in each of several equal parts of its trace.
-
-        A part in which the pool was away at times, and lost no instance, counts half a loss.
-        """
-        found, parts = [], min(PARTS, max(1, int(self.length / PART_SECONDS)))
-        for number in range(parts):
-            seen = self._seen(*(self.length * n / parts for n in (number, number + 1)))
-            counted = seen.lost or 0.5 * (seen.there < 1.0)
-            found.append(SpotBehaviour(seen.losses(counted), seen.there))
-        return tuple(found)
-
-    def _seen(self, begin: float, end: float) -> _Seen:
-        pieces = list(self.pieces(begin, end))
-        return _Seen(
-            sum(p.end - p.begin for p in pieces if p.instances > 0) / (end - begin),
-            sum(max(0, a.instances - b.instances) for a, b in pairwise(pieces)),
-            sum((p.end - p.begin) * p.instances for p in pieces) / 3600.0,
-        )
-
-    def dollars(self, begin: float, end: float, otherwise: float) -> float:
-        """Return what an instance costs from a time to another; at a price where none is known."""
-        return math.fsum(
-            (p.end - p.begin) / 3600.0 * (otherwise if p.usd_per_hour is None else p.usd_per_hour)
-            for p in self.pieces(begin, end)
-        )
 
 
 def drawn(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTrace | None:

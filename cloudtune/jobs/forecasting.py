@@ -12,7 +12,7 @@ from itertools import cycle
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtune.engine.loop import run
+from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.jobs.figures import figures
@@ -20,7 +20,6 @@ from cloudtune.jobs.job import policy_of
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.plans import Forecast, Limits, Spread
 from cloudtune.scaling import DELAYS
-from cloudtune.simulation.case import without_collection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -261,19 +261,6 @@ def past_of(experiment: Experiment) -> tuple[PastRun, ...]:
     return tuple(recorded(home.find_run(name)).past() for name in asked)
 
 
-def past_runs(names: Sequence[str]) -> tuple[PastRun, ...]:
-    """Return what these runs of this machine say of configurations, for any other search.
-
-    Raises:
-        UsageError: there is no such run, or it has too few results to learn from.
-    """
-    records = [recorded(home.find_run(name)) for name in names]
-    for record in records:
-        if why := _unfit(record):
-            raise UsageError(f"--history {record.run}: {why}")
-    return tuple(record.past() for record in records)
-
-
 @dataclass(frozen=True)
 class Times:
     """How long things took in earlier `runs` of a script; `notes` say of what nothing is used."""

@@ -1,7 +1,7 @@
 """Strategies, allocators and fleet rules by their names, and the policy that they make together.
 
 One table for each kind: a new one is a line here. The names are those of experiment files, of the
-command line and of `simulate --curves`, and mean the same everywhere.
+command line and of comparisons on recorded curves, and mean the same everywhere.
 """
 
 from __future__ import annotations

@@ -122,7 +122,6 @@ LONG_FUNCTIONS = {
     "cloudtune/cli/plan.py:plan": OPTIONS,
     "cloudtune/cli/profile.py:profile": OPTIONS,
     "cloudtune/cli/run.py:run": OPTIONS,
-    "cloudtune/cli/simulate.py:simulate": OPTIONS,
     "cloudtune/api/runs.py:run": "a third is its documentation for users",
     "cloudtune/jobs/measuring.py:measure": "one measurement from renting to the profile",
     "infra/aws/account/policies.py:maker": "one IAM policy",

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from benchmarks.compare.pools import SpotTrace
 from benchmarks.spot_single import (
     ON_DEMAND,
     PAPER,
@@ -17,20 +18,19 @@ from benchmarks.spot_single import (
     row,
     there,
 )
-from cloudtune.engine.spot_pools import PoolTrace
 
 JOB = Job(work=2.0, deadline=2.5, changeover=0.1)
 TICKS = JOB.ticks(JOB.deadline)
 
 
-def drawn(seed: int) -> PoolTrace:
+def drawn(seed: int) -> SpotTrace:
     """Return a pool that comes and goes every quarter of an hour or so."""
     dice = random.Random(seed)
     starts = [0.0]
     while starts[-1] < 9000.0:
         starts.append(starts[-1] + dice.expovariate(1 / 900.0))
     rooms = tuple(n % 2 for n in range(len(starts)))
-    return PoolTrace("drawn", tuple(starts), rooms, starts[-1] + 60.0)
+    return SpotTrace("drawn", tuple(starts), rooms, starts[-1] + 60.0)
 
 
 @pytest.mark.parametrize("policy", PAPER.values())

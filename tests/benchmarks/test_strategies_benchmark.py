@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import strategies_beside
+from benchmarks.compare.case import play, record
+from benchmarks.compare.curves import Curve, Curves
 from benchmarks.curves_synthetic import synthetic
 from benchmarks.strategies_cells import GRID, OFFER, PROFILES, SIZES, Cell, Ground, scale_of
 from benchmarks.strategies_methods import OURS, PEERS, Choices, Variant
 from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Done, Job, Kept, Row, place, wanted
 from benchmarks.strategies_verdict import Book, crossed, judged, share, table
-from cloudtune.simulation.case import play, record
-from cloudtune.simulation.curves import Curve, Curves
 
 if TYPE_CHECKING:
     from pathlib import Path

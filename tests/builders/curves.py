@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 
-from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
-from cloudtune.simulation.curves import Curve, Curves
-from cloudtune.simulation.speed_table import Scaling
+from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
+from benchmarks.compare.curves import Curve, Curves
+from benchmarks.compare.speeds import Scaling
 from tests.builders import offer
 
 SUBLINEAR = Scaling({1.0: 1.0, 2.0: 1.7, 4.0: 2.6, 8.0: 3.2})

@@ -1,4 +1,4 @@
-"""Pages of runs, plans and comparisons: what the files hold, and what a browser makes of them."""
+"""Pages of runs and plans: what the files hold, and what a browser makes of them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,6 @@ def told(*trouble: Any, until: float = 1e9, setting: Setting = SETTING, name: st
     entries = play(setting.but(trouble=trouble), PLAN).entries
     job = replace(setting.job(PLAN), run=name)
     return build(job, tuple(each for each in entries if each.event.at <= until))
-
-
-CURVES = "simulate --curves x --metric m --mode max --profile p --offers o --strategy asha"
 
 
 def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
@@ -263,7 +260,6 @@ def test_report_writes_a_page_beside_its_text_or_json(
         ("report --html digits-1", "--html digits-1: name a file that ends in .html"),
         ("report --html no/where.html", "can't be written"),
         ("plan x.yaml --html plan.png", "--html plan.png: name a file that ends in .html"),
-        ("simulate x.yaml --html a.html --seeds 3", "--html: draws one run; leave --seeds out"),
     ],
 )
 def test_a_mistake_is_told_at_once(
@@ -281,7 +277,7 @@ def test_without_plotly_its_extra_is_named(
     from cloudtune import errors
 
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
-    for command in ("report", "plan x.yaml", "simulate x.yaml", CURVES):
+    for command in ("report", "plan x.yaml", "simulate x.yaml"):
         said = called(capsys, *command.split(), "--html", "a.html")
         assert said.code == 2, command
         assert "needs plotly, which is not installed: pip install 'cloudtune[plots]'" in said.err

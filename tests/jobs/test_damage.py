@@ -18,10 +18,7 @@ from cloudtune.jobs.plan_file import job_of, load_plan, plan_bytes
 from cloudtune.jobs.planning import make_plan
 from cloudtune.jobs.report import cloud_records, load
 from cloudtune.profiles.store import read, script_hash, write
-from cloudtune.simulation.curves import read_curves
-from cloudtune.simulation.speed_table import scalings
-from cloudtune.simulation.trace_file import read_traces
-from tests.builders import offer, profile
+from tests.builders import profile
 from tests.builders.live import LIMITS, RENTABLE, elastic_job, problem, report_of
 
 if TYPE_CHECKING:
@@ -142,11 +139,6 @@ strategy: {name: asha}
 limits: {deadline: 2h, budget: $20}
 cloud: {instances: [g4dn.12xlarge], max_instances: 2}
 """
-CURVES = "config,epoch,score,seconds\n" + "".join(
-    f"c{number},{epoch},0.{number}{epoch},{epoch}.5\n" for number in range(3) for epoch in (1, 2, 3)
-)
-TRACES = "zone,from_second,available,price\na,0,1,0.5\na,60,0,0.4\na,90,end,\nb,0,2,1\nb,9,1,1\n"
-SPEEDS = "width,speedup,instance_type\n1,1,g.4x\n2,1.9,g.4x\n4,3,g.4x\n"
 SCRIPT = "def train(config):\n    pass\n"
 CELLS = (
     "nan",
@@ -194,20 +186,10 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, An
         "experiment.yaml": (EXPERIMENT, lambda path: load_experiment(path, {})),
         "profile.json": ((folder / "profile.json").read_text(), read),
         "plan.json": (plan, load_plan),
-        "curves.csv": (CURVES, lambda path: read_curves(path, "score", "max")),
-        "traces.csv": (TRACES, read_traces),
-        "speeds.csv": (SPEEDS, lambda path: scalings(str(path), [offer(4).instance_type])),
-        "speeds.json": ('{"1": 1, "2": 1.9}', lambda path: scalings(str(path), [])),
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("experiment.yaml", "profile.json", "plan.json", "speeds.json"),
-        *("curves.csv", "traces.csv", "speeds.csv"),
-    ],
-)
+@pytest.mark.parametrize("name", ["experiment.yaml", "profile.json", "plan.json"])
 def test_a_damaged_file_is_read_or_refused_by_its_name(
     name: str, readers: dict[str, tuple[str, Any]], tmp_path: Path
 ) -> None:

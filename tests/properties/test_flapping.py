@@ -8,12 +8,12 @@ from functools import cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
+from benchmarks.compare.case import Case, play
+from benchmarks.compare.speeds import Scaling
 from cloudtune.plans import Limits
 from cloudtune.policy.planned import PLANNED
 from cloudtune.policy.registry import ALLOCATORS, FLEETS, STRATEGIES
-from cloudtune.simulation.benchmark import Benchmark, Delays, benchmark
-from cloudtune.simulation.case import Case, play
-from cloudtune.simulation.speed_table import Scaling
 from tests.builders import offer
 from tests.builders.curves import curves
 

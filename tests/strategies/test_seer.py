@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.compare.case import Case
+from benchmarks.compare.case import play as tried
+from benchmarks.compare.speeds import Scaling
 from cloudtune.commands import Launch
 from cloudtune.engine.audit import audit
 from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes
-from cloudtune.simulation.case import Case
-from cloudtune.simulation.case import play as tried
-from cloudtune.simulation.speed_table import Scaling
 from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import cheapest_width
 from cloudtune.trial import EndReason
@@ -47,9 +47,9 @@ from tests.contracts.strategy import SHAKY, StrategyContract
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from benchmarks.compare.benchmark import Benchmark
+    from benchmarks.compare.case import Result
     from cloudtune.engine.audit import Audit
-    from cloudtune.simulation.benchmark import Benchmark
-    from cloudtune.simulation.case import Result
     from cloudtune.strategies.base import View
     from tests.builders.trials import Watched
 

@@ -1,1 +1,1 @@
-"""Pages of HTML with interactive charts: of a run, of a plan, of strategies compared."""
+"""Pages of HTML with interactive charts: of a run and of a plan."""

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-import numpy as np
-
 from cloudtune.experiment.search_space import (
     Choice,
     Constant,
@@ -29,6 +27,8 @@ from cloudtune.experiment.search_space import (
 from cloudtune.experiment.spaces import Space
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from cloudtune.experiment.search_space import Value
 
     Config: TypeAlias = Mapping[str, object]
@@ -151,22 +151,6 @@ def _axis(domain: Domain) -> Axis | None:
             assert_never(domain)
 
 
-def axes_of_rows(configs: Sequence[Config]) -> dict[str, Axis]:
-    """Return the axes of a table's configurations, in the order of their names' first appearance.
-
-    A column of numbers is a line, logarithmic where they are positive and span more than two
-    decades. Any other, or one with gaps (a missing value, None or nan), has labels.
-    """
-    names = dict.fromkeys(name for config in configs for name in config)
-    found: dict[str, Axis] = {}
-    for name in names:
-        values = [held(config, name) for config in configs]
-        different = _different(values)
-        if len(different) > 1:
-            found[name] = _line(different) or Labels(different)
-    return found
-
-
 def held(config: Config, name: str) -> Value:
     """Return the value of a hyperparameter; None where there is none, or nan."""
     value = config.get(name)
@@ -235,7 +219,7 @@ def _merged(found: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis |
         only = found[0]
         if isinstance(only, tuple):
             return None
-        return (_line(only.values) or only) if isinstance(only, Labels) else only
+        return (line_of(only.values) or only) if isinstance(only, Labels) else only
     values: list[Value] = []
     logs = []
     for each in found:
@@ -244,52 +228,14 @@ def _merged(found: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis |
         else:
             values += [each.value(0.0), each.value(1.0)]
             logs.append(each.log)
-    different = _different(values)
-    line = _line(different)
+    distinct = different(values)
+    line = line_of(distinct)
     if line is not None:
         return Line(line.low, line.high, log=line.low > 0 and (all(logs) if logs else line.log))
     if any(not isinstance(each, tuple | Labels) for each in found):
         return None  # numbers in one branch and labels in another are no axis
-    labels = _different([*different, None]) if lacks else different
+    labels = different([*distinct, None]) if lacks else distinct
     return Labels(labels) if len(labels) > 1 else None
-
-
-class Places:
-    """Where configurations stand on each axis, in columns: to find the nearest of many at once.
-
-    An axis is 1 long; different labels are 1 apart.
-
-    Raises:
-        ValueError: a label isn't listed.
-        TypeError: a number is missing, or is none.
-    """
-
-    def __init__(self, axes: Axes, configs: Sequence[Config]) -> None:
-        self._axes = axes
-        columns = [
-            [_place(axis, held(config, name)) for config in configs] for name, axis in axes.items()
-        ]
-        self._columns = np.array(columns, dtype=float).reshape(len(axes), len(configs))
-        self._labels = np.array([isinstance(axis, Labels) for axis in axes.values()], dtype=bool)
-
-    def gaps(self, wanted: Config) -> np.ndarray:
-        """Return the squared distance of each configuration from the given one."""
-        target = np.array([[_place(axis, held(wanted, name))] for name, axis in self._axes.items()])
-        return self._squares(target.reshape(len(self._axes), 1))
-
-    def all_gaps(self) -> np.ndarray:
-        """Return the squared distances between all configurations."""
-        columns = range(self._columns.shape[1])
-        return np.array([self._squares(self._columns[:, [column]]) for column in columns])
-
-    def _squares(self, target: np.ndarray) -> np.ndarray:
-        away = self._columns - target
-        away[self._labels] = away[self._labels] != 0.0
-        return np.asarray((away**2).sum(axis=0))
-
-
-def _place(axis: Axis, value: Value) -> float:
-    return float(axis.index(value)) if isinstance(axis, Labels) else axis.place(value)
 
 
 def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[str, object]:
@@ -333,7 +279,7 @@ def _moved(axis: Axis, value: Value, factor: float) -> Value:
 def _neighbour(axis: Labels, value: Value, factor: float) -> Value:
     if not all(_number(each) for each in axis.values):
         return value
-    ordered = sorted(_different(axis.values))  # type: ignore[type-var]
+    ordered = sorted(different(axis.values))  # type: ignore[type-var]
     at = ordered.index(value) + (1 if factor > 1 else -1)
     return ordered[min(max(at, 0), len(ordered) - 1)]
 
@@ -347,12 +293,12 @@ def same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _different(values: Sequence[Value]) -> tuple[Value, ...]:
+def different(values: Sequence[Value]) -> tuple[Value, ...]:
     """Return each value once; true is none of the numbers."""
     return tuple({(isinstance(value, bool), value): value for value in values}.values())
 
 
-def _line(values: Sequence[Value]) -> Line | None:
+def line_of(values: Sequence[Value]) -> Line | None:
     """Return the line on which the values lie; None where they aren't numbers, or are one."""
     numbers = [float(value) for value in values if _number(value)]  # type: ignore[arg-type]
     if len(numbers) < len(values) or not all(math.isfinite(number) for number in numbers):

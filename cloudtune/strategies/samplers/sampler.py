@@ -1,4 +1,4 @@
-"""Samplers of configurations: of a search space, of the rows of a table, of a given list.
+"""Samplers of configurations: of a search space, of a given list.
 
 We write none ourselves: they are Optuna's, by ask-and-tell. "random" and "qmc" (quasi-Monte-Carlo)
 spread over the space; "tpe", "gp" and "cma-es" learn from results. CMA-ES knows numbers alone: it
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,14 +17,7 @@ import numpy as np
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.experiment.search_space import Constant, Domain, Grid
 from cloudtune.experiment.spaces import Space, sample
-from cloudtune.strategies.samplers.axes import (
-    Places,
-    axes_by_size,
-    axes_of,
-    axes_of_rows,
-    drawn,
-    perturbed,
-)
+from cloudtune.strategies.samplers.axes import axes_by_size, axes_of, drawn, perturbed
 from cloudtune.strategies.samplers.learner import Learner
 from cloudtune.trial import Trial
 
@@ -123,7 +115,16 @@ class SpaceSampler:
         self._pool: Sequence[Config] | None = None
         self._draws: Draws | None = None
         self._chance = np.random.default_rng((seed, 1))
-        self._learner = _learner(self._axes, kind, mode, seed, random_fraction, space=self._space)
+        self._learner = None
+        if kind in MODEL_BASED and self._axes:
+            self._learner = Learner(
+                self._axes,
+                kind,
+                mode=mode,
+                seed=seed,
+                random_fraction=random_fraction,
+                space=self._space,
+            )
 
     def ask(self) -> Trial | None:
         """Return a new configuration; None after the last."""
@@ -253,143 +254,6 @@ class SpaceSampler:
         """Learn the metric of a trial after an epoch; None where it failed."""
         if self._learner is not None:
             self._learner.tell(self._by_axes(trial), epoch, value)
-
-
-class TableSampler:
-    """The rows of a table, each once: of curves that were recorded.
-
-    "random" goes through them in an order drawn by the seed. Of the others each proposal becomes
-    the nearest row that hasn't been tried: numbers by their place in the column's range,
-    on a logarithmic scale where they are positive and span more than two decades, the rest by
-    equality. What a model leaves to chance is the next in the random order.
-
-    Raises:
-        UsageError: no such kind, or it needs hyperparameters and the rows have none.
-    """
-
-    def __init__(
-        self,
-        trials: Sequence[Trial],
-        kind: str = "random",
-        seed: int = 0,
-        most: int | None = None,
-        *,
-        mode: Mode = "max",
-        random_fraction: float = 0.0,
-    ) -> None:
-        self._rows = tuple(trials)
-        self._most = len(self._rows) if most is None else min(most, len(self._rows))
-        self._kind, self._seed = _drawn_by(kind), seed
-        if self._kind != "random" and not self._axes and self._rows:
-            raise UsageError(
-                f"the sampler {kind} needs the hyperparameters of each configuration; give a table "
-                "of them (--configs), or take the sampler random"
-            )
-        self._order = np.random.default_rng(seed).permutation(len(self._rows)).tolist()
-        self._free = np.ones(len(self._rows), dtype=bool)
-        self._given = 0
-        self._draws: Draws | None = None
-        self._chance = np.random.default_rng((seed, 1))
-        axes = self._axes if kind in MODEL_BASED else {}
-        self._learner = _learner(axes, kind, mode, seed, random_fraction)
-
-    @cached_property
-    def _axes(self) -> Axes:
-        """The columns; the random order, in which most runs go through a table, needs none."""
-        return axes_of_rows([trial.config for trial in self._rows])
-
-    @property
-    def axes(self) -> Axes:
-        """The columns of the table."""
-        return self._axes
-
-    def candidates(self) -> Sequence[Config]:
-        """Return the configurations of all rows."""
-        return [trial.config for trial in self._rows]
-
-    def take(self, candidate: int) -> Trial | None:
-        """Return a row by its number; None where it has been tried, or none may be any more."""
-        if self._given >= self._most or not self._free[candidate]:
-            return None
-        return self._begun(candidate)
-
-    @cached_property
-    def _places(self) -> Places:
-        return Places(self._axes, [trial.config for trial in self._rows])
-
-    def ask(self) -> Trial | None:
-        """Return a row that hasn't been tried; None after the last."""
-        if self._given >= self._most:
-            return None
-        wanted: Config | None = self._learner.propose() if self._learner else None
-        if self._kind == "qmc":
-            wanted = self._drawn()
-        return self._begun(self._next_random() if wanted is None else self._nearest(wanted))
-
-    def more(self, trials: int) -> int:
-        """Let so many more rows be tried; returns how many that brings."""
-        before, self._most = self._most, min(self._most + trials, len(self._rows))
-        return self._most - before
-
-    def _drawn(self) -> Config:
-        if self._draws is None:
-            from cloudtune.strategies.samplers.optuna_models import (  # noqa: PLC0415  Optuna takes long to load
-                Draws,
-            )
-
-            self._draws = Draws(self._axes, self._kind, self._seed)
-        return self._draws.ask()
-
-    def _next_random(self) -> int:
-        while not self._free[self._order[-1]]:
-            self._order.pop()
-        return int(self._order[-1])
-
-    def _nearest(self, wanted: Config) -> int:
-        gaps = self._places.gaps(wanted)
-        return int(np.argmin(np.where(self._free, gaps, np.inf)))
-
-    def _begun(self, row: int) -> Trial:
-        self._free[row] = False
-        self._given += 1
-        trial = self._rows[row]
-        if self._learner is not None:
-            self._learner.begin(trial)
-        return trial
-
-    def explore(self, parent: Trial, *, inherit: bool = False) -> Trial | None:
-        """Return the untried row nearest to a parent's configuration, perturbed; None if none.
-
-        Raises:
-            UsageError: the rows have no hyperparameters.
-        """
-        if not self._axes:
-            raise UsageError(
-                "population based training perturbs hyperparameters, and these curves have none; "
-                "give a table of them (--configs), or take another strategy"
-            )
-        if self._given >= self._most:
-            return None
-        return self._begun(self._nearest(perturbed(self._axes, parent.config, self._chance)))
-
-    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn the metric of a row after an epoch; None where it failed."""
-        if self._learner is not None:
-            self._learner.tell(trial, epoch, value)
-
-
-def _learner(
-    axes: Axes,
-    kind: str,
-    mode: Mode,
-    seed: int,
-    random_fraction: float,
-    *,
-    space: Space | None = None,
-) -> Learner | None:
-    if kind not in MODEL_BASED or not axes:
-        return None
-    return Learner(axes, kind, mode=mode, seed=seed, random_fraction=random_fraction, space=space)
 
 
 def _only(domain: Domain) -> object:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from benchmarks.compare.case import Case, play, record
+from benchmarks.compare.curves import Curve, Curves
+from benchmarks.compare.pools import SpotTrace
+from benchmarks.compare.speeds import Scaling
 from cloudtune.catalog import pool
 from cloudtune.commands import Launch
-from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.planners.allocators.seer import SeerAllocator, SeerFleet
 from cloudtune.plans import Limits, Rentable
-from cloudtune.simulation.case import Case, play, record
-from cloudtune.simulation.curves import Curve, Curves
-from cloudtune.simulation.speed_table import Scaling
 from cloudtune.strategies.seer_rules import Offers
 from tests.builders import SUBLINEAR, offer, profile
 from tests.builders.curves import curves, small_benchmark
 
 if TYPE_CHECKING:
-    from cloudtune.simulation.benchmark import Benchmark
-    from cloudtune.simulation.case import Played
+    from benchmarks.compare.benchmark import Benchmark
+    from benchmarks.compare.case import Played
     from cloudtune.strategies.base import View
     from cloudtune.strategies.seer import Seer
 
@@ -76,7 +76,7 @@ def on_spot_too(*there: int) -> Benchmark:
     price = dear.offer.usd_per_hour / 3
     cheap = replace(dear, offer=replace(dear.offer, market="spot", usd_per_hour=price))
     starts = tuple(2000.0 * n for n in range(len(there)))
-    trace = PoolTrace("t", starts, there, 2000.0 * len(there))
+    trace = SpotTrace("t", starts, there, 2000.0 * len(there))
     return replace(made, rentables=(cheap, dear), traces={pool(cheap.offer): trace})
 
 

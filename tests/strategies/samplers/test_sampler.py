@@ -30,11 +30,9 @@ from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.samplers.axes import (
     Labels,
     Line,
-    Places,
     Steps,
     axes_by_size,
     axes_of,
-    axes_of_rows,
     perturbed,
 )
 from cloudtune.strategies.samplers.sampler import (
@@ -42,7 +40,6 @@ from cloudtune.strategies.samplers.sampler import (
     SAMPLERS,
     ListedTrials,
     SpaceSampler,
-    TableSampler,
 )
 from cloudtune.trial import Trial
 
@@ -309,8 +306,7 @@ def test_optuna_is_not_loaded_for_what_needs_none() -> None:
         "import sys; import cloudtune.cli.main, cloudtune.policy.registry; "
         "from cloudtune.strategies.samplers.sampler import *; "
         "from cloudtune.experiment.search_space import Grid; "
-        "SpaceSampler({'a': Grid((1, 2))}).ask(); "
-        "TableSampler([Trial('a', {})]).ask(); print('optuna' in sys.modules)"
+        "SpaceSampler({'a': Grid((1, 2))}).ask(); print('optuna' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -322,7 +318,7 @@ def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-# ---- of a list and of a table ----------------------------------------------------------------
+# ---- of a list ---------------------------------------------------------------------------------
 
 
 def test_listed_trials_come_in_order() -> None:
@@ -331,60 +327,6 @@ def test_listed_trials_come_in_order() -> None:
     assert list(iter(sampler.ask, None)) == trials
     sampler.tell(trials[0], 1, 0.5)
     assert sampler.ask() is None
-
-
-def table(count: int = 150) -> list[Trial]:
-    chance = np.random.default_rng(0)
-    return [
-        Trial(f"c{n}", {"x": float(chance.random()), "y": float(10 ** -(4 * chance.random()))})
-        for n in range(count)
-    ]
-
-
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_each_row_comes_once(kind: str) -> None:
-    rows = table(6 if kind == "gp" else 40)
-    asked = told(TableSampler(rows, kind, 2), len(rows))
-    assert sorted(trial.id for trial in asked) == sorted(trial.id for trial in rows)
-    assert asked == told(TableSampler(rows, kind, 2), len(rows))
-    assert asked != told(TableSampler(rows, kind, 3), len(rows))
-
-
-def test_no_more_rows_than_asked_for() -> None:
-    sampler = TableSampler(table(), most=3)
-    assert len(list(iter(sampler.ask, None))) == 3
-    assert TableSampler([], "tpe").ask() is None
-
-
-@pytest.mark.parametrize("kind", ["tpe", "cma-es"])
-def test_a_model_finds_good_rows_early(kind: str) -> None:
-    rows, count = table(400), 80
-    late = [loss(t.config) for t in told(TableSampler(rows, kind, 1, mode="min"), count)[-5:]]
-    assert np.median(late) < np.median([loss(t.config) for t in rows]) / 2
-
-
-def test_rows_without_hyperparameters_can_only_be_drawn() -> None:
-    rows = [Trial(f"c{n}", {}) for n in range(5)]
-    assert len({t.id for t in iter(TableSampler(rows).ask, None)}) == 5
-    with pytest.raises(UsageError, match=r"needs the hyperparameters.*--configs.*random"):
-        TableSampler(rows, "tpe")
-    with pytest.raises(UsageError, match="perturbs hyperparameters"):
-        TableSampler(rows).explore(rows[0])
-
-
-def test_columns_become_lines_or_labels() -> None:
-    rows: list[dict[str, object]] = [
-        {"lr": 1e-4, "l": 1, "act": "relu", "same": 3, "flag": True, "gap": 1.0},
-        {"lr": 1e-1, "l": 5, "act": "tanh", "same": 3, "flag": False},
-        {"lr": 1e-2, "l": 2, "act": "relu", "same": 3, "flag": True, "gap": math.nan},
-    ]
-    assert axes_of_rows(rows) == {
-        "lr": Line(1e-4, 1e-1, log=True),
-        "l": Line(1.0, 5.0),
-        "act": Labels(("relu", "tanh")),
-        "flag": Labels((True, False)),
-        "gap": Labels((1.0, None)),
-    }
 
 
 def test_whole_numbers_may_stand_by_their_logarithm() -> None:
@@ -406,26 +348,6 @@ def asked(space: dict[str, Domain], kind: str) -> list[Any]:
     """Return what a sampler names before any result."""
     made = SpaceSampler(space, kind, seed=1, most=20)
     return [trial.config["n"] for trial in iter(made.ask, None)]
-
-
-def test_the_nearest_row_is_near_in_the_logarithm_and_equal_in_labels() -> None:
-    rows: list[dict[str, object]] = [
-        {"lr": 1e-4, "act": "relu"},
-        {"lr": 1e-1, "act": "relu"},
-        {"lr": 1e-3, "act": "tanh"},
-    ]
-    gaps = Places(axes_of_rows(rows), rows).gaps({"lr": 1e-3, "act": "relu"})
-    assert gaps == pytest.approx([1 / 9, 4 / 9, 1.0])
-
-
-def test_rows_with_gaps_can_be_learned_from() -> None:
-    rows = [
-        Trial(f"c{n}", {"x": n, "opt": "adam"} | ({"m": n % 5} if n % 2 else {})) for n in range(30)
-    ]
-    for kind in ("tpe", "cma-es", "qmc"):
-        sampler = TableSampler(rows, kind)
-        for n, trial in enumerate(iter(sampler.ask, None)):
-            sampler.tell(trial, 1, float(n))
 
 
 # ---- perturbed configurations ----------------------------------------------------------------
@@ -455,15 +377,6 @@ def test_numbers_change_by_a_fifth_and_listed_ones_to_the_neighbour() -> None:
         share = sum(child[name] in kept for child in children) / len(children)
         assert share > 0.7, name
     assert sum(child["x"] not in (4.0, 6.0) for child in children) == pytest.approx(75, abs=25)
-
-
-def test_a_clone_of_a_table_is_the_nearest_row_that_is_left() -> None:
-    rows = [Trial(f"c{n}", {"x": n / 10}) for n in range(11)]
-    sampler = TableSampler(rows, seed=1)
-    clones = [sampler.explore(rows[5]) for _ in range(11)]
-    assert len({clone.id for clone in clones if clone is not None}) == 11
-    assert sampler.explore(rows[5]) is None
-    assert sampler.ask() is None
 
 
 def test_clones_count_as_trials() -> None:

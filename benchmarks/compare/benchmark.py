@@ -1,4 +1,4 @@
-"""What strategies are tried on: recorded curves, and what may be rented to train on."""
+"""What strategies are tried on: recorded curves, and what can be rented to train on."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.replay import on_traces
 from cloudtune.catalog import pool
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.plans import Rentable
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.simulation.spot_replay import on_traces
 from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.compare.curves import Curves
+    from benchmarks.compare.pools import SpotTrace
+    from benchmarks.compare.speeds import Scaling
     from cloudtune.catalog import Offer, PoolName
-    from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.simulation.curves import Curves
-    from cloudtune.simulation.speed_table import Scaling
 
 MAX_INSTANCES = 64
+START, RESIZE = 10.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Delays:
     spread: float = 0.02
 
     def profile(self, offer: Offer, scaling: Scaling, epoch_seconds: float) -> ScalingProfile:
-        """Return the profile of an offer on whose first GPU an epoch takes so long."""
+        """Return the profile of an offer on whose first GPU an epoch takes that long."""
         epoch = {width: self._of(epoch_seconds / v) for width, v in scaling.speeds.items()}
         return ScalingProfile(
             instance_type=offer.instance_type.name,
@@ -62,15 +63,12 @@ class Delays:
         return Measurement(seconds, seconds * self.spread)
 
 
-START, RESIZE = 10.0, 20.0
-
-
 def _first(*values: float | None) -> float:
     return next(value for value in values if value is not None)
 
 
 class Row(dict[str, object]):
-    """The hyperparameters of a configuration, and which of the benchmark's curves is its."""
+    """The hyperparameters of a configuration, and the number of its curve."""
 
     __slots__ = ("number",)
 
@@ -82,14 +80,9 @@ class Row(dict[str, object]):
         return Row, (self.number, dict(self))
 
 
-def _number(config: Mapping[str, object]) -> int:
-    assert isinstance(config, Row), "a trial that is none of the benchmark's"
-    return config.number
-
-
 @dataclass(frozen=True)
 class Benchmark:
-    """Curves, and what may be rented to train on: all that strategies are tried on.
+    """Curves, and what can be rented to train on: all that strategies are tried on.
 
     `epoch_seconds` is what an epoch takes at the profile's width 1, for a curve of average speed.
     Spot pools have what the `traces` say, from a second on that each run's seed draws.
@@ -99,7 +92,7 @@ class Benchmark:
     rentables: tuple[Rentable, ...]
     epoch_seconds: float
     max_instances: int = MAX_INSTANCES
-    traces: Mapping[PoolName, PoolTrace] = field(default_factory=dict)
+    traces: Mapping[PoolName, SpotTrace] = field(default_factory=dict)
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
@@ -117,8 +110,9 @@ class Benchmark:
     @cached_property
     def brakes(self) -> Brakes:
         """How a run keeps its limits, at these delays."""
-        usual = Brakes(drain=drain_seconds(*(each.profile for each in self.rentables)))
-        slowest = max(each.profile.launch.high + each.profile.boot.high for each in self.rentables)
+        profiles = [rentable.profile for rentable in self.rentables]
+        usual = Brakes(drain=drain_seconds(*profiles))
+        slowest = max(profile.launch.high + profile.boot.high for profile in profiles)
         return Brakes(drain=usual.drain, join=max(usual.join, 2 * slowest))
 
     def world(self, seed: int) -> SimWorld:
@@ -129,19 +123,21 @@ class Benchmark:
         mean = self.curves.mean_seconds
 
         def metric_of(config: Mapping[str, object], epoch: int) -> float:
-            own = metrics[_number(config)]
+            assert isinstance(config, Row)
+            own = metrics[config.number]
             return own[min(epoch, len(own)) - 1]
 
         def pace_of(config: Mapping[str, object], epoch: int) -> float:
-            own = seconds[_number(config)]
+            assert isinstance(config, Row)
+            own = seconds[config.number]
             return own[min(epoch, len(own)) - 1] / mean if own and mean else 1.0
 
-        pools = self._pools(random.Random(f"where in the traces {seed}"))  # noqa: S311
+        pools = self._pools(random.Random(f"where in the traces {seed}"))
         return SimWorld(self.rentables, self.metric.name, metric_of, seed, pace_of, pools=pools)
 
-    def _pools(self, chance: random.Random) -> dict[PoolName, PoolTrace]:
+    def _pools(self, chance: random.Random) -> dict[PoolName, SpotTrace]:
         """Return the traces as they go by from a drawn second on; what costs more is gone."""
-        prices = {pool(each.offer): each.offer.usd_per_hour for each in self.rentables}
+        prices = {pool(it.offer): it.offer.usd_per_hour for it in self.rentables}
         return {
             name: trace.begun_at(chance.uniform(0.0, trace.length)).capped(prices[name])
             for name, trace in self.traces.items()
@@ -156,22 +152,23 @@ def benchmark(
     epoch_seconds: float,
     delays: Delays | None = None,
     max_instances: int = MAX_INSTANCES,
-    traces: Mapping[Offer, PoolTrace] | None = None,
+    traces: Mapping[Offer, SpotTrace] | None = None,
 ) -> Benchmark:
     """Return a benchmark of these curves; a scaling for each offer.
 
     `epoch_seconds` is what an epoch takes on one GPU on average: the curves' mean, where they know.
-    `traces` are those of spot offers: a pool is reckoned with at its trace's usual price.
+    `traces` are those of spot offers: a pool counts at its trace's usual price.
     """
-    made = delays or Delays()
+    delays = delays or Delays()
+    traces = traces or {}
     rentables = tuple(
-        Rentable(offer, made.profile(offer, scaling, epoch_seconds), max_instances)
+        Rentable(offer, delays.profile(offer, scaling, epoch_seconds), max_instances)
         for offer, scaling in zip(offers, scalings, strict=True)
     )
-    priced = tuple(on_traces(rentables, traces or {}))
-    given = {
-        pool(now.offer): traces[before.offer]
-        for before, now in zip(rentables, priced, strict=True)
-        if traces and before.offer in traces
+    priced = tuple(on_traces(rentables, traces))
+    by_pool = {
+        pool(rentable.offer): traces[offer]
+        for offer, rentable in zip(offers, priced, strict=True)
+        if offer in traces
     }
-    return Benchmark(curves, priced, epoch_seconds, max_instances, given)
+    return Benchmark(curves, priced, epoch_seconds, max_instances, by_pool)

@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.omniscient import bound, work_of
 from cloudtune.catalog import pool
 from cloudtune.engine.audit import audited
 from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.omniscient import bound, work_of
 from cloudtune.engine.simulator import RECLAIMED, SimWorld, synthetic_metric
 from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
@@ -24,9 +24,8 @@ from cloudtune.events import InstanceGone
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.compare.pools import SpotTrace
     from cloudtune.catalog import Offer, PoolName
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.engine.timeline import Timeline
     from cloudtune.plans import Rentable
     from cloudtune.policy.run import RunPolicy
@@ -39,11 +38,11 @@ PRICE_SHARE = 0.9
 class Replayed:
     """What a run came to that began at second `start` of its traces.
 
-    `dollars` is the bill at the traces' prices, where they have any, and `bound` what whoever knew
-    the traces would have paid for the same work at the least; neither has `charges` in it. `work`
+    `dollars` is the bill at the traces' prices, where they have any, and `bound` the least that the
+    same work costs for a buyer who knows the traces beforehand; neither has `charges` in it. `work`
     is in epochs. `lost` instances were taken back, `refused` requests turned down; `spot_hours` and
-    `on_demand_hours` were paid for. `ended` says why it ended, and `violations` how it passed
-    its limits: none, as must be.
+    `on_demand_hours` were paid for. `finished` says that no limit ended the run, and `violations`
+    how it passed its limits: none, as must be.
     """
 
     start: float
@@ -56,15 +55,9 @@ class Replayed:
     spot_hours: float
     on_demand_hours: float
     ended: str
-    exit_code: int
+    finished: bool
     best_epochs: int
     violations: tuple[str, ...]
-    entries: tuple[Entry, ...]
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run did all that it was to do, instead of being ended by a limit."""
-        return self.exit_code == 0
 
     @property
     def ratio(self) -> float:
@@ -72,12 +65,12 @@ class Replayed:
         return self.dollars / self.bound if self.bound > 0 else 1.0
 
 
-def on_traces(rentables: Sequence[Rentable], traces: Mapping[Offer, PoolTrace]) -> list[Rentable]:
-    """Return what can be rented, with what the traces tell of prices and of how pools behave."""
-    return [_as_traced(each, traces.get(each.offer)) for each in rentables]
+def on_traces(rentables: Sequence[Rentable], traces: Mapping[Offer, SpotTrace]) -> list[Rentable]:
+    """Return what can be rented, with the prices and the behaviour of the traces."""
+    return [_as_traced(rentable, traces.get(rentable.offer)) for rentable in rentables]
 
 
-def _as_traced(rentable: Rentable, trace: PoolTrace | None) -> Rentable:
+def _as_traced(rentable: Rentable, trace: SpotTrace | None) -> Rentable:
     if trace is None:
         return rentable
     price = usual_price(trace) or rentable.offer.usd_per_hour
@@ -88,9 +81,9 @@ def _as_traced(rentable: Rentable, trace: PoolTrace | None) -> Rentable:
     return replace(rentable, offer=offer, behaviours=capped.behaviours, behaviours_from="")
 
 
-def usual_price(trace: PoolTrace) -> float | None:
+def usual_price(trace: SpotTrace) -> float | None:
     """Return the price that holds for `PRICE_SHARE` of the trace or less; None if it has none."""
-    pieces = sorted(trace.pieces(0.0, trace.length), key=lambda p: p.usd_per_hour or 0.0)
+    pieces = sorted(trace.priced(0.0, trace.length), key=lambda p: p.usd_per_hour or 0.0)
     gone = 0.0
     for piece in pieces:
         gone += piece.end - piece.begin
@@ -100,14 +93,14 @@ def usual_price(trace: PoolTrace) -> float | None:
 
 
 def starts(length: float, count: int, first: float = 0.0) -> list[float]:
-    """Return so many starts, spread evenly over a trace from the first on."""
+    """Return `count` starts, spread evenly over a trace from the first on."""
     return [(first + length * number / count) % length for number in range(count)]
 
 
 def replay(
     policy: RunPolicy,
     rentables: Sequence[Rentable],
-    traces: Mapping[PoolName, PoolTrace],
+    traces: Mapping[PoolName, SpotTrace],
     *,
     start: float = 0.0,
     seed: int = 0,
@@ -117,56 +110,64 @@ def replay(
     Raises:
         CloudtuneError: the fleet flapped, or the run stands still (bugs of ours).
     """
-    by_pool = {pool(each.offer): each.offer for each in rentables}
+    offers = [rentable.offer for rentable in rentables]
     pools = {
-        name: trace.begun_at(start).capped(by_pool[name].usd_per_hour)
-        for name, trace in traces.items()
-        if name in by_pool
+        pool(offer): traces[pool(offer)].begun_at(start).capped(offer.usd_per_hour)
+        for offer in offers
+        if pool(offer) in traces
     }
-    state, ledger = policy.state, MemoryLedger()
+    state = policy.state
     metric = state.metric
-    curves = synthetic_metric(metric.mode, seed)
-    world = SimWorld(rentables, metric.name, curves, seed, pools=pools)
+    ledger = MemoryLedger()
+    world = SimWorld(rentables, metric.name, synthetic_metric(metric.mode, seed), seed, pools=pools)
     run(policy, world, ledger)
-    known, entries = read(ledger.entries), tuple(ledger.entries)
-    _refuse_bugs(policy, rentables, entries, known)
-    offers = [each.offer for each in rentables]
-    audit = audited(known, offers, metric.name, metric.mode)
-    work = work_of(known, world.rentables)
+    if policy.ending is None:
+        raise CloudtuneError("nothing happens any more, and the run has not ended (a bug)")
+    timeline = read(ledger.entries)
+    stages = policy.itinerary.stage_began if policy.itinerary else ()
+    flapped = flaps(
+        ledger.entries, timeline, rentables, brakes=state.brakes, metric=metric, stages=stages
+    )
+    if flapped:
+        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(flapped))
+    audit = audited(timeline, offers, metric.name, metric.mode)
+    work = work_of(timeline, world.rentables)
     until = max(audit.seconds, state.limits.deadline or 0.0)
     hours = {"spot": 0.0, "on-demand": 0.0}
     for lease in audit.leases:
         hours[lease.offer.market] += (lease.end - lease.begin) / 3600.0
-    ends = [entry.event for entry in entries if isinstance(entry.event, InstanceGone)]
+    ends = [entry.event for entry in ledger.entries if isinstance(entry.event, InstanceGone)]
+    instances = timeline.instances.values()
     best = policy.best
     return Replayed(
         start=start,
         seconds=policy.over_at,
-        dollars=_billed(known, offers, pools),
+        dollars=_billed(timeline, offers, pools),
         bound=bound(work, world.rentables, pools, most=state.max_instances, until=until),
         work=work,
         lost=sum(event.reason == RECLAIMED for event in ends),
-        refused=sum(it.refusal is not None and not it.released for it in known.instances.values()),
+        refused=sum(it.refusal is not None and not it.released for it in instances),
         spot_hours=hours["spot"],
         on_demand_hours=hours["on-demand"],
-        ended=policy.ending.value if policy.ending else "",
-        exit_code=policy.ending.exit_code if policy.ending else 1,
+        ended=policy.ending.value,
+        finished=policy.ending.exit_code == 0,
         best_epochs=0 if best is None else max(policy.trials[best.trial].history),
         violations=audit.violations(state.limits),
-        entries=entries,
     )
 
 
 def _billed(
-    timeline: Timeline, offers: Sequence[Offer], pools: Mapping[PoolName, PoolTrace]
+    timeline: Timeline, offers: Sequence[Offer], pools: Mapping[PoolName, SpotTrace]
 ) -> float:
     """Return the bill: of a pool whose trace has prices by those, else by its offer's."""
     priced = prices(timeline, offers)
-    total = []
+    total = [timeline.used_dollars(priced)]
     for name, it in timeline.instances.items():
         if it.launched_at is None:
             continue
-        offer, begin, end = priced[name], it.began_at, it.end(timeline.at)
+        offer = priced[name]
+        begin = it.began_at
+        end = it.end(timeline.at)
         trace = pools.get(pool(offer))
         if trace is None or not trace.prices or offer.per_function:
             total.append(offer.charge(end - begin))
@@ -174,23 +175,4 @@ def _billed(
             end = max(end, begin + offer.minimum_seconds)
             added = (end - begin) / 3600.0 * offer.added_usd_per_hour
             total.append(trace.dollars(begin, end, offer.usd_per_hour) + added)
-    return math.fsum([*total, timeline.used_dollars(priced)])
-
-
-def _refuse_bugs(
-    policy: RunPolicy, rentables: Sequence[Rentable], entries: Sequence[Entry], known: Timeline
-) -> None:
-    """Pass if the run came to an end, and rented nothing again without a cause.
-
-    Raises:
-        CloudtuneError: it did not; the message says what.
-    """
-    if not policy.ended:
-        raise CloudtuneError("nothing happens any more, and the run has not ended (a bug)")
-    state = policy.state
-    stages = policy.itinerary.stage_began if policy.itinerary else ()
-    found = flaps(
-        entries, known, rentables, brakes=state.brakes, metric=state.metric, stages=stages
-    )
-    if found:
-        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(found))
+    return math.fsum(total)

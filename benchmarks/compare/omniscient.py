@@ -1,8 +1,8 @@
-"""What a run would have paid that knew beforehand what the spot pools have to give: a lower bound.
+"""The least that a run could have paid, knowing the spot pools beforehand: a lower bound.
 
 The relaxation. The work of the run is what its trials trained: each epoch of each trial once, as a
-number of epochs of average length. Whoever knows it all does that work within the same time, with
-at most as many instances at once, on any offers. All else is given to them:
+number of epochs of average length. A buyer who knows the pools does that work within the same time,
+with at most as many instances at once, on any offers. All else is given:
 
 - training alone takes time: no boots, starts, resizes, lost epochs or returns, no minimum charges;
 - on each instance the work goes as fast as it does at the offer's best width, with no GPU idle;
@@ -14,8 +14,8 @@ a price L on work it falls apart into the single times, and for every L the sum
 
     L * work + integral of min over x of sum((price - L * speed) * x)
 
-is at most the least cost (weak duality), and equal to it for the best L. So the bound is one even
-where that L is found to a few digits only. Every schedule that the run could have carried out is a
+is at most the least cost (weak duality), and equal to it for the best L. So the bound holds even
+where that L is only known to a few digits. Every schedule that the run could have carried out is a
 solution of the program, the run's own as well: the bound never exceeds what it paid.
 """
 
@@ -26,14 +26,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.pools import Priced
 from cloudtune.catalog import pool
-from cloudtune.engine.spot_pools import UNLIMITED, Piece
+from cloudtune.engine.spot_pools import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.compare.pools import SpotTrace
     from cloudtune.catalog import PoolName
-    from cloudtune.engine.spot_pools import PoolTrace
     from cloudtune.engine.timeline import Timeline
     from cloudtune.plans import Rentable
 
@@ -45,7 +46,7 @@ class Source:
     """Instances that can be had over time, and the epochs that one of them trains in a second."""
 
     speed: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Priced, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class _Moment:
 
 
 def least_dollars(work: float, sources: Sequence[Source], most: int) -> float:
-    """Return what so many epochs cost at the least, with `most` instances at once; inf: too many.
+    """Return the least that `work` epochs cost, with `most` instances at once; inf: too many.
 
     A lower bound on every schedule over the sources' pieces, which cover the same time.
     """
@@ -81,8 +82,8 @@ def least_dollars(work: float, sources: Sequence[Source], most: int) -> float:
 
     def dual(worth: float) -> tuple[float, float]:
         """Return the bound at a price of work, and how much work that price buys."""
-        found = [moment.best(worth, most) for moment in moments]
-        return worth * work + math.fsum(p for p, _ in found), math.fsum(d for _, d in found)
+        best = [moment.best(worth, most) for moment in moments]
+        return worth * work + math.fsum(p for p, _ in best), math.fsum(d for _, d in best)
 
     low, high = 0.0, max((w[1] / w[2] for m in moments for w in m.ways if w[2] > 0), default=0.0)
     if work <= 0:
@@ -99,8 +100,8 @@ def least_dollars(work: float, sources: Sequence[Source], most: int) -> float:
 
 
 def _moments(sources: Sequence[Source]) -> list[_Moment]:
-    times = sorted({at for each in sources for p in each.pieces for at in (p.begin, p.end)})
-    found = []
+    times = sorted({at for source in sources for p in source.pieces for at in (p.begin, p.end)})
+    moments = []
     places = [0] * len(sources)
     for begin, end in pairwise(times):
         ways = []
@@ -109,8 +110,8 @@ def _moments(sources: Sequence[Source]) -> list[_Moment]:
                 places[number] += 1
             piece = source.pieces[places[number]]
             ways.append((piece.instances, (piece.usd_per_hour or 0.0) / 3600.0, source.speed))
-        found.append(_Moment(end - begin, tuple(ways)))
-    return found
+        moments.append(_Moment(end - begin, tuple(ways)))
+    return moments
 
 
 # ---- of a run ------------------------------------------------------------------------------------
@@ -119,13 +120,13 @@ def _moments(sources: Sequence[Source]) -> list[_Moment]:
 def work_of(timeline: Timeline, rentables: Sequence[Rentable]) -> float:
     """Return the work of a run: each epoch of each trial once, in epochs of average length.
 
-    An epoch that took longer than the mean of its place and width is so much more work.
+    An epoch that took longer than the mean of its place and width is that much more work.
     """
-    known = {each.offer.instance_type.name: each.profile for each in rentables}
-    kinds = {each.instance: each.launch.instance_type for each in timeline.instances.values()}
+    profiles = {rentable.offer.instance_type.name: rentable.profile for rentable in rentables}
+    kinds = {it.instance: it.launch.instance_type for it in timeline.instances.values()}
     amounts: dict[tuple[str, int], float] = {}
     for epoch in timeline.epochs:
-        profile = known[kinds[epoch.session.start.placement[0].instance]]
+        profile = profiles[kinds[epoch.session.start.placement[0].instance]]
         mean = profile.epoch[epoch.width].mean
         amounts[epoch.trial, epoch.number] = (epoch.told.seconds or mean) / mean
     return math.fsum(amounts.values())
@@ -134,31 +135,32 @@ def work_of(timeline: Timeline, rentables: Sequence[Rentable]) -> float:
 def fastest(rentable: Rentable) -> float:
     """Return the epochs that an instance trains in a second at the offer's best width."""
     epoch = rentable.profile.epoch
-    return max(rentable.gpus / (width * each.mean) for width, each in epoch.items())
+    return max(rentable.gpus / (width * seconds.mean) for width, seconds in epoch.items())
 
 
 def bound(
     work: float,
     rentables: Sequence[Rentable],
-    pools: Mapping[PoolName, PoolTrace],
+    pools: Mapping[PoolName, SpotTrace],
     *,
     most: int,
     until: float,
 ) -> float:
-    """Return what so much work costs at the least, for whoever knows the pools, by a time.
+    """Return the least that this much work costs by a time, for a buyer who knows the pools.
 
     On the rentables as they really are; an offer without a pool can be had at all times.
     """
-    sources = [_source(each, pools.get(pool(each.offer)), until) for each in rentables]
+    sources = [_source(it, pools.get(pool(it.offer)), until) for it in rentables]
     return least_dollars(work, sources, most)
 
 
-def _source(rentable: Rentable, trace: PoolTrace | None, until: float) -> Source:
-    price, added = rentable.offer.usd_per_hour, rentable.offer.added_usd_per_hour
+def _source(rentable: Rentable, trace: SpotTrace | None, until: float) -> Source:
+    price = rentable.offer.usd_per_hour
+    added = rentable.offer.added_usd_per_hour
     if trace is None:
-        return Source(fastest(rentable), (Piece(0.0, until, UNLIMITED, price + added),))
+        return Source(fastest(rentable), (Priced(0.0, until, UNLIMITED, price + added),))
     pieces = (
-        p._replace(usd_per_hour=added + (price if p.usd_per_hour is None else p.usd_per_hour))
-        for p in trace.pieces(0.0, until)
+        piece._replace(usd_per_hour=added + (piece.usd_per_hour or price))
+        for piece in trace.priced(0.0, until)
     )
     return Source(fastest(rentable), tuple(pieces))

@@ -1,20 +1,22 @@
 """Strategies tried on recorded curves, in virtual time: one run, and what it came to.
 
 Pure: a `Benchmark` (what there is) and a `Case` (what to do with it, and a seed) give the same
-`Result` each time. The command line and benchmarks/ both go through `play`.
+`Result` each time.
 """
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+import multiprocessing
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.sampler import TableSampler
 from cloudtune.engine.audit import audited
 from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
+from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.timeline import read
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.plans import Limits
@@ -23,17 +25,16 @@ from cloudtune.policy.planned import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
 from cloudtune.strategies.samplers.newcomers import Experienced
 from cloudtune.strategies.samplers.past import AT_FIRST, UNHEARD
-from cloudtune.strategies.samplers.sampler import ADAPTIVE, TableSampler
+from cloudtune.strategies.samplers.sampler import ADAPTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
+    from benchmarks.compare.benchmark import Benchmark
     from cloudtune.engine.audit import Audit, Point
     from cloudtune.engine.ledger import Entry
-    from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.simulation.benchmark import Benchmark
     from cloudtune.strategies.base import Sampler
     from cloudtune.strategies.samplers.past import PastRun
 
@@ -89,20 +90,6 @@ class Result:
     violations: tuple[str, ...]
     flaps: tuple[str, ...] = ()
 
-    def reached(self, limits: Limits) -> Point | None:
-        """Return the best by then, had the run been ended at these limits; None if there was none.
-
-        So one long run of a strategy that doesn't look at its limits is read at any of them.
-        """
-        found = None
-        for point in self.path:
-            late = limits.deadline is not None and point.at > limits.deadline
-            dear = limits.budget is not None and point.dollars > limits.budget
-            if late or dear:
-                break
-            found = point
-        return found
-
 
 @dataclass(frozen=True)
 class Played:
@@ -115,8 +102,8 @@ class Played:
 
 # ---- playing -------------------------------------------------------------------------------------
 
+# Makes the policy of a run: `policy_of`, or a benchmark's own.
 Maker: TypeAlias = "Callable[[Benchmark, Case], RunPolicy]"
-"""Makes the policy of a run: `policy_of`, or a benchmark's own."""
 
 
 def policy_of(benchmark: Benchmark, case: Case) -> RunPolicy:
@@ -126,23 +113,15 @@ def policy_of(benchmark: Benchmark, case: Case) -> RunPolicy:
         UsageError: no strategy, allocator, fleet or sampler of such a name.
         InfeasibleError: a strategy that is planned beforehand finds no plan.
     """
-    choice = choice_of(case)
-    context, brakes = context_of(benchmark, case), benchmark.brakes
+    choice = chosen(case.strategy, case.allocator, case.fleet)
+    context = context_of(benchmark, case)
+    brakes = benchmark.brakes
     plan = None
     if choice.planned:
         trials = sum(1 for _ in iter(sampler_of(benchmark, case).ask, None))
         plan = plan_stages(choice.strategy, context, brakes, trials=trials)
-    made = components(context, sampler_of(benchmark, case), choice, brakes, plan)
-    return run_policy(context, made, benchmark.metric, brakes, heartbeat=False, checked=False)
-
-
-def choice_of(case: Case) -> Choice:
-    """Return the names of what a run is made of.
-
-    Raises:
-        UsageError: there is none of such a name.
-    """
-    return chosen(case.strategy, case.allocator, case.fleet)
+    parts = components(context, sampler_of(benchmark, case), choice, brakes, plan)
+    return run_policy(context, parts, benchmark.metric, brakes, heartbeat=False, checked=False)
 
 
 def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
@@ -163,7 +142,8 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
     )
     learns = kind == ADAPTIVE and bool(drawn.axes)
     if case.past or learns:
-        at_first = UNHEARD if choice_of(case).planned else AT_FIRST
+        planned = chosen(case.strategy, case.allocator, case.fleet).planned
+        at_first = UNHEARD if planned else AT_FIRST
         return Experienced(drawn, case.past, mode, learns=learns, at_first=at_first, seed=case.seed)
     return drawn
 
@@ -174,7 +154,7 @@ def check(benchmark: Benchmark, case: Case) -> None:
     Raises:
         UsageError: no strategy, allocator, fleet or sampler of such a name.
     """
-    if choice_of(case).planned:
+    if chosen(case.strategy, case.allocator, case.fleet).planned:
         sampler_of(benchmark, case)  # the rest is planning, and takes long
     else:
         policy_of(benchmark, case)
@@ -206,72 +186,84 @@ def play(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Result:
 
 
 def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
-    """Return one run with its ledger, as `play` does; a run without a plan does nothing at all.
-
-    Raises:
-        UsageError: no strategy, allocator, fleet or sampler of such a name.
-    """
-    with without_collection():
-        return _record(benchmark, case, make)
-
-
-def _record(benchmark: Benchmark, case: Case, make: Maker) -> Played:
-    ledger, ended = MemoryLedger(), "infeasible"
+    """Return one run with its ledger, as `play` does; a run without a plan does nothing at all."""
+    ledger = MemoryLedger()
+    ended = "infeasible"
     stages: Sequence[float] = ()
-    try:
-        policy = make(benchmark, case)
-    except InfeasibleError:
-        pass
-    else:
-        run(policy, benchmark.world(case.seed), ledger)
-        ended = policy.ending.value if policy.ended and policy.ending else "stands still"
-        stages = policy.itinerary.stage_began if policy.itinerary else stages
-    entries, timeline, rentables = ledger.entries, read(ledger.entries), benchmark.rentables
-    metric, offers = benchmark.metric, [each.offer for each in rentables]
-    found = audited(timeline, offers, metric.name, metric.mode)
-    result = _result(benchmark, case, found, ended, len(entries))
-    brakes = benchmark.brakes
-    flapped = flaps(entries, timeline, rentables, brakes=brakes, metric=metric, stages=stages)
-    result = replace(result, flaps=flapped)
-    return Played(result, found, tuple(ledger.entries))
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Leave the search for garbage in cycles out while a run is played: it makes next to none.
-
-    It goes through everything that there is, again and again: a quarter of a run's time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _result(benchmark: Benchmark, case: Case, found: Audit, ended: str, events: int) -> Result:
-    best = found.path[-1] if found.path else None
-    violations = found.violations(case.limits)
+    with without_collection():
+        try:
+            policy = make(benchmark, case)
+        except InfeasibleError:
+            pass
+        else:
+            run(policy, benchmark.world(case.seed), ledger)
+            ended = policy.ending.value if policy.ended and policy.ending else "stands still"
+            stages = policy.itinerary.stage_began if policy.itinerary else stages
+        entries = tuple(ledger.entries)
+        timeline = read(entries)
+        rentables = benchmark.rentables
+        metric = benchmark.metric
+        audit = audited(
+            timeline, [rentable.offer for rentable in rentables], metric.name, metric.mode
+        )
+        flapped = flaps(
+            entries, timeline, rentables, brakes=benchmark.brakes, metric=metric, stages=stages
+        )
+    best = audit.path[-1] if audit.path else None
+    violations = audit.violations(case.limits)
     if ended == "stands still":
         violations = (*violations, "nothing happens any more, and the run has not ended")
-    return Result(
+    result = Result(
         metric=best and best.metric,
         regret=benchmark.curves.regret(best and best.metric),
-        seconds=found.seconds,
-        dollars=found.dollars,
-        trials=len(found.epochs),
+        seconds=audit.seconds,
+        dollars=audit.dollars,
+        trials=len(audit.epochs),
         winner=best and best.trial,
-        epochs=found.epochs[best.trial] if best else 0,
-        gpu_seconds=found.gpu_seconds,
-        held=found.held,
-        trained=found.trained,
-        idle=found.idle,
-        resizes=found.resizes,
-        events=events,
+        epochs=audit.epochs[best.trial] if best else 0,
+        gpu_seconds=audit.gpu_seconds,
+        held=audit.held,
+        trained=audit.trained,
+        idle=audit.idle,
+        resizes=audit.resizes,
+        events=len(entries),
         ended=ended,
-        path=found.path,
-        fleet=found.fleet(),
+        path=audit.path,
+        fleet=audit.fleet(),
         violations=violations,
+        flaps=flapped,
     )
+    return Played(result, audit, entries)
+
+
+# ---- many runs -----------------------------------------------------------------------------------
+
+# That few runs are over before another process has started.
+_FEW = 16
+
+
+def play_all(benchmark: Benchmark, cases: Sequence[Case], processes: int = 1) -> Iterator[Result]:
+    """Yield what each run comes to, in order; the same in any number of processes."""
+    if processes == 1 or len(cases) <= _FEW:
+        yield from (play(benchmark, case) for case in cases)
+        return
+    workers = min(processes, len(cases))
+    share = max(1, min(16, len(cases) // (4 * workers)))
+    # Fresh processes: a fork would take over whatever threads pyarrow has started.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, fresh, _begin, (benchmark,)) as pool:
+        yield from pool.map(_play, cases, chunksize=share)
+
+
+_benchmark: Benchmark
+
+
+def _begin(benchmark: Benchmark) -> None:
+    """Keep the benchmark for the runs of this process; only the parent heeds Ctrl-C."""
+    global _benchmark  # noqa: PLW0603  what a worker gets when it starts
+    _benchmark = benchmark
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _play(case: Case) -> Result:
+    return play(_benchmark, case)

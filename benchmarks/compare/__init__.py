@@ -1,0 +1,1 @@
+"""Strategies compared on recorded learning curves and spot traces, in virtual time."""

@@ -1,1 +1,0 @@
-"""Strategies compared on recorded learning curves, in virtual time."""

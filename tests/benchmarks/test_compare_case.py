@@ -1,0 +1,182 @@
+"""One run of a strategy on recorded curves: what it comes to, and that it keeps its limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.compare.benchmark import Delays, benchmark
+from benchmarks.compare.case import Case, play, policy_of, record
+from benchmarks.compare.curves import Curve, Curves
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.plans import Limits
+from cloudtune.policy.registry import STRATEGIES
+from tests.builders import offer
+from tests.builders.curves import SUBLINEAR, curves, small_benchmark
+
+STUDY = small_benchmark()
+HOUR = Limits(3600.0, 12.0)
+LISTED = ("random", "asha", "hyperband", "median", "hypersched", "rubberband", "seer-barrier")
+
+
+# ---- what it comes to ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", LISTED)
+def test_a_run_finds_something_and_says_what_it_took(strategy: str) -> None:
+    result = play(STUDY, Case(strategy, HOUR))
+    assert result.violations == ()
+    assert result.metric is not None
+    assert result.regret == pytest.approx(STUDY.curves.best - result.metric)
+    assert 0 < result.seconds <= 3600.0
+    assert 0 < result.dollars <= 12.0
+    assert result.trials > 0
+    assert result.epochs > 0
+    assert 0 < result.trained <= result.held <= result.gpu_seconds
+    assert result.idle == pytest.approx(result.gpu_seconds - result.held)
+    winner = next(curve for curve in STUDY.curves.curves if curve.name == result.winner)
+    assert result.metric == max(winner.metrics[: result.epochs])
+
+
+@pytest.mark.parametrize("strategy", ["asha", "hypersched", "rubberband"])
+def test_the_ledger_and_the_policy_agree(strategy: str) -> None:
+    policies = []
+
+    def make(benchmark: object, wanted: Case) -> object:
+        policies.append(policy_of(STUDY, wanted))
+        return policies[-1]
+
+    played = record(STUDY, Case(strategy, HOUR), make)  # type: ignore[arg-type]
+    (policy,) = policies
+    result = played.result
+    assert policy.best is not None
+    assert (policy.best.metric, policy.best.trial) == (result.metric, result.winner)
+    assert policy.over_at == result.seconds
+    assert policy.spent(policy.now) == pytest.approx(result.dollars)
+    assert len([t for t in policy.trials.values() if t.sessions]) == result.trials
+    assert len(played.entries) == result.events
+
+
+def test_a_run_is_the_same_for_its_seed_and_another_for_another() -> None:
+    one = Case("asha", HOUR, seed=3)
+    assert play(STUDY, one) == play(small_benchmark(), one)
+    assert play(STUDY, one) != play(STUDY, replace(one, seed=4))
+
+
+def test_less_is_better_gives_the_same_run_mirrored() -> None:
+    mirrored = Curves(
+        "acc",
+        "min",
+        tuple(
+            replace(curve, metrics=tuple(-value for value in curve.metrics))
+            for curve in STUDY.curves.curves
+        ),
+    )
+    one, other = (
+        play(STUDY, Case("asha", HOUR)),
+        play(small_benchmark(mirrored), Case("asha", HOUR)),
+    )
+    assert one.metric == -(other.metric or 0.0)
+    assert one.regret == other.regret
+    assert one.dollars == other.dollars
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["random", "asha", "hypersched", "hyperband", "seer-barrier"]),
+    st.sampled_from([1.0, 60.0, 200.0, 900.0, 4000.0]),
+    st.sampled_from([0.0, 0.05, 0.5, 3.0, 20.0]),
+    st.sampled_from([0.0, 0.02, 0.3]),
+    st.integers(0, 3),
+)
+def test_no_run_passes_its_limits(
+    strategy: str, deadline: float, budget: float, spread: float, seed: int
+) -> None:
+    benchmark = small_benchmark(curves(12, 4, seed), spread=spread)
+    result = play(benchmark, Case(strategy, Limits(deadline, budget), seed=seed))
+    assert result.violations == ()
+    assert result.seconds <= deadline
+    assert result.dollars <= budget
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("limits", [Limits(3600.0, 0.0), Limits(20.0, 40.0), Limits(1.0, None)])
+def test_on_too_little_there_is_no_result(strategy: str, limits: Limits) -> None:
+    result = play(STUDY, Case(strategy, limits, max_trials=9))
+    assert (result.metric, result.regret, result.winner, result.epochs) == (None, None, None, 0)
+    assert result.path == ()
+    assert result.violations == ()
+    assert result.dollars <= (math.inf if limits.budget is None else limits.budget)
+
+
+def test_what_passes_a_limit_is_told() -> None:
+    def careless(benchmark: object, wanted: Case) -> object:
+        return policy_of(STUDY, replace(wanted, limits=Limits()))
+
+    played = record(STUDY, Case("asha", Limits(100.0, 0.1)), careless)  # type: ignore[arg-type]
+    late, dear = played.result.violations
+    assert "after the deadline of 1m 40s" in late
+    assert dear.startswith("cost $")
+
+
+# ---- what there is to try ------------------------------------------------------------------------
+
+
+def test_trials_are_capped() -> None:
+    assert play(STUDY, Case("random", Limits(), max_trials=5)).trials == 5
+
+
+# ---- speed, seconds ------------------------------------------------------------------------------
+
+
+def test_epochs_take_what_the_curve_and_the_profile_say() -> None:
+    """Two curves, one twice as slow: an epoch takes 60 s at width 1 on average."""
+    two = Curves(
+        "acc", "max", (Curve("a", (0.1,), 1, {}, (10.0,)), Curve("b", (0.2,), 1, {}, (20.0,)))
+    )
+    audit = record(
+        small_benchmark(two, spread=0.0), Case("random", Limits(), fleet="constant:1")
+    ).audit
+    trained = {span.trial: span.trained for span in audit.spans}
+    assert trained == pytest.approx({"a": 40.0, "b": 80.0})
+
+
+# ---- how much work a run is ----------------------------------------------------------------------
+
+
+def calls_an_event(strategy: str, trials: int) -> float:
+    """Return the Python calls that a run takes for each of its events, on ever larger fleets."""
+    delays = Delays(launch=5.0, boot=60.0, start=4.0, resize=6.0, release=2.0, spread=0.02)
+    place = benchmark(
+        curves(trials), [SUBLINEAR], [offer(4, 12.0)], epoch_seconds=60.0, delays=delays
+    )
+    seconds = 900.0 * 4 if strategy == "sha" else 900.0  # in less it plans again and again
+    case = Case(strategy, Limits(seconds, 0.4 * trials), max_trials=trials)
+    policy, ledger = policy_of(place, case), MemoryLedger()
+    world, calls = place.world(0), itertools.count()
+    sys.setprofile(lambda _frame, what, _arg: next(calls) if what == "call" else None)
+    try:
+        run(policy, world, ledger)
+    finally:
+        sys.setprofile(None)
+    return next(calls) / len(ledger.entries)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "most"), [("asha", 1.15), ("random", 1.1), ("seer", 1.2), ("sha", 1.1)]
+)
+def test_an_event_is_as_much_work_among_many_trials_as_among_few(
+    strategy: str, most: float
+) -> None:
+    few, many = (calls_an_event(strategy, trials) for trials in (32, 128))
+    assert many < most * few, f"{few:.0f} calls an event with 32 trials, {many:.0f} with 128"

@@ -1,0 +1,116 @@
+"""The rows of a table as configurations to try."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.compare.sampler import Places, TableSampler, axes_of_rows
+from cloudtune.errors import UsageError
+from cloudtune.strategies.samplers.axes import Labels, Line
+from cloudtune.strategies.samplers.sampler import SAMPLERS
+from cloudtune.trial import Trial
+
+
+def loss(trial: Trial) -> float:
+    """Return a bowl: least at x = 0.3, y = 0.01."""
+    x, y = trial.config["x"], trial.config["y"]
+    assert isinstance(x, float)
+    assert isinstance(y, float)
+    return (x - 0.3) ** 2 + (math.log10(y) + 2) ** 2 / 16
+
+
+def asked(sampler: TableSampler, count: int) -> list[Trial]:
+    """Ask for that many trials, and report each before the next."""
+    trials = []
+    for _ in range(count):
+        trial = sampler.ask()
+        assert trial is not None
+        sampler.tell(trial, 1, loss(trial))
+        trials.append(trial)
+    return trials
+
+
+def table(count: int = 150) -> list[Trial]:
+    chance = np.random.default_rng(0)
+    return [
+        Trial(f"c{n}", {"x": float(chance.random()), "y": float(10 ** -(4 * chance.random()))})
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_each_row_comes_once(kind: str) -> None:
+    rows = table(6 if kind == "gp" else 40)
+    trials = asked(TableSampler(rows, kind, 2), len(rows))
+    assert sorted(trial.id for trial in trials) == sorted(trial.id for trial in rows)
+    assert trials == asked(TableSampler(rows, kind, 2), len(rows))
+    assert trials != asked(TableSampler(rows, kind, 3), len(rows))
+
+
+def test_no_more_rows_than_asked_for() -> None:
+    sampler = TableSampler(table(), most=3)
+    assert len(list(iter(sampler.ask, None))) == 3
+    assert TableSampler([], "tpe").ask() is None
+
+
+@pytest.mark.parametrize("kind", ["tpe", "cma-es"])
+def test_a_model_finds_good_rows_early(kind: str) -> None:
+    rows, count = table(400), 80
+    late = [loss(t) for t in asked(TableSampler(rows, kind, 1, mode="min"), count)[-5:]]
+    assert np.median(late) < np.median([loss(t) for t in rows]) / 2
+
+
+def test_rows_without_hyperparameters_can_only_be_drawn() -> None:
+    rows = [Trial(f"c{n}", {}) for n in range(5)]
+    assert len({t.id for t in iter(TableSampler(rows).ask, None)}) == 5
+    with pytest.raises(UsageError, match=r"needs the hyperparameters.*--configs.*random"):
+        TableSampler(rows, "tpe")
+    with pytest.raises(UsageError, match="perturbs hyperparameters"):
+        TableSampler(rows).explore(rows[0])
+
+
+def test_columns_become_lines_or_labels() -> None:
+    rows: list[dict[str, object]] = [
+        {"lr": 1e-4, "l": 1, "act": "relu", "same": 3, "flag": True, "gap": 1.0},
+        {"lr": 1e-1, "l": 5, "act": "tanh", "same": 3, "flag": False},
+        {"lr": 1e-2, "l": 2, "act": "relu", "same": 3, "flag": True, "gap": math.nan},
+    ]
+    assert axes_of_rows(rows) == {
+        "lr": Line(1e-4, 1e-1, log=True),
+        "l": Line(1.0, 5.0),
+        "act": Labels(("relu", "tanh")),
+        "flag": Labels((True, False)),
+        "gap": Labels((1.0, None)),
+    }
+
+
+def test_the_nearest_row_is_near_in_the_logarithm_and_equal_in_labels() -> None:
+    rows: list[dict[str, object]] = [
+        {"lr": 1e-4, "act": "relu"},
+        {"lr": 1e-1, "act": "relu"},
+        {"lr": 1e-3, "act": "tanh"},
+    ]
+    gaps = Places(axes_of_rows(rows), rows).gaps({"lr": 1e-3, "act": "relu"})
+    assert gaps == pytest.approx([1 / 9, 4 / 9, 1.0])
+
+
+def test_rows_with_gaps_can_be_learned_from() -> None:
+    rows = [
+        Trial(f"c{n}", {"x": n, "opt": "adam"} | ({"m": n % 5} if n % 2 else {})) for n in range(30)
+    ]
+    for kind in ("tpe", "cma-es", "qmc"):
+        sampler = TableSampler(rows, kind)
+        for n, trial in enumerate(iter(sampler.ask, None)):
+            sampler.tell(trial, 1, float(n))
+
+
+def test_a_clone_of_a_table_is_the_nearest_row_that_is_left() -> None:
+    rows = [Trial(f"c{n}", {"x": n / 10}) for n in range(11)]
+    sampler = TableSampler(rows, seed=1)
+    clones = [sampler.explore(rows[5]) for _ in range(11)]
+    assert len({clone.id for clone in clones if clone is not None}) == 11
+    assert sampler.explore(rows[5]) is None
+    assert sampler.ask() is None

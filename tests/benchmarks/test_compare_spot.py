@@ -1,0 +1,246 @@
+"""Recorded spot pools: traces from tables, runs played on them, and the omniscient bound."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from benchmarks import spot
+from benchmarks.compare.omniscient import Source, bound, least_dollars, work_of
+from benchmarks.compare.pools import Priced, SpotTrace
+from benchmarks.compare.replay import starts, usual_price
+from benchmarks.compare.traces import matched, read_traces
+from cloudtune.catalog import pool
+from cloudtune.engine.spot_pools import UNLIMITED
+from cloudtune.engine.timeline import read
+from cloudtune.errors import UsageError
+from cloudtune.infra.aws import pricing
+from cloudtune.plans import Limits, Rentable
+from tests.builders import SUBLINEAR, Setting, offer, play, profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.compare.replay import Replayed
+    from cloudtune.jobs.planning import Planned
+
+RUNS = (
+    "kind,zone,gpu,gpus,gap_seconds,from_second,available\n"
+    "availability,us-west-2a,v100,1,600,0,1\n"
+    "availability,us-west-2a,v100,1,600,1800,0\n"
+    "availability,us-west-2a,v100,1,600,2400,1\n"
+    "availability,us-west-2a,v100,1,600,7200,end\n"
+    "availability,us-west-2b,v100,1,600,0,0\n"
+    "availability,us-west-2b,v100,1,600,600,1\n"
+)
+GROUP = (
+    "trace,time,InService,Pending,Terminating,Total\n"
+    "a,2021-09-14 05:18:00,0.0,0.0,16.0,16.0\n"
+    "a,2021-09-14 05:19:00,2.0,8.0,16.0,24.0\n"
+    "a,2021-09-14 05:21:00,17.0,0.0,16.0,33.0\n"
+)
+NODES = (
+    "kind,time,count\nadded,2021-07-26T18:42:00Z,3\n"
+    "node-trace,2021-07-26T18:42:00Z,3\nnode-trace,2021-07-26 18:52:00,7\n"
+)
+DAY = SpotTrace("day", (0.0, 100.0, 250.0, 400.0), (2, 0, 3, 1), 500.0)
+
+
+def table(folder: Path, text: str) -> Path:
+    path = folder / "t.csv"
+    path.write_text(text)
+    return path
+
+
+# ---- traces --------------------------------------------------------------------------------------
+
+
+def test_the_formats_of_public_traces_are_read(tmp_path: Path) -> None:
+    west, other = (named.trace for named in read_traces(table(tmp_path, RUNS)))
+    assert (west.starts, west.instances, west.length) == ((0, 1800, 2400), (1, 0, 1), 7200)
+    assert (other.starts, other.length) == ((0, 600), 1200), "the last row lasts as long as others"
+    assert west.availability == pytest.approx(6600 / 7200)
+    assert west.losses == pytest.approx(3600 / 6600)
+    (group,) = read_traces(table(tmp_path, GROUP))
+    assert (group.trace.starts, group.trace.instances) == ((0, 60, 180), (0, 2, 17))
+    (nodes,) = read_traces(table(tmp_path, NODES), ["kind=node-trace"])
+    assert (nodes.trace.starts, nodes.trace.instances) == ((0, 600), (3, 7))
+
+
+def test_prices_alone_are_a_trace_and_the_usual_one_counts(tmp_path: Path) -> None:
+    text = "seconds,usd_per_hour\n0,1.0\n50,2.0\n90,9.0\n100,1.0\n"
+    ((trace, _),) = [(named.trace, named) for named in read_traces(table(tmp_path, text))]
+    assert trace.prices == (1.0, 2.0, 9.0, 1.0)
+    assert set(trace.instances) == {UNLIMITED}
+    assert trace.length == 140.0
+    assert usual_price(trace) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seconds,available\n0,1\n60,many\n", "t.csv: row 2: available must be the number"),
+        ("seconds,available\n0,1\n60,-1\n", "t.csv: row 2: available must be the number"),
+        ("seconds,available\n0,1\nnan,1\n", "t.csv: row 2: seconds must be"),
+        ("time,available\nnoon,1\n", "t.csv: row 1: time must be"),
+        ("seconds,available\n60,1\n0,1\n", "t.csv: row 2: doesn't come after"),
+        ("seconds,available\n0,1\n9,end\n20,1\n", "t.csv: row 3: the trace had its end before"),
+        ("seconds,available\n0,1\n", "t.csv: row 1: a trace of one row says nothing of time"),
+        ("available\n1\n", "there is no column 'from_second'"),
+        ("seconds\n1\n", "there is no column 'available'"),
+        ("seconds,available,price\n0,1,0\n9,1,1\n", "t.csv: row 1: price must be above 0"),
+        ("seconds,available,price\n0,1,\n9,1,1\n", "t.csv: row 1: has no price"),
+    ],
+)
+def test_mistakes_in_traces_name_their_row(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_traces(table(tmp_path, text))
+    assert message in str(raised.value)
+
+
+def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
+    path = table(tmp_path, RUNS)
+    zones = ("us-west-2a", "us-west-2b")
+    offers = pricing.catalog("us-east-1", ("spot",), zones).matching(["p3.2xlarge"], ("spot",))
+    by_offer = matched(read_traces(path), offers, path)
+    assert {offer.zone: trace.length for offer, trace in by_offer.items()} == {
+        "us-west-2a": 7200.0,
+        "us-west-2b": 1200.0,
+    }
+    (anywhere,) = pricing.catalog("us-east-1", ("spot",)).matching(["p3.2xlarge"], ("spot",))
+    with pytest.raises(UsageError, match=r"several traces for p3\.2xlarge spot; pick one of these"):
+        matched(read_traces(path), [anywhere], path)
+    one = read_traces(path, ["zone=us-west-2b"])
+    assert matched(one, [anywhere], path)[anywhere].length == 1200.0
+    with pytest.raises(UsageError, match=r"no row has zone=nowhere .*; zone is us-west-2a, us-w"):
+        read_traces(path, ["zone=nowhere"])
+    with pytest.raises(UsageError, match="nothing is rented on spot"):
+        matched(one, [], path)
+
+
+@given(st.floats(0.0, 2000.0), st.floats(0.0, 1500.0))
+def test_a_trace_from_a_later_second_is_the_same_trace(start: float, at: float) -> None:
+    later = DAY.begun_at(start)
+    assume(min(abs((start + at) % 500 - edge) for edge in (0, 100, 250, 400, 500)) > 1e-6)
+    assert later.room(at) == DAY.room(start + at)
+    assert later.length == DAY.length
+    assert later.availability == pytest.approx(DAY.availability)
+
+
+def test_what_costs_more_than_the_bid_is_gone() -> None:
+    priced = replace(DAY, prices=(1.0, 1.0, 2.0, 0.5))
+    assert priced.capped(1.5).instances == (2, 0, 0, 1)
+    assert DAY.capped(0.1) == DAY
+    assert priced.dollars(50.0, 300.0, 9.9) == pytest.approx((200.0 * 1.0 + 50.0 * 2.0) / 3600)
+    assert DAY.dollars(0.0, 3600.0, 9.9) == pytest.approx(9.9)
+
+
+def test_starts_are_spread_over_the_trace() -> None:
+    assert starts(100.0, 4, 50.0) == [50.0, 75.0, 0.0, 25.0]
+
+
+# ---- runs on a trace -----------------------------------------------------------------------------
+
+
+def played(
+    *rooms: tuple[float, int], most: int = 1, market: str = "any"
+) -> tuple[Planned, Replayed]:
+    """Return the plan of the digits' job, and a run of it; the pool has room from each second."""
+    times, counts = zip(*rooms, strict=True)
+    trace = SpotTrace("t", times, counts, 900_000.0)
+    options = f"--market {market} --deadline 6 --most {most}"
+    plan = spot.planned(spot.parser().parse_args([".", *options.split()]), "sha", trace)
+    (run,) = spot.played(plan, trace, 1)
+    assert not run.violations
+    assert 0 < run.bound <= run.dollars
+    return plan, run
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forecasts be of few runs: what is looked at is the run that is played."""
+    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1)
+
+
+def test_a_pool_that_is_away_for_half_an_hour_is_waited_for() -> None:
+    _, run = played((0, 1), (3000, 0), (4800, 1))
+    assert (run.lost, run.on_demand_hours, run.ended) == (1, 0.0, "done")
+
+
+def test_where_a_pool_stays_away_on_demand_finishes_in_time() -> None:
+    _, run = played((0, 1), (3000, 0), (30_000, 1))
+    assert run.ended == "done"
+    assert 5 * 3600.0 < run.seconds <= 6 * 3600.0
+    assert run.spot_hours == pytest.approx(3000 / 3600, abs=0.02)
+    assert run.on_demand_hours > 2.0
+
+
+def test_a_pool_that_is_hardly_ever_there_is_not_planned_on() -> None:
+    plan, run = played((0, 1), (3000, 0))
+    assert run.spot_hours == 0.0
+    assert any("not on spot: with its outages $" in remark for remark in plan.remarks)
+
+
+def test_a_run_comes_back_to_spot_while_on_demand_trains_on() -> None:
+    _, run = played((0, 1), (1200, 0), (12_000, 1), most=2)
+    assert run.on_demand_hours > 0.5
+    assert run.spot_hours > 1.0
+
+
+# ---- the bound -----------------------------------------------------------------------------------
+
+
+def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:
+    """Three epochs of spot's at $1 fit; the fourth is bought on demand at $4, at double speed."""
+    spot = Source(1.0, (Priced(0, 3, 1, 3600.0), Priced(3, 9, 0, 3600.0)))
+    dear = Source(2.0, (Priced(0, 9, UNLIMITED, 4 * 3600.0),))
+    assert least_dollars(4, [spot, dear], 2) == pytest.approx(3 + 2)
+    assert least_dollars(3, [spot, dear], 2) == pytest.approx(3)
+    assert least_dollars(18, [spot, dear], 1) == pytest.approx(36)
+    assert least_dollars(19, [spot, dear], 1) == math.inf
+    assert least_dollars(0, [spot], 1) == 0.0
+
+
+SPOT = offer(4, 9.0, name="s.4x", market="spot")
+POOL = pool(SPOT)
+BOTH = Setting(
+    trials=4,
+    max_epochs=16,
+    offer=SPOT,
+    profile=profile(SUBLINEAR, name="s.4x"),
+    others=(Rentable(offer(4, 36.0), profile(SUBLINEAR), 8),),
+    max_instances=2,
+    limits=Limits(600.0, 20.0),
+)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> SpotTrace:
+    gaps = draw(st.lists(st.floats(5.0, 400.0), min_size=1, max_size=8))
+    starts = [0.0, *itertools.accumulate(gaps)]
+    rooms = draw(st.lists(st.integers(0, 2), min_size=len(starts), max_size=len(starts)))
+    return SpotTrace("drawn", tuple(starts), tuple(rooms), starts[-1] + 50.0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(traces(), st.sampled_from(["sha", "seer", "asha"]), st.integers(1, 2), st.booleans())
+def test_a_run_on_any_trace_ends_within_its_limits_and_never_pays_less_than_the_bound(
+    trace: SpotTrace, by: str, most: int, spread: bool
+) -> None:
+    own = profile(SUBLINEAR, name="s.4x", spread=0.05 * spread)
+    job = BOTH.but(by=by, max_instances=most, pools={POOL: trace}, profile=own)
+    played = play(job)  # which fails where it stands still, or flaps
+    seconds, dollars = played.bill()
+    assert seconds <= 600.0 + 1e-6
+    assert dollars <= 20.0 + 1e-6
+    known = read(played.entries)
+    real = played.world.rentables
+    work = work_of(known, real)
+    least = bound(work, real, {POOL: trace}, most=most, until=600.0)
+    assert least <= dollars + 1e-9
