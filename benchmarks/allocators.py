@@ -26,28 +26,28 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import InstanceType, Offer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.events import EpochDone
-from cloudtune.planners.allocators.fluid_rules import static_fluid
-from cloudtune.planners.allocators.ilp import best_widths, least
-from cloudtune.planners.allocators.schedules import makespan
-from cloudtune.planners.fleets import ConstantFleet
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.events import EpochDone
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import Trial
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import ALLOCATORS, run_policy
 from cloudtune.profiles import bundled
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.strategies.allocators.fluid_rules import static_fluid
+from cloudtune.strategies.allocators.ilp import best_widths, least
+from cloudtune.strategies.allocators.schedules import makespan
+from cloudtune.strategies.fleets import ConstantFleet
 from cloudtune.strategies.grid import GridSearch
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.trial import Width
+    from cloudtune.model.trial import Width
 
 _EPOCHS, _MAX_EPOCHS = 20, 800
 """The least budget is so many epochs, and the most: at their ends DynamicFluid may resize."""

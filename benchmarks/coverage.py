@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.reality import Came, Job, drawn, off, play
+from cloudtune.model.plans import Limits
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.estimate.outlook import outlook
-from cloudtune.plans import Limits
 from cloudtune.profiles.priors import believed
 
 if TYPE_CHECKING:
-    from cloudtune.plans import Forecast
+    from cloudtune.model.plans import Forecast
 
 EXAMPLE = Path(__file__).parents[1] / "examples/digits/experiment.yaml"
 SHORT = ("--trials", "4", "--deadline", "5m", "--budget", "2")

@@ -24,8 +24,8 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from cloudtune.commands import ExtendTrial, StartTrial, StopTrial
-from cloudtune.events import EpochDone
+from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
+from cloudtune.model.events import EpochDone
 from cloudtune.strategies.rungs import rung_epochs
 from tests.builders import LINEAR, Played, Setting, by_name, play, profile
 

@@ -17,8 +17,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.decisions import Asked, answers
-from cloudtune.commands import StartTrial
-from cloudtune.events import EpochDone
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochDone
 from cloudtune.policy.registry import ALLOCATORS
 from tests.builders import by_name, offer, play, profile
 from tests.policy.test_promoted import FROM_A_QUARTER, decisions, game

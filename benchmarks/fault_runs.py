@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.fault_runs_mischief import Case, case, offer_on, play
 from benchmarks.fault_runs_stage import Stage
-from cloudtune.commands import EndRun, StartTrial, StopTrial
 from cloudtune.engine.ledger import read_header
-from cloudtune.events import EpochDone, RunResumed, TrialFailed, TrialLost, TrialStopped
 from cloudtune.infra.provider import INTENT_TAG
+from cloudtune.model.commands import EndRun, StartTrial, StopTrial
+from cloudtune.model.events import EpochDone, RunResumed, TrialFailed, TrialLost, TrialStopped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from benchmarks.fault_runs_stage import Stage
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
 
 Fault: TypeAlias = "Mapping[str, Any]"
 _LONGEST_PHASE = 240.0

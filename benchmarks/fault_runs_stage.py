@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psutil
 
-from cloudtune.commands import EndRun, Launch, Release, StartTrial
 from cloudtune.engine.ledger import Entry, read_entries
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import EpochDone
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.emulator.client import EmulatorControl
@@ -28,8 +26,10 @@ from cloudtune.infra.emulator.provider import IMAGE, endpoint_of
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
 from cloudtune.infra.processes import ProcessGroup, is_running
 from cloudtune.infra.provider import RUN_TAG
+from cloudtune.model.commands import EndRun, Launch, Release, StartTrial
+from cloudtune.model.events import EpochDone
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed, resume
-from cloudtune.events import (
+from cloudtune.model.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     RunResumed,
@@ -26,10 +26,10 @@ from cloudtune.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cloudtune.commands import Command
     from cloudtune.engine.resume import InFlight
     from cloudtune.engine.simulator import SimWorld
-    from cloudtune.events import Event
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
     from cloudtune.policy.run import RunPolicy
 
 _TOO_LATE = 7.0

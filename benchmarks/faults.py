@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.fault_world import Kill, survive
-from cloudtune.catalog import InstanceType, Offer
-from cloudtune.commands import Launch
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.events import (
+from cloudtune.experiment.search_space import Uniform
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.commands import Launch
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
@@ -37,26 +38,25 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
-from cloudtune.experiment.search_space import Uniform
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import Trial
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned import follow
+from cloudtune.policy.planned.stages import follow
 from cloudtune.policy.registry import chosen, components, run_policy
-from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from cloudtune.strategies.successive_halving import SuccessiveHalving
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.fault_world import Survived
-    from cloudtune.events import Event
+    from cloudtune.model.events import Event
+    from cloudtune.model.trial import TrialId
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.trial import TrialId
 
 _TYPES = {
     "small.1x": (1, 1.0),

@@ -29,19 +29,21 @@ from cloudtune.engine.ledger import FileLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
-from cloudtune.jobs import home, planning
-from cloudtune.jobs.job import Job
-from cloudtune.jobs.plan_file import job_of
-from cloudtune.jobs.report import load
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.planning import make
+from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.problem import problem_of
 from cloudtune.profiles import store
 from cloudtune.profiles.priors import prior
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.runs import home
+from cloudtune.runs.job import Job
+from cloudtune.runs.report import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.plans import RunPlan
+    from cloudtune.model.plans import RunPlan
 
 TYPE, WHERE = "g4dn.12xlarge", "aws"
 EPOCH = {1.0: 90.0, 2.0: 50.0, 4.0: 31.0}
@@ -124,8 +126,8 @@ def _experiment(folder: Path, strategy: str, times: str, seed: int) -> Experimen
 
 
 def _planned(experiment: Experiment, measured: ScalingProfile) -> Job:
-    problem = planning.problem_of(experiment, [measured])
-    return job_of(planning.make_plan(problem, LIMITS, force=True), 0.0, paced=False)
+    problem = problem_of(experiment, [measured])
+    return job_of(make.make_plan(problem, LIMITS, force=True), 0.0, paced=False)
 
 
 def played(folder: Path, strategy: str, runs: int, seed: int) -> list[tuple[Told, Told]]:

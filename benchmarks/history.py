@@ -30,9 +30,9 @@ from benchmarks.compare.case import Case, play, record
 from benchmarks.compare.curves import Columns, read_curves
 from benchmarks.curves_synthetic import annealed, finetuned, synthetic
 from benchmarks.strategies_cells import EPOCH_SECONDS, GROUNDS, Cell, Ground, scale_of
-from cloudtune.engine.timeline import read
-from cloudtune.strategies.samplers import newcomers
-from cloudtune.strategies.samplers.past import PastRun, PastTrial, scores
+from cloudtune.engine.record.timeline import read
+from cloudtune.strategies.samplers import warm_start
+from cloudtune.strategies.samplers.past_runs import PastRun, PastTrial, scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--published", action="store_true", help="The trust rule of before.")
     given = parser.parse_args()
     if given.published:
-        newcomers.trust_of = published  # type: ignore[assignment]
+        warm_start.trust_of = published  # type: ignore[assignment]
     tables, cells = Tables(given.data, given.seeds), [Cell(1.0, each) for each in given.budgets]
     found: dict[tuple[int, str], list[tuple[float, ...]]] = {}
     print(f"{'table':15} {'earlier run':16} {'kind':9}" + "".join(f"{r:>14}" for r in RATIOS))

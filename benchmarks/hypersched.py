@@ -24,21 +24,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.catalog import InstanceType, Offer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.planners.allocators.hypersched import HyperSchedAllocator
-from cloudtune.planners.allocators.same import SameWidth
-from cloudtune.planners.fleets import ConstantFleet
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import Trial
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import run_policy
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.strategies.allocators.hypersched import HyperSchedAllocator
+from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.asha import Asha
+from cloudtune.strategies.fleets import ConstantFleet
 from cloudtune.strategies.hypersched import HyperSched
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

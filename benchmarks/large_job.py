@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.infra.aws import pricing
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles import store
-from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cloudtune.catalog import InstanceType
     from cloudtune.infra.aws.pricing import Listing
+    from cloudtune.model.catalog import InstanceType
 
 _EPOCH = 300.0  # seconds on one GPU that costs a dollar an hour
 _TRAIN = "def train(config, epochs):\n    yield {'loss': 0.0}\n"

@@ -35,8 +35,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 MODULES = (
     *("planners/*.py", "planners/dp/*.py", "planners/estimate/*.py", "planners/ilp/*.py"),
-    *("planners/allocators/*.py", "cloudtune/strategies/*.py", "cloudtune/policy/limits.py"),
-    *("cloudtune/policy/renting.py", "cloudtune/policy/sessions.py"),
+    *(
+        "cloudtune/strategies/allocators/*.py",
+        "cloudtune/strategies/*.py",
+        "cloudtune/policy/limits.py",
+    ),
+    *("cloudtune/policy/fleet_manager.py", "cloudtune/policy/sessions.py"),
     *("cloudtune/policy/free_gpus.py", "cloudtune/policy/speed_estimates.py"),
 )
 WIDE = ("tests/policy", "tests/engine")

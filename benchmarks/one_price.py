@@ -23,11 +23,12 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from cloudtune.experiment import Experiment
-from cloudtune.jobs import forecasting, planning
-from cloudtune.jobs.stages import SETUP_SECONDS
+from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.plans import Limits
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.planning import forecasting, make
+from cloudtune.planning.problem import problem_of
+from cloudtune.planning.stages import SETUP_SECONDS
 
 if TYPE_CHECKING:
     from cloudtune.policy.run import RunPolicy
@@ -94,7 +95,7 @@ def made_experiment(draw: random.Random, market: str, strategy: str, folder: Pat
     )
 
 
-def _planned(number: int, folder: Path) -> planning.Planned | None:
+def _planned(number: int, folder: Path) -> make.Planned | None:
     """Return the plan of a job; None where its limits are too tight for any."""
     draw = random.Random(number)
     strategy = "best" if draw.random() < 0.3 else "sha"
@@ -104,11 +105,11 @@ def _planned(number: int, folder: Path) -> planning.Planned | None:
         made_experiment(random.Random(seed), market, name, folder) for name in ("sha", strategy)
     )
     profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
-    loose = planning.make_plan(planning.problem_of(fixed, profiles), Limits()).plan.forecast
+    loose = make.make_plan(problem_of(fixed, profiles), Limits()).plan.forecast
     factor = draw.choice([0.9, 1.05, 1.2, 1.6, 3.0])
     limits = Limits(loose.seconds.p50 * factor * draw.uniform(0.8, 1.5), loose.dollars.p50 * factor)
     try:
-        return planning.make_plan(planning.problem_of(experiment, profiles), limits)
+        return make.make_plan(problem_of(experiment, profiles), limits)
     except InfeasibleError:
         return None
 

@@ -19,28 +19,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.catalog import InstanceType, Offer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.placement import slots
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import Charges, Group, Limits, Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import EndReason, Trial
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
-from cloudtune.plans import Charges, Group, Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned import follow
+from cloudtune.policy.planned.stages import follow
 from cloudtune.policy.registry import run_policy
-from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.strategies.successive_halving import SuccessiveHalving
-from cloudtune.trial import EndReason, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cloudtune.model.plans import Plan, Spread
     from cloudtune.planners.estimate.draws import Floats
-    from cloudtune.plans import Plan, Spread
 
 WIDTHS = (1 / 3, 0.5, 1.0, 2.0, 4.0, 8.0)
 SPREADS = (0.05, 0.10, 0.20)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from benchmarks import large_job
 from cloudtune.infra.aws import pricing
+from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.plans import Limits, Rentable
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cloudtune.plans import Plan
+    from cloudtune.model.plans import Plan
 
 _ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 _QUICK = 2.0  # seconds; what takes longer isn't measured again

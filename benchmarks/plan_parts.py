@@ -81,17 +81,17 @@ def timed(command: list[str]) -> dict[str, Any]:
 
 def watch_all(watch: Stopwatch) -> None:
     from cloudtune.cli import plan as cli_plan  # noqa: PLC0415
-    from cloudtune.jobs import alternatives, planning  # noqa: PLC0415
     from cloudtune.planners.exact import ExactPlanner  # noqa: PLC0415
     from cloudtune.planners.naive import NaivePlanner  # noqa: PLC0415
     from cloudtune.planners.static import StaticPlanner  # noqa: PLC0415
+    from cloudtune.planning import alternatives, make  # noqa: PLC0415
 
     watch.watch(cli_plan, "load_experiment", lambda *_: "read the experiment")
     watch.watch(cli_plan, "load_problem", lambda *_: "read profiles and prices")
     for planner in (ExactPlanner, NaivePlanner, StaticPlanner):
         watch.watch(planner, "plan", _asked)
     watch.watch(ExactPlanner, "front", lambda *_: "front")
-    for module, draws in ((planning, "1,000"), (alternatives, "200")):
+    for module, draws in ((make, "1,000"), (alternatives, "200")):
         watch.watch(module, "outlook", lambda *_, draws=draws, **__: f"outlook, {draws} samples")
 
 

@@ -13,15 +13,15 @@ import numpy as np
 
 from benchmarks.planner_checks import EQUAL, measure, unrounded
 from benchmarks.planner_jobs import billed_by
-from cloudtune.placement import slots
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import Group
 from cloudtune.planners.cost_model import price
-from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cloudtune.model.plans import Plan, Rentable
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Plan, Rentable
     from tests.planners.brute_force import Way
 
 

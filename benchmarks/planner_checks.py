@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from benchmarks.planner_jobs import billed_by
+from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits
 from tests.planners.brute_force import best, every_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from cloudtune.model.plans import Group, Objective, Plan
     from cloudtune.planners.base import Planner, PlanRequest
-    from cloudtune.plans import Group, Objective, Plan
     from tests.planners.brute_force import Priced
 
 EQUAL = 1e-9

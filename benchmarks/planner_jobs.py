@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 
 from cloudtune.infra.aws import pricing
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import PlanRequest
-from cloudtune.plans import Limits, Rentable
 from cloudtune.profiles import bundled
-from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import InstanceType, Market, Offer
+    from cloudtune.model.catalog import InstanceType, Market, Offer
 
 KINDS = ("near-linear", "sublinear", "non-monotone")
 NEAR_LINEAR = 0.75

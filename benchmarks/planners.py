@@ -29,18 +29,18 @@ from benchmarks import planner_checks as checks
 from benchmarks import planner_jobs as jobs
 from benchmarks import planner_plots as plots
 from benchmarks.planner_attacks import attacked
+from cloudtune.model.plans import Limits
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.planner_jobs import Curve, Job
+    from cloudtune.model.plans import Plan
     from cloudtune.planners.base import Planner, PlanRequest
-    from cloudtune.plans import Plan
 
 PLANNERS: dict[str, Planner] = {
     "exact": ExactPlanner(),

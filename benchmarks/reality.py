@@ -24,28 +24,28 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import InstanceType, Offer, of_pool
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, _Intent, synthetic_metric
-from cloudtune.events import LaunchFailed
 from cloudtune.infra.aws import pricing
+from cloudtune.model.catalog import InstanceType, Offer, of_pool
+from cloudtune.model.events import LaunchFailed
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import Trial
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned import plan_stages
+from cloudtune.policy.planned.stages import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy
 from cloudtune.profiles import bundled
-from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.commands import Launch
-    from cloudtune.events import Event
-    from cloudtune.plans import Plan
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Plan
     from cloudtune.policy.run import RunPolicy
 
 

@@ -28,8 +28,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from cloudtune.commands import Launch, Release, StartTrial, StopTrial
-from cloudtune.events import EpochDone, InstanceGone, InstanceLaunched, TrialStarted, TrialStopped
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
@@ -38,13 +36,21 @@ from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.emulator.provider import emulated
 from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.node.messages import Training
-from cloudtune.trial import Slice
+from cloudtune.model.commands import Launch, Release, StartTrial, StopTrial
+from cloudtune.model.events import (
+    EpochDone,
+    InstanceGone,
+    InstanceLaunched,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.model.trial import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.events import Event
     from cloudtune.infra.provider import Cloud
+    from cloudtune.model.events import Event
 
 PEER = Path(__file__).with_name("resize_tune.py")
 TYPE, GPUS = "p3.16xlarge", 8

@@ -32,18 +32,18 @@ from benchmarks.compare.case import Case, context_of, play, policy_of
 from benchmarks.compare.curves import Curve, Curves, read_curves
 from benchmarks.compare.speeds import Scaling
 from benchmarks.curves_synthetic import synthetic
-from cloudtune.catalog import InstanceType, Offer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.plans import Limits
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.plans import Limits
 from cloudtune.policy.registry import chosen, components, run_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from cloudtune.engine.ledger import Entry
+    from cloudtune.model.trial import Trial
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.trial import Trial
 
 PEER = "benchmarks.simulation_speed_syne"
 ROOT = Path(__file__).parents[1]

@@ -24,17 +24,18 @@ from typing import TYPE_CHECKING
 from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.replay import on_traces, replay, starts
 from benchmarks.compare.traces import read_traces
-from cloudtune.catalog import pool
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import pricing
-from cloudtune.jobs import planning
-from cloudtune.jobs.plan_file import job_of
-from cloudtune.plans import Limits
+from cloudtune.model.catalog import pool
+from cloudtune.model.plans import Limits
+from cloudtune.planning import make
+from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.problem import problem_of, stored_profiles
 
 if TYPE_CHECKING:
     from benchmarks.compare.replay import Replayed
-    from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.stages import Problem
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Problem
 
 SKYPILOT, GROUPS = "spot_traces_skypilot.csv", "ec2_asg_spot_bamboo.csv"
 POOLS = {
@@ -84,15 +85,15 @@ def planned(
 ) -> Planned:
     """Return the plan, by the figures that are asked for."""
     experiment = asked(given, strategy, market or given.market)
-    profiles = planning.stored_profiles(experiment, given.profile)
-    problem = planning.problem_of(experiment, profiles)
+    profiles = stored_profiles(experiment, given.profile)
+    problem = problem_of(experiment, profiles)
     if given.figures == "bands":
         problem = as_bands(problem)
     elif given.figures == "trace":
         traces = {r.offer: trace for r in problem.rentables if r.offer.market == "spot"}
         problem = replace(problem, rentables=tuple(on_traces(problem.rentables, traces)))
     limits = Limits(experiment.limits.deadline, experiment.limits.budget)
-    return planning.make_plan(problem, limits, force=True)
+    return make.make_plan(problem, limits, force=True)
 
 
 def played(plan: Planned, trace: SpotTrace, runs: int) -> list[Replayed]:

@@ -28,16 +28,16 @@ from benchmarks.compare.replay import starts
 from benchmarks.compare.traces import read_traces
 from benchmarks.fault_runs_stage import TYPES, Stage
 from benchmarks.spot import POOLS
-from cloudtune.catalog import pool
-from cloudtune.engine.timeline import read
+from cloudtune.engine.record.timeline import read
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws import pricing
-from cloudtune.plans import Rentable
+from cloudtune.model.catalog import pool
+from cloudtune.model.plans import Rentable
 from cloudtune.profiles.store import read as read_profiles
 
 if TYPE_CHECKING:
     from benchmarks.compare.pools import SpotTrace
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
 
 _KIND = TYPES["spot"]
 _MOST = 2

@@ -41,15 +41,15 @@ from benchmarks.compare.pools import Priced
 from benchmarks.compare.replay import replay, starts
 from benchmarks.compare.traces import read_traces
 from benchmarks.spot import POOLS
-from cloudtune.catalog import InstanceType, Offer, pool
 from cloudtune.engine.spot_pools import UNLIMITED
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.catalog import InstanceType, Offer, pool
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import Trial
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned import plan_stages
+from cloudtune.policy.planned.stages import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy
-from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -14,10 +14,10 @@ from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
 from benchmarks.compare.curves import Columns, read_curves
 from benchmarks.compare.speeds import Scaling
 from benchmarks.curves_synthetic import annealed, finetuned, synthetic
-from cloudtune.catalog import InstanceType, Offer
 from cloudtune.infra.aws import pricing
-from cloudtune.plans import Limits
-from cloudtune.trial import rank_key
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.compare.curves import Curves
     from benchmarks.compare.pools import SpotTrace
-    from cloudtune.trial import Mode
+    from cloudtune.model.trial import Mode
 
 MACHINE = InstanceType("p3.8xlarge", 4, "V100", 16384, 32, 249856)
 OFFER = Offer(MACHINE, "on-demand", "us-east-1", 12.24)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.engine.timeline import read
-from cloudtune.fleet import Rented
+from cloudtune.engine.record.timeline import read
+from cloudtune.model.fleet import Rented
 
 if TYPE_CHECKING:
     from benchmarks.compare.case import Played
-    from cloudtune.catalog import Offer
-    from cloudtune.engine.audit import Point
-    from cloudtune.plans import Limits
+    from cloudtune.engine.record.audit import Point
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Limits
     from cloudtune.policy.base import Brakes
 
     Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

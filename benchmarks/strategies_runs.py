@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.compare.pools import SpotTrace
     from benchmarks.strategies_cells import Ground, Scale
     from benchmarks.strategies_methods import Choices
-    from cloudtune.plans import Limits
+    from cloudtune.model.plans import Limits
 
 ANY = ""
 """The profile of what trains on one GPU alone."""

@@ -21,7 +21,7 @@ from benchmarks.strategies_cells import PROFILES, Cell, Ground, algoperf
 from benchmarks.strategies_methods import Choices
 from benchmarks.strategies_runs import Job, place, wanted
 from benchmarks.strategies_verdict import crossed
-from cloudtune.trial import better
+from cloudtune.model.trial import better
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

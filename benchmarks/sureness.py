@@ -26,16 +26,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.one_price import MARKETS, TYPES, Elsewhere, made_experiment, made_profile
-from cloudtune.jobs import planning
-from cloudtune.jobs.stages import EXACT, SETUP_SECONDS, PlanOptions, request_for
+from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.estimate.outlook import fitting
-from cloudtune.planners.estimate.playout import sample
-from cloudtune.plans import Limits
+from cloudtune.planners.estimate.rollout import sample
+from cloudtune.planning import make
+from cloudtune.planning.problem import problem_of
+from cloudtune.planning.stages import EXACT, SETUP_SECONDS, PlanOptions, request_for
 
 if TYPE_CHECKING:
-    from cloudtune.jobs.stages import Problem
-    from cloudtune.plans import Plan
+    from cloudtune.model.plans import Plan
+    from cloudtune.planning.stages import Problem
 
 _RESERVE = SETUP_SECONDS + 30.0
 """Seconds that a run needs before its stages and after them, about."""
@@ -85,13 +86,13 @@ def answer(number: int, runs: int) -> Answer:
         os.environ["CLOUDTUNE_HOME"] = f"{folder}/home"
         experiment = made_experiment(draw, MARKETS[number % len(MARKETS)], "sha", Path(folder))
         profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
-        problem = planning.problem_of(experiment, profiles)
+        problem = problem_of(experiment, profiles)
         confidence = draw.choice([0.8, 0.9, 0.95])
         limits, known = _limits(problem, draw, confidence)
         given = None
         began = time.process_time()
         try:
-            planned = planning.make_plan(problem, limits, PlanOptions(confidence=confidence))
+            planned = make.make_plan(problem, limits, PlanOptions(confidence=confidence))
         except InfeasibleError:
             planned = None
         seconds = time.process_time() - began

@@ -9,8 +9,8 @@ CloudtuneError                1  something broke; the message says what and what
 └── UnsavedError              8  the storage didn't take the best model
 
 A run that ends early without an error has its own codes: 4 (budget), 5 (deadline) and
-130 (interrupted); see `cloudtune.trial.EndReason`. Expected trouble during a run (a lost node,
-a failed launch, a crashed trial) is an event, never an exception.
+130 (interrupted); see `cloudtune.model.trial.EndReason`. Expected trouble during a run (a lost
+node, a failed launch, a crashed trial) is an event, never an exception.
 """
 
 from __future__ import annotations

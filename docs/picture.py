@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 from cloudtune.display.pages.figures import reach
 from cloudtune.display.pages.gantt import BOOT, IDLE, LOST, RETURN, START, WAIT, drawn_bars
 from cloudtune.display.pages.trials import Told
-from cloudtune.jobs import home
-from cloudtune.jobs.report import load
-from cloudtune.text import counted, percent
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.text import counted, percent
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.runs import home
+from cloudtune.runs.report import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cloudtune.display.pages.gantt import GpuBar, InstanceRows
-    from cloudtune.jobs.report import Report
+    from cloudtune.runs.report import Report
 
 FOLDER = Path(__file__).parent / "img"
 WIDTH = 800

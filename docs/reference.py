@@ -23,16 +23,16 @@ from pydantic import BaseModel
 from cloudtune import errors
 from cloudtune.cli.main import Deferred, cli
 from cloudtune.cli.plan import plan
-from cloudtune.commands import Command
-from cloudtune.events import Event
 from cloudtune.experiment import Experiment
 from cloudtune.experiment import field_types as kinds
-from cloudtune.jobs.job import choices
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event
+from cloudtune.model.providers import PROVIDERS
+from cloudtune.model.trial import EndReason
+from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.registry import MENU, WIDTHS_MENU
-from cloudtune.providers import PROVIDERS
-from cloudtune.trial import EndReason
-from cloudtune.units import format_seconds
+from cloudtune.runs.job import choices
 from docs import reference_words as words
 
 if TYPE_CHECKING:

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cloudtune.errors import UsageError, allowed_names, shown
-from cloudtune.providers import PROVIDERS
+from cloudtune.model.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
-    from cloudtune.commands import Launch
-    from cloudtune.events import RefusalKind
     from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.catalog import Catalog, InstanceType, Market, SpotPools
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.events import RefusalKind
+    from cloudtune.model.scaling import ScalingProfile
 
 RUN_TAG = "cloudtune:run"
 INTENT_TAG = "cloudtune:intent"
@@ -179,7 +179,7 @@ class Calls(Protocol):
 
 
 class Provider(Protocol):
-    """A cloud: one instance of this for each line of `cloudtune.providers.PROVIDERS`.
+    """A cloud: one instance of this for each line of `cloudtune.model.providers.PROVIDERS`.
 
     What it needs of its cloud's libraries is imported within its methods: a plan doesn't wait for
     them. `home` is the folder in which cloudtune keeps things on this machine.

@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.plans import Charges, Objective, admits
+from cloudtune.model.plans import Charges, Objective, admits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.catalog import Offer
-    from cloudtune.plans import Limits, Plan, Rentable, Stage
-    from cloudtune.trial import Width
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Limits, Plan, Rentable, Stage
+    from cloudtune.model.trial import Width
 
 
 class InfeasibleError(CloudtuneError):

@@ -24,15 +24,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cloudtune.plans import Estimate, Group, Plan, StagePlan
+from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Stage
+    from cloudtune.model.trial import Width
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Stage
-    from cloudtune.trial import Width
 
 
 @dataclass

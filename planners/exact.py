@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cloudtune.model.plans import Limits
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import gap_to
 from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.options import complete
 from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.selection import refuse, with_gap
-from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
+    from cloudtune.model.plans import Objective, Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.search import Found, Search
-    from cloudtune.plans import Objective, Plan
 
 
 _EQUAL = 1e-9

@@ -13,8 +13,8 @@ from cloudtune.planners.exact import ExactPlanner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cloudtune.model.plans import Plan
     from cloudtune.planners.base import Planner, PlanRequest
-    from cloudtune.plans import Plan
 
     Ask: TypeAlias = Callable[[int, int], PlanRequest]
 

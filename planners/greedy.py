@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtune.placement import slots
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import Group
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.selection import admitted_or_refused, best_of, start_limits, with_gap
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Plan, Stage
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Plan, Stage
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.plans import Rentable
+    from cloudtune.model.plans import Rentable
 
 MARGIN = 0.05
 """The share of what is left of deadline and budget that a plan leaves for what it can't foresee."""

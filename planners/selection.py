@@ -6,17 +6,17 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cloudtune.model.plans import Limits
+from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.dp.bounds import fluid, gap_to, least_of
 from cloudtune.planners.dp.search import search_of
-from cloudtune.plans import Limits
-from cloudtune.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cloudtune.model.plans import Objective, Plan, RunPlan
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Objective, Plan, RunPlan
 
 
 def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:

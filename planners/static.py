@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloudtune.model.plans import Group
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.labels import Delays
 from cloudtune.planners.dp.options import Menu, undominated
 from cloudtune.planners.selection import best_of, with_gap
-from cloudtune.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from cloudtune.model.plans import Plan, Stage
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Plan, Stage
 
 
 class StaticPlanner:

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.model.catalog import InstanceType
+from cloudtune.model.scaling import PUBLISHED, Measurement, Provenance, ScalingProfile
 from cloudtune.profiles import packing, ratios
 from cloudtune.profiles.csv_table import rows
-from cloudtune.scaling import PUBLISHED, Measurement, Provenance, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.trial import Width
+    from cloudtune.model.trial import Width
 
 
 _LAUNCH, _BOOT, _RELEASE = Measurement(20.0, 10.0), Measurement(90.0, 30.0), Measurement(5.0, 3.0)

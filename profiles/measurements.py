@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.scaling import DELAYS, Measurement, ScalingProfile
-from cloudtune.text import gpus_text
-from cloudtune.trial import Trial
+from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
+from cloudtune.model.text import gpus_text
+from cloudtune.model.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cloudtune.events import EpochDone
-    from cloudtune.trial import EndReason, Slice, TrialId, Width
+    from cloudtune.model.events import EpochDone
+    from cloudtune.model.trial import EndReason, Slice, TrialId, Width
 
 
 TRIES = 3

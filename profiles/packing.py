@@ -11,13 +11,13 @@ from functools import cache
 from statistics import stdev
 from typing import TYPE_CHECKING
 
+from cloudtune.model.scaling import Measurement
 from cloudtune.profiles.csv_table import relative_to, rows
-from cloudtune.scaling import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.trial import Width
+    from cloudtune.model.trial import Width
 
 SOURCE = "Gavel (OSDI'20), stanford-futuredata/gavel @c4fa4009"
 

@@ -12,13 +12,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cloudtune.model.scaling import DELAYS
 from cloudtune.profiles.csv_table import rows
-from cloudtune.scaling import DELAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.scaling import Measurement, ScalingProfile
+    from cloudtune.model.scaling import Measurement, ScalingProfile
 
 _WEIGHT = 4
 """So many measurements the spread within a run counts that the table says."""

@@ -10,14 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloudtune.model.scaling import EMULATED, MEASURED, PUBLISHED
+from cloudtune.model.text import ago_text, counted
 from cloudtune.profiles.store import age
-from cloudtune.scaling import EMULATED, MEASURED, PUBLISHED
-from cloudtune.text import ago_text, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.scaling import ScalingProfile, Seen
+    from cloudtune.model.scaling import ScalingProfile, Seen
 
 _DERIVED = "derived"
 _ALL = 0.995

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from cloudtune.profiles.csv_table import rows
 
 if TYPE_CHECKING:
-    from cloudtune.catalog import InstanceType
-    from cloudtune.scaling import Measurement, ScalingProfile
-    from cloudtune.trial import Width
+    from cloudtune.model.catalog import InstanceType
+    from cloudtune.model.scaling import Measurement, ScalingProfile
+    from cloudtune.model.trial import Width
 
 SAME_GPU_SPREAD = 0.05
 """Assumed: the same GPU in another machine, with other CPUs, disks and links."""

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
+from cloudtune.model.scaling import EMULATED, ScalingProfile
+from cloudtune.model.serialization import decode, encode
 from cloudtune.profiles import bundled
-from cloudtune.scaling import EMULATED, ScalingProfile
-from cloudtune.serialization import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cloudtune.catalog import InstanceType
-    from cloudtune.scaling import Identity, Measurement
+    from cloudtune.model.catalog import InstanceType
+    from cloudtune.model.scaling import Identity, Measurement
 
 VERSION = 1
 BESIDE = "profile.json"

@@ -21,15 +21,15 @@ from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.private_files import UMASK_VARIABLE
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.runner import Ended, Watch
+    from cloudtune.running.runner import Ended, Watch
+    from cloudtune.runs.job import Job
 
 TRAIN = """
 import math, os, tempfile
@@ -306,7 +306,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     from cloudtune.engine.ledger import FileLedger
     from cloudtune.engine.loop import run as drive
     from cloudtune.engine.simulator import SimWorld, synthetic_metric
-    from cloudtune.jobs import home, runner
+    from cloudtune.running import runner
+    from cloudtune.runs import home
 
     jobs: list[Job] = []
 
@@ -325,5 +326,5 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     # It imports the script, and torch with it, in a process of its own.
     monkeypatch.setattr(runner, "check_script", lambda _experiment: None)
     # Virtual epochs have no files.
-    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: None)
+    monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: None)
     return jobs

@@ -11,8 +11,8 @@ import pytest
 
 from cloudtune.infra.emulator.isolated import network
 from cloudtune.infra.emulator.isolated.world import World
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
 from tests.bench import TRAIN, Done
 
 if TYPE_CHECKING:

@@ -27,12 +27,12 @@ from benchmarks.compare.curves import Columns, read_curves
 from benchmarks.compare.offers import offers_of
 from benchmarks.compare.speeds import scalings
 from benchmarks.compare.traces import matched, read_traces
-from cloudtune.catalog import BillingUnit
 from cloudtune.display.terminal import console, print_sheet
 from cloudtune.errors import CloudtuneError, UsageError, need, shown
-from cloudtune.plans import Limits
+from cloudtune.model.catalog import BillingUnit
+from cloudtune.model.plans import Limits
+from cloudtune.model.units import format_seconds, parse_dollars, parse_seconds
 from cloudtune.policy.registry import MENU, WHOSE, chosen, sampler_for
-from cloudtune.units import format_seconds, parse_dollars, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.replay import on_traces
-from cloudtune.catalog import pool
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.plans import Rentable
+from cloudtune.model.catalog import pool
+from cloudtune.model.plans import Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import Trial
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
-from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from benchmarks.compare.curves import Curves
     from benchmarks.compare.pools import SpotTrace
     from benchmarks.compare.speeds import Scaling
-    from cloudtune.catalog import Offer, PoolName
+    from cloudtune.model.catalog import Offer, PoolName
 
 MAX_INSTANCES = 64
 START, RESIZE = 10.0, 20.0

@@ -13,30 +13,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.sampler import TableSampler
-from cloudtune.engine.audit import audited
-from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run, without_collection
-from cloudtune.engine.timeline import read
+from cloudtune.engine.record.audit import audited
+from cloudtune.engine.record.flapping import flaps
+from cloudtune.engine.record.timeline import read
+from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.plans import Limits
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned import plan_stages
+from cloudtune.policy.planned.stages import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
-from cloudtune.strategies.samplers.newcomers import Experienced
-from cloudtune.strategies.samplers.past import AT_FIRST, UNHEARD
+from cloudtune.strategies.samplers.past_runs import AT_FIRST, UNHEARD
 from cloudtune.strategies.samplers.sampler import ADAPTIVE
+from cloudtune.strategies.samplers.warm_start import Experienced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from benchmarks.compare.benchmark import Benchmark
-    from cloudtune.engine.audit import Audit, Point
     from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.record.audit import Audit, Point
     from cloudtune.policy.run import RunPolicy
     from cloudtune.strategies.base import Sampler
-    from cloudtune.strategies.samplers.past import PastRun
+    from cloudtune.strategies.samplers.past_runs import PastRun
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cloudtune.display.terminal import Sheet
-from cloudtune.text import percent
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.text import percent
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.compare.benchmark import Benchmark
     from benchmarks.compare.case import Case, Result
-    from cloudtune.plans import Limits
+    from cloudtune.model.plans import Limits
 
 _VARIED = ("allocator", "fleet", "eta", "sampler")
 

@@ -15,13 +15,13 @@ import pandas as pd
 
 from benchmarks.compare.tables import Table, read_table
 from cloudtune.errors import UsageError, shown
-from cloudtune.trial import rank_key
+from cloudtune.model.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.trial import Mode
+    from cloudtune.model.trial import Mode
 
 CONFIG = ("config", "config_id", "trial", "run")
 EPOCH = ("epoch", "step", "global_step", "iteration")

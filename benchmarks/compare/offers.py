@@ -13,9 +13,9 @@ import pandas as pd
 
 from benchmarks.compare.speeds import is_file
 from benchmarks.compare.tables import read_table
-from cloudtune.catalog import InstanceType, Market, Offer
 from cloudtune.infra.aws import pricing
-from cloudtune.units import LEAST_DOLLARS
+from cloudtune.model.catalog import InstanceType, Market, Offer
+from cloudtune.model.units import LEAST_DOLLARS
 
 if TYPE_CHECKING:
     from benchmarks.compare.tables import Table

@@ -27,16 +27,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.pools import Priced
-from cloudtune.catalog import pool
 from cloudtune.engine.spot_pools import UNLIMITED
+from cloudtune.model.catalog import pool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from benchmarks.compare.pools import SpotTrace
-    from cloudtune.catalog import PoolName
-    from cloudtune.engine.timeline import Timeline
-    from cloudtune.plans import Rentable
+    from cloudtune.engine.record.timeline import Timeline
+    from cloudtune.model.catalog import PoolName
+    from cloudtune.model.plans import Rentable
 
 _HALVINGS = 100
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.compare.cells import by_limits, limits_text
 from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
-from cloudtune.trial import rank_key
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.trial import rank_key
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from benchmarks.compare.benchmark import Benchmark
     from benchmarks.compare.cells import Cell
-    from cloudtune.engine.audit import Point
-    from cloudtune.plans import Limits
+    from cloudtune.engine.record.audit import Point
+    from cloudtune.model.plans import Limits
 
 _POINTS = 200
 _MAX_LINES = 10

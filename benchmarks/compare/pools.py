@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtune.catalog import SpotBehaviour
 from cloudtune.engine.spot_pools import PoolTrace
+from cloudtune.model.catalog import SpotBehaviour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.omniscient import bound, work_of
-from cloudtune.catalog import pool
-from cloudtune.engine.audit import audited
-from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
+from cloudtune.engine.record.audit import audited
+from cloudtune.engine.record.flapping import flaps
+from cloudtune.engine.record.timeline import prices, read
 from cloudtune.engine.simulator import RECLAIMED, SimWorld, synthetic_metric
-from cloudtune.engine.timeline import prices, read
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import InstanceGone
+from cloudtune.model.catalog import pool
+from cloudtune.model.events import InstanceGone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from benchmarks.compare.pools import SpotTrace
-    from cloudtune.catalog import Offer, PoolName
-    from cloudtune.engine.timeline import Timeline
-    from cloudtune.plans import Rentable
+    from cloudtune.engine.record.timeline import Timeline
+    from cloudtune.model.catalog import Offer, PoolName
+    from cloudtune.model.plans import Rentable
     from cloudtune.policy.run import RunPolicy
 
 PRICE_SHARE = 0.9

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.experiment.search_space import Value
+    from cloudtune.model.trial import Mode, Trial
     from cloudtune.strategies.samplers.axes import Axes, Axis, Config
-    from cloudtune.trial import Mode, Trial
 
 
 def axes_of_rows(configs: Sequence[Config]) -> dict[str, Axis]:

@@ -20,9 +20,9 @@ from cloudtune.profiles import bundled, store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cloudtune.catalog import InstanceType
-    from cloudtune.scaling import ScalingProfile
-    from cloudtune.trial import Width
+    from cloudtune.model.catalog import InstanceType
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import Width
 
 WIDTH = ("width", "num_gpus", "gpus")
 SPEED = ("speedup", "speed", "relative_speed")

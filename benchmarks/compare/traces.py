@@ -17,13 +17,13 @@ from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.tables import Table, read_table
 from cloudtune.engine.spot_pools import UNLIMITED
 from cloudtune.errors import UsageError, shown
-from cloudtune.text import offer_text
+from cloudtune.model.text import offer_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
 
 SECONDS = ("from_second", "seconds", "second")
 TIMES = ("time", "timestamp", "date")

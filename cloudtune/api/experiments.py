@@ -15,18 +15,20 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import history, home, planning
-from cloudtune.jobs.job import choices, sampler_name
+from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.plans import Limits
+from cloudtune.planning import make
+from cloudtune.planning.problem import no_profile, problem_of, stored_profiles
+from cloudtune.runs import history, home
+from cloudtune.runs.job import choices, sampler_name
 from cloudtune.train.user_script import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from cloudtune.infra.provider import HeadOffer
-    from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.stages import PlanOptions, Problem
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import PlanOptions, Problem
 
 Source: TypeAlias = str | Path | Mapping[str, Any] | Experiment
 """A YAML file, the same fields as a mapping, or an experiment."""
@@ -201,10 +203,10 @@ def load_problem(experiment: Experiment, profile: str | None) -> Problem:
     Raises:
         UsageError: nothing is known of the script's speed on any of its instance types.
     """
-    profiles = planning.stored_profiles(experiment, profile)
-    problem = planning.problem_of(experiment, profiles)
+    profiles = stored_profiles(experiment, profile)
+    problem = problem_of(experiment, profiles)
     if not profiles and not problem.rentables:  # nor has an earlier run seen it
-        raise planning.no_profile(experiment)
+        raise no_profile(experiment)
     return problem
 
 
@@ -223,10 +225,10 @@ def plan_or_forced(
         InfeasibleError: there is none, and nobody insists.
     """
     try:
-        return planning.make_plan(problem, limits, options, elapsed)
+        return make.make_plan(problem, limits, options, elapsed)
     except InfeasibleError:
         if not force:
             raise
-    planned = planning.make_plan(problem, limits, options, elapsed, force=True)
+    planned = make.make_plan(problem, limits, options, elapsed, force=True)
     insists()
     return planned

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.display.pages.trials import flat
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.model.text import counted
 from cloudtune.private_files import for_others
-from cloudtune.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from cloudtune.api.results import Result
-    from cloudtune.engine.timeline import Epoch
-    from cloudtune.progress import TrialProgress
+    from cloudtune.engine.record.timeline import Epoch
+    from cloudtune.model.progress import TrialProgress
 
 _OPTIONAL = ("tensorboard", "mlflow", "wandb")
 """What is an extra of cloudtune, by the name of its module."""

@@ -8,37 +8,40 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.api.experiments import limits_of, plan_or_forced
-from cloudtune.api.going_on import resume_job
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import history, home, measuring, planning, runner
-from cloudtune.jobs.job import choice_of
-from cloudtune.jobs.plan_file import job_of
-from cloudtune.jobs.report import keep_best, load
+from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import EMULATED
+from cloudtune.model.trial import EndReason
+from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.plans import Limits
+from cloudtune.planning import make
+from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.problem import instance_types, problem_of, stored_profiles
 from cloudtune.profiles.measurements import MeasureError
-from cloudtune.scaling import EMULATED
+from cloudtune.running import measuring, runner
+from cloudtune.running.resume import resume_job
+from cloudtune.runs import history, home
+from cloudtune.runs.job import choice_of
+from cloudtune.runs.report import keep_best, load
 from cloudtune.train.storage import CheckpointError, tell
-from cloudtune.trial import EndReason
-from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from cloudtune.api.going_on import Further
     from cloudtune.experiment import Experiment
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.measuring import Measured
-    from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.report import Report
-    from cloudtune.jobs.runner import Ended, Watch
-    from cloudtune.jobs.stages import PlanOptions, Problem
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import PlanOptions, Problem
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.running.measuring import Measured
+    from cloudtune.running.resume import Further
+    from cloudtune.running.runner import Ended, Watch
+    from cloudtune.runs.job import Job
+    from cloudtune.runs.report import Report
 
 _PROFILE_SHARE = 0.25
 """Of the deadline, what measuring may take at most before a run."""
@@ -104,13 +107,13 @@ def measured_first(
     Raises:
         CloudtuneError: the script can't be imported, or can't be measured within the limits.
     """
-    profiles = planning.stored_profiles(wanted, profile)
+    profiles = stored_profiles(wanted, profile)
     runner.check_script(wanted)
     spent = 0.0
     if not profiles:
         onlooker.confirm(wanted, None)
         profiles, spent = _profile_first(wanted, began, onlooker, pace=pace)
-    return planning.problem_of(wanted, profiles), spent
+    return problem_of(wanted, profiles), spent
 
 
 def _profile_first(
@@ -125,7 +128,7 @@ def _profile_first(
         deadline = _PROFILE_SHARE * (whole.deadline - (now - began))
     cap = Limits(deadline, whole.budget)
     enough = math.inf if whole.budget is None else _PROFILE_DOLLARS * whole.budget
-    names = [machine.name for machine in planning.instance_types(wanted)]
+    names = [machine.name for machine in instance_types(wanted)]
     for number, name in enumerate(names):
         part = 1 / (len(names) - number)
         try:
@@ -198,7 +201,7 @@ def tune(
     """
     began = home.began()
     options.over(wanted).check(choice_of(wanted))
-    planning.refuse_endless(wanted, limits_of(wanted))
+    make.refuse_endless(wanted, limits_of(wanted))
     with home.with_module(wanted):
         problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
         refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)

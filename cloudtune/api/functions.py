@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
-from cloudtune.jobs import home
+from cloudtune.runs import home
 from cloudtune.train.shared_input.by_value import Fingerprint, pickled, uses
 
 if TYPE_CHECKING:

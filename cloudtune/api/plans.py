@@ -19,11 +19,12 @@ from cloudtune.api.experiments import (
     with_head,
 )
 from cloudtune.api.tables import frame
-from cloudtune.jobs import home, plan_file, planning, proposal
-from cloudtune.jobs.job import choice_of
-from cloudtune.jobs.stages import PlanOptions
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planning import make, plan_file, proposal
+from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.runs import home
+from cloudtune.runs.job import choice_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from cloudtune.experiment import Experiment
     from cloudtune.experiment.defaults import Objective
-    from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.proposal import Proposal
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.proposal import Proposal
 
 _SPREADS = ("seconds", "dollars", "trials", "epochs", "gpu_hours", "instances")
 _STAGES = (
@@ -259,4 +260,4 @@ def plan(
     options.check(choice_of(wanted))
     with home.with_module(wanted):
         problem = load_problem(wanted, profile)
-        return Plan(planning.make_plan(problem, limits_of(wanted), options))
+        return Plan(make.make_plan(problem, limits_of(wanted), options))

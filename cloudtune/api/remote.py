@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 from cloudtune.api.experiments import with_head
 from cloudtune.api.watching import followed
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
-from cloudtune.infra.environments.foundation import lay
+from cloudtune.infra.environments.bootstrap import lay
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.infra.heads import launch
-from cloudtune.infra.heads.carrier import ERRORS, OUTPUT
-from cloudtune.infra.heads.known import OVER, RUN
+from cloudtune.infra.heads.bundle import Order, packed
+from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
-from cloudtune.infra.heads.parcel import Order, packed
+from cloudtune.infra.heads.remote_runs import OVER, RUN
 from cloudtune.infra.heads.store import ORDER, PARCEL, STATE, STOP, HeadStore, fetch
 from cloudtune.infra.provider import calls_to, provider_named
-from cloudtune.jobs import control, home, runner
-from cloudtune.jobs.job import job_of_ledger
-from cloudtune.jobs.planning import LEASE_GRACE_SECONDS
+from cloudtune.planning.make import LEASE_GRACE_SECONDS
+from cloudtune.running import runner
+from cloudtune.runs import control, home
+from cloudtune.runs.job import job_of_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.infra.heads.store import State
     from cloudtune.infra.provider import Calls, HeadOffer
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.runner import Watch
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.running.runner import Watch
+    from cloudtune.runs.job import Job
 
     Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtune.api.tables import frame
 from cloudtune.display.pages import document, reports
-from cloudtune.engine.gpu_series import gpu_uses
+from cloudtune.engine.record.gpu_series import gpu_uses
 from cloudtune.errors import UsageError
-from cloudtune.jobs import home, report
+from cloudtune.model.trial import better, flat, nested
+from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.private_files import a_guest
-from cloudtune.trial import better, flat, nested
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.runs import home, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from plotly.graph_objects import Figure
 
-    from cloudtune.engine.timeline import Epoch
-    from cloudtune.jobs.report import Report
+    from cloudtune.engine.record.timeline import Epoch
+    from cloudtune.runs.report import Report
 
 _TRIALS = ("trial", "status", "epochs")
 _TOLD = ("best_epoch", "seconds", "gpu_seconds", "dollars", "checkpoint", "error")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.jobs import home
-from cloudtune.jobs.job import job_of_ledger
+from cloudtune.runs import home
+from cloudtune.runs.job import job_of_ledger
 from cloudtune.train.storage import LOGS, StorageError, entries, filesystem
 
 if TYPE_CHECKING:

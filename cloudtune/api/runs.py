@@ -18,7 +18,6 @@ from cloudtune.api.experiments import (
     known,
     refuse_while_loading,
 )
-from cloudtune.api.going_on import Further
 from cloudtune.api.plans import Plan
 from cloudtune.api.results import Result, load_run
 from cloudtune.api.watching import screen_of
@@ -26,37 +25,38 @@ from cloudtune.display.live.notebook import NotebookOutput, in_notebook
 from cloudtune.engine.ledger import read_entries
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.heads.carrier import ERRORS
-from cloudtune.infra.heads.known import is_remote
+from cloudtune.infra.heads.head_runner import ERRORS
+from cloudtune.infra.heads.remote_runs import is_remote
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import control, home
-from cloudtune.jobs.job import job_of_ledger
-from cloudtune.jobs.plan_file import (
+from cloudtune.planning.plan_file import (
     TOLERANCE,
     job_of,
     load_plan,
     plan_bytes,
     refuse_moved_prices,
 )
-from cloudtune.jobs.stages import PlanOptions
+from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
+from cloudtune.running.resume import Further
+from cloudtune.runs import control, home
+from cloudtune.runs.job import job_of_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import TypeAlias
 
     from cloudtune.api.remote import Sent
-    from cloudtune.commands import Command
-    from cloudtune.events import Event
     from cloudtune.experiment.defaults import Objective
     from cloudtune.infra.provider import HeadOffer
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.measuring import Measured
-    from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.runner import Ended, Watch
-    from cloudtune.jobs.stages import Problem
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
     from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Problem
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.running.measuring import Measured
+    from cloudtune.running.runner import Ended, Watch
+    from cloudtune.runs.job import Job
 
     OnEvent: TypeAlias = Callable[[Event, tuple[Command, ...]], object]
 
@@ -83,10 +83,10 @@ def run(
     `experiment` is a `cloudtune.Plan`, a plan's file, or what `cloudtune.plan` takes, with the same
     options. A script that was never measured is measured first, within the same limits. With
     `progress` lines tell of the run as it goes (in a notebook an output that is renewed).
-    `on_event(event, commands)` is called with each event of `cloudtune.events` and the commands
-    that it led to; an error of it ends no run, and is a RuntimeWarning once that is over. `yes`
-    allows renting where the provider asks first (aws). `force` begins though no plan meets the
-    limits, which hold; `pace` as for `cloudtune run`.
+    `on_event(event, commands)` is called with each event of `cloudtune.model.events` and the
+    commands that it led to; an error of it ends no run, and is a RuntimeWarning once that is over.
+    `yes` allows renting where the provider asks first (aws). `force` begins though no plan meets
+    the limits, which hold; `pace` as for `cloudtune run`.
 
     An interrupt (Ctrl-C, a notebook's stop button) ends the run in order: everything is given back,
     and the result's `ended` says "interrupted". Call it in the main thread for that: elsewhere no

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.api.drafts import Draft, Gap, read_script
 from cloudtune.errors import ExperimentError, UsageError, shown
+from cloudtune.experiment.script.drafts import Draft, Gap, read_script
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cloudtune.engine.ledger import entry_of, read_header
-from cloudtune.jobs import planning
+from cloudtune.runs.basis import basis_of
 from cloudtune.strategies.rungs import rung_epochs
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from cloudtune.display.run_screen import RunScreen
     from cloudtune.engine.ledger import Entry
-    from cloudtune.jobs.job import Job
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.runs.job import Job
 
 _GLANCE = 0.5
 """Seconds between two looks at a ledger that has nothing new."""
@@ -62,7 +62,7 @@ def screen_of(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
         out,
         policy,
         rung_epochs(epochs.min, epochs.max, job.experiment.eta),
-        basis=planning.basis_of(job.experiment, job.rentables),
+        basis=basis_of(job.experiment, job.rentables),
         before=job.measuring,
         free=job.plan.free,
         forecast=job.plan.forecast,

@@ -16,13 +16,13 @@ from cloudtune.cli.options import GroupedCommand
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.infra.aws import pricing
-from cloudtune.jobs import home
+from cloudtune.runs import home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.catalog import Catalog, Market
     from cloudtune.infra.aws.pricing import Listing
+    from cloudtune.model.catalog import Catalog, Market
 
 _WARNINGS_SHOWN = 5
 

@@ -11,13 +11,13 @@ import click
 
 from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, run_names
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
-from cloudtune.text import counted
-from cloudtune.units import format_bytes
+from cloudtune.model.text import counted
+from cloudtune.model.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.jobs.cleanup import Found, Head
+    from cloudtune.running.cleanup import Found, Head
 
 
 @click.command(cls=GroupedCommand)
@@ -27,7 +27,7 @@ def status(region: str | None, output: str) -> int:
     """Show which instances of ours are alive, whose they are, what they cost."""
     from cloudtune.display.report_screen import show_instances  # noqa: PLC0415
     from cloudtune.display.terminal import console  # noqa: PLC0415
-    from cloudtune.jobs import cleanup  # noqa: PLC0415  boto3 takes a while to load
+    from cloudtune.running import cleanup  # noqa: PLC0415  boto3 takes a while to load
 
     found: list[Found] = []
     mute = []
@@ -69,7 +69,7 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
     Without RUN and --all: the instances of runs of this machine whose controller is dead, and any
     whose lease is over. A live run is never touched without --all.
     """
-    from cloudtune.jobs import cleanup  # noqa: PLC0415  boto3 takes a while to load
+    from cloudtune.running import cleanup  # noqa: PLC0415  boto3 takes a while to load
 
     for head in cleanup.dead_heads():  # first: one that lives on could launch what it still wants
         if run in {None, head.folder.name}:
@@ -151,7 +151,7 @@ def rm(runs: tuple[str, ...], *, yes: bool) -> None:
     Shows what goes, and asks first. A run that is alive, or still has instances, is refused. Takes
     measurements, NAME-profile-..., as well; the profiles that they made stay.
     """
-    from cloudtune.jobs.removal import removable  # noqa: PLC0415  boto3 takes a while to load
+    from cloudtune.running.removal import removable  # noqa: PLC0415  boto3 takes a while to load
 
     doomed = {run.folder: run for run in map(removable, runs)}
     for run in doomed.values():

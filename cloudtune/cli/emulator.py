@@ -13,8 +13,8 @@ from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.fault_files import read_faults
 from cloudtune.infra.emulator.faults import ANY, told
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
-from cloudtune.jobs import home
-from cloudtune.units import format_seconds, parse_seconds
+from cloudtune.model.units import format_seconds, parse_seconds
+from cloudtune.runs import home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

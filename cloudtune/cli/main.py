@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 from cloudtune.display.streams import steady
 from cloudtune.errors import CloudtuneError
-from cloudtune.jobs import home
+from cloudtune.runs import home
 
 INTERRUPTED = 130
 

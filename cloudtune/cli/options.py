@@ -10,17 +10,17 @@ import click
 
 from cloudtune.api.scripts import experiment_beside, is_script
 from cloudtune.errors import CloudtuneError
-from cloudtune.jobs import home
-from cloudtune.jobs.stages import PLANNERS, PlanOptions
+from cloudtune.model.providers import PROVIDERS
+from cloudtune.planning.stages import PLANNERS, PlanOptions
 from cloudtune.policy.registry import MENU, STRATEGIES, named
-from cloudtune.providers import PROVIDERS
+from cloudtune.runs import home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeVar
 
-    from cloudtune.api.drafts import Gap
+    from cloudtune.experiment.script.drafts import Gap
 
     Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.drafts import read_script
 from cloudtune.api.experiments import for_renting, head_for, limits_of, load_problem, with_head
 from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.cli.options import (
@@ -26,16 +25,17 @@ from cloudtune.cli.options import (
     search_options,
 )
 from cloudtune.errors import UsageError
-from cloudtune.jobs import planning
-from cloudtune.jobs.planning import make_plan
+from cloudtune.experiment.script.drafts import read_script
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning.make import make_plan
 from cloudtune.private_files import for_others
+from cloudtune.runs.basis import basis_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.jobs.planning import Planned
-    from cloudtune.jobs.stages import Problem
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Problem
 
 
 @click.command(cls=GroupedCommand)
@@ -115,11 +115,11 @@ def plan(
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
     if point is not None:
-        from cloudtune.jobs.alternatives import at_point  # noqa: PLC0415
+        from cloudtune.planning.alternatives import at_point  # noqa: PLC0415
 
         planned = at_point(planned, point)
     if save is not None:
-        from cloudtune.jobs.plan_file import save_plan  # noqa: PLC0415
+        from cloudtune.planning.plan_file import save_plan  # noqa: PLC0415
 
         save_plan(save, planned)
     words = command_words(experiment, {**given, "profile": profile})
@@ -155,7 +155,7 @@ def show_planned(
     trials_axis: bool = False,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; draw it if asked to."""
-    from cloudtune.jobs.proposal import propose, to_json  # noqa: PLC0415
+    from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
     proposal = propose(planned, compare=compare, trials_axis=trials_axis)
     if html is not None:
@@ -181,7 +181,7 @@ def tell_insisted() -> None:
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
     """Print why there is no plan, and the nearest there are; return the exit code."""
-    told = planning.basis_of(problem.experiment, problem.rentables)
+    told = basis_of(problem.experiment, problem.rentables)
     if output == "table":
         from cloudtune.display.plan_screen import show_nearest  # noqa: PLC0415
         from cloudtune.display.terminal import console  # noqa: PLC0415
@@ -189,7 +189,7 @@ def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> in
         show_nearest(console(), error.fastest, error.cheapest, error.nearest, told.text)
         click.echo(f"infeasible: {error}", err=True)
         return error.exit_code
-    from cloudtune.serialization import encode  # noqa: PLC0415
+    from cloudtune.model.serialization import encode  # noqa: PLC0415
 
     data = {"feasible": False, "message": str(error), "provenance": encode(told)}
     for name in ("fastest", "cheapest", "nearest"):

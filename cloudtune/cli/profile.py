@@ -15,16 +15,18 @@ from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import control, planning
-from cloudtune.units import format_dollars
+from cloudtune.model.units import format_dollars
+from cloudtune.planning.problem import instance_types
+from cloudtune.runs import control
+from cloudtune.runs.basis import basis_of
 
 if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.measuring import Measured
-    from cloudtune.jobs.runner import Watch
-    from cloudtune.plans import Limits
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.plans import Limits
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.running.measuring import Measured
+    from cloudtune.running.runner import Watch
+    from cloudtune.runs.job import Job
 
 
 _WIDEST = 1024
@@ -49,7 +51,7 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
 
 def _price(job: Job) -> str:
     """Return what a run is planned to cost, and by which figures."""
-    told = planning.basis_of(job.experiment, job.rentables)
+    told = basis_of(job.experiment, job.rentables)
     return f"{format_dollars(job.plan.estimate.dollars)} by figures {told.text}"
 
 
@@ -124,8 +126,8 @@ def profile(
 ) -> int:
     """Measure how the script scales on rented instances of each type."""
     from cloudtune.api.flow import limits_left, refuse_interrupted
-    from cloudtune.jobs import measuring, runner
     from cloudtune.profiles import store
+    from cloudtune.running import measuring, runner
 
     wanted = for_renting(experiment, given)
     runner.enter_environment(wanted)
@@ -133,7 +135,7 @@ def profile(
     confirm_rental(wanted, None, yes=yes)
     profiles: list[ScalingProfile] = []
     spent, began = 0.0, unix_time()
-    names = [machine.name for machine in planning.instance_types(wanted)]
+    names = [machine.name for machine in instance_types(wanted)]
     for number, name in enumerate(names):
         limits = limits_left(limits_of(wanted), spent, unix_time() - began)
         found = measuring.measure(

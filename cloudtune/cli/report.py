@@ -13,11 +13,12 @@ from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand
 from cloudtune.display.alternatives_tables import against_json
 from cloudtune.display.report_screen import show_against, show_report
 from cloudtune.display.terminal import console
-from cloudtune.jobs import alternatives, home
-from cloudtune.jobs.report import cloud_records, load, to_json
+from cloudtune.planning import alternatives
+from cloudtune.runs import home
+from cloudtune.runs.report import cloud_records, load, to_json
 
 if TYPE_CHECKING:
-    from cloudtune.jobs.report import Report
+    from cloudtune.runs.report import Report
 
 
 @click.command(cls=GroupedCommand)

@@ -13,7 +13,6 @@ import click
 
 from cloudtune.api.experiments import for_renting, head_for
 from cloudtune.api.scripts import is_script
-from cloudtune.cli.onlookers import JsonLines, Quiet, Terminal, tell
 from cloudtune.cli.options import (
     HERE,
     PACE,
@@ -29,22 +28,23 @@ from cloudtune.cli.options import (
     search_options,
     watching_options,
 )
+from cloudtune.cli.reporters import JsonLines, Quiet, Terminal, tell
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.terminal import console
 from cloudtune.errors import UnsavedError, UsageError
-from cloudtune.infra.heads.known import is_remote
-from cloudtune.jobs import control, home
-from cloudtune.jobs.plan_file import TOLERANCE, load_plan, refuse_moved_prices
-from cloudtune.jobs.report import to_json
+from cloudtune.infra.heads.remote_runs import is_remote
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning.plan_file import TOLERANCE, load_plan, refuse_moved_prices
+from cloudtune.runs import control, home
+from cloudtune.runs.report import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cloudtune.api.remote import Sent
     from cloudtune.experiment import Experiment
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.runner import Ended
+    from cloudtune.running.runner import Ended
+    from cloudtune.runs.job import Job
 
 _INTERRUPTED = 130
 
@@ -98,7 +98,7 @@ def run(
     carried here.
     """
     from cloudtune.api import flow
-    from cloudtune.jobs import runner
+    from cloudtune.running import runner
 
     onlooker = _onlooker(output, quiet=quiet, yes=yes)
     saved = None if is_script(experiment) else load_plan(experiment)
@@ -177,8 +177,8 @@ def resume(
     trained all that it was to goes on with more trials.
     """
     from cloudtune.api import flow
-    from cloudtune.api.going_on import Further
-    from cloudtune.jobs import runner
+    from cloudtune.running import runner
+    from cloudtune.running.resume import Further
 
     further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
@@ -261,7 +261,7 @@ def _carry_on(
     `words` are further options of `cloudtune resume`.
     """
     from cloudtune.api import remote
-    from cloudtune.jobs.job import job_of_ledger
+    from cloudtune.runs.job import job_of_ledger
 
     job = job_of_ledger(folder / home.LEDGER)
     offer = head_for(job.experiment)

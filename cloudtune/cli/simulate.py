@@ -24,8 +24,8 @@ from cloudtune.cli.options import (
 from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
-from cloudtune.jobs.plan_file import job_of
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning.plan_file import job_of
 
 # What the command once did itself, and what does it now.
 _MOVED = {
@@ -80,8 +80,8 @@ def simulate(
 ) -> int:
     """Play the run in virtual time: the same policy, made-up learning curves, no cloud."""
     from cloudtune.display.report_screen import show_report
-    from cloudtune.jobs.report import simulate as simulate_job
-    from cloudtune.jobs.report import to_json
+    from cloudtune.runs.report import simulate as simulate_job
+    from cloudtune.runs.report import to_json
 
     check_page(html)
     wanted = load_experiment(experiment, given)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from cloudtune.api.experiments import load_experiment
-from cloudtune.cli.onlookers import tell, told_as_lines
 from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand
+from cloudtune.cli.reporters import tell, told_as_lines
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
-from cloudtune.jobs import control, home
+from cloudtune.runs import control, home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ def watch(run: str | None, output: str) -> int:
     the watching, not the run.
     """
     from cloudtune.api.watching import followed, screen_of
-    from cloudtune.jobs.job import job_of_ledger
+    from cloudtune.runs.job import job_of_ledger
 
     folder = home.find_run(run)
     job = job_of_ledger(folder / home.LEDGER)
@@ -130,7 +130,7 @@ def runs(experiment: Path | None, output: str) -> None:
     """
     from cloudtune.display.runs_table import show_runs
     from cloudtune.display.terminal import console
-    from cloudtune.jobs import history
+    from cloudtune.runs import history
 
     wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})
     found = list(history.listed(wanted))

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.display.plan_tables import SUPERLATIVES, figure
 from cloudtune.display.terminal import Sheet, beside
-from cloudtune.text import counted, fleet_text, offer_text, percent, proof
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.text import counted, fleet_text, offer_text, percent, proof
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.jobs.alternatives import Against, Comparison
-    from cloudtune.jobs.proposal import Proposal
-    from cloudtune.jobs.report import Report
-    from cloudtune.plans import Estimate, Plan, RunPlan
+    from cloudtune.model.plans import Estimate, Plan, RunPlan
+    from cloudtune.planning.alternatives import Against, Comparison
+    from cloudtune.planning.proposal import Proposal
+    from cloudtune.runs.report import Report
 
 
 def alternatives(proposal: Proposal) -> Sheet:

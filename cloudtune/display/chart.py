@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cloudtune.text import offer_text
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.text import offer_text
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.engine.accounting import InstanceAccount
-    from cloudtune.engine.timeline import Session
-    from cloudtune.jobs.report import Report
+    from cloudtune.engine.record.accounting import InstanceAccount
+    from cloudtune.engine.record.timeline import Session
+    from cloudtune.runs.report import Report
 
 _DECADES = tuple(n * 10.0**power for power in range(-4, 10) for n in (1, 2, 5))
 _DAYS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)

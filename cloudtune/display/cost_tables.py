@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Sheet
-from cloudtune.engine.accounting import Amount
-from cloudtune.text import counted, percent
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.engine.record.accounting import Amount
+from cloudtune.model.text import counted, percent
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from cloudtune.engine.accounting import Accounting
+    from cloudtune.engine.record.accounting import Accounting
 
 LABELS = {
     "training": "training",

@@ -11,10 +11,8 @@ from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet
-from cloudtune.planners.reserve import MARGIN
-from cloudtune.policy.registry import SEARCHES, WHOSE
-from cloudtune.scaling import EMULATED
-from cloudtune.text import (
+from cloudtune.model.scaling import EMULATED
+from cloudtune.model.text import (
     age_text,
     counted,
     gpus_text,
@@ -23,15 +21,17 @@ from cloudtune.text import (
     price_text,
     width_text,
 )
-from cloudtune.units import format_clock, format_dollars, format_seconds
+from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.planners.reserve import MARGIN
+from cloudtune.policy.registry import SEARCHES, WHOSE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.jobs.alternatives import Alternative
-    from cloudtune.jobs.proposal import Proposal
-    from cloudtune.plans import Estimate, Limits, Plan, RunPlan, Spread
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
+    from cloudtune.planning.alternatives import Alternative
+    from cloudtune.planning.proposal import Proposal
 
 _STAGES = 8
 """Rows of the table of stages; where there are more, the rest are one."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cloudtune.display.terminal import Sheet
-    from cloudtune.jobs.proposal import Proposal
-    from cloudtune.plans import Plan, RunPlan
+    from cloudtune.model.plans import Plan, RunPlan
+    from cloudtune.planning.proposal import Proposal
 
 
 def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Fact, Sheet, beside
-from cloudtune.plans import BY_PLAN
-from cloudtune.policy.registry import WHOSE
-from cloudtune.scaling import PUBLISHED
-from cloudtune.text import (
+from cloudtune.model.plans import BY_PLAN
+from cloudtune.model.scaling import PUBLISHED
+from cloudtune.model.text import (
     EPOCHS,
     Scale,
     age_text,
@@ -21,14 +20,15 @@ from cloudtune.text import (
     proof,
     width_text,
 )
-from cloudtune.units import format_clock, format_dollars, format_seconds
+from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.policy.registry import WHOSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cloudtune.jobs.figures import Figures, RungReport
-    from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
-    from cloudtune.plans import Forecast, Group, Plan, RunPlan, Spread, StagePlan
+    from cloudtune.model.plans import Forecast, Group, Plan, RunPlan, Spread, StagePlan
+    from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
+    from cloudtune.runs.figures import Figures, RungReport
 
 
 _ROUNDING = 1e-6

@@ -10,24 +10,24 @@ from rich.table import Table
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.chart import gantt
 from cloudtune.display.terminal import Sheet, beside, print_sheet, print_title
-from cloudtune.engine.gpu_series import gpu_shares
-from cloudtune.jobs.figures import legs, origins
+from cloudtune.engine.record.gpu_series import gpu_shares
+from cloudtune.model.scaling import MEASURED
+from cloudtune.model.text import counted, gpus_text, group_text, percent, width_text
+from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.policy.registry import WHOSE
-from cloudtune.scaling import MEASURED
-from cloudtune.text import counted, gpus_text, group_text, percent, width_text
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.runs.figures import legs, origins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
-    from cloudtune.jobs.alternatives import Against
-    from cloudtune.jobs.cleanup import Found
-    from cloudtune.jobs.figures import LegFigures
-    from cloudtune.jobs.report import Report, StageReport, WidthChange
-    from cloudtune.scaling import ScalingProfile
-    from cloudtune.text import Scale
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.text import Scale
+    from cloudtune.planning.alternatives import Against
+    from cloudtune.running.cleanup import Found
+    from cloudtune.runs.figures import LegFigures
+    from cloudtune.runs.report import Report, StageReport, WidthChange
 
 
 _MAX_LINES = 24

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Self
 from rich.live import Live
 from rich.text import Text
 
-from cloudtune.commands import (
+from cloudtune.display.live.overview import billed, overview
+from cloudtune.display.live.panel import LEAST_LINES, panel
+from cloudtune.display.streams import never_waiting
+from cloudtune.model.commands import (
     ExtendTrial,
     Launch,
     PlanAnew,
@@ -18,10 +21,7 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.display.live.overview import billed, overview
-from cloudtune.display.live.panel import LEAST_LINES, panel
-from cloudtune.display.streams import never_waiting
-from cloudtune.events import (
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
@@ -36,22 +36,30 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
+from cloudtune.model.progress import OVER
+from cloudtune.model.scaling import MEASURED
+from cloudtune.model.text import (
+    EPOCHS,
+    Scale,
+    counted,
+    gpus_text,
+    machine_text,
+    stage_text,
+    width_text,
+)
+from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.profiles.provenance import Basis
-from cloudtune.progress import OVER
-from cloudtune.scaling import MEASURED
-from cloudtune.text import EPOCHS, Scale, counted, gpus_text, machine_text, stage_text, width_text
-from cloudtune.units import format_clock, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console, RenderableType
 
-    from cloudtune.commands import Command
-    from cloudtune.events import Event
-    from cloudtune.plans import Forecast, StagePlan
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Forecast, StagePlan
+    from cloudtune.model.progress import Status, TrialProgress
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.progress import Status, TrialProgress
 
 
 _PROGRESS_SECONDS = 15.0

@@ -6,14 +6,14 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Sheet, print_sheet
-from cloudtune.units import format_dollars
+from cloudtune.model.units import format_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from cloudtune.jobs.history import Listed
+    from cloudtune.runs.history import Listed
 
 _COLUMNS = ("run", "best", "cost", "ended", "history")
 _NAME = 28  # what leaves room for the rest in 80 columns

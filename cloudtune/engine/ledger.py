@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.serialization import decode_kind, encode_kind
+from cloudtune.model.serialization import decode_kind, encode_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from cloudtune.commands import Command
-    from cloudtune.events import Event
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
 
 VERSION = 3
 """Of the format: raised whenever what an older cloudtune wrote would be read as something else."""

@@ -7,15 +7,15 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtune.commands import Launch, StartTrial
 from cloudtune.errors import CloudtuneError
+from cloudtune.model.commands import Launch, StartTrial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cloudtune.commands import Command
     from cloudtune.engine.ledger import Ledger
-    from cloudtune.events import Event
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
     from cloudtune.policy.base import Policy
 
 

@@ -9,9 +9,9 @@ from cloudtune.errors import CloudtuneError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.commands import Command
     from cloudtune.engine.ledger import Entry
-    from cloudtune.events import Event
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
 
 
 class DivergedError(CloudtuneError):

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.engine.ledger import DAMAGED
 from cloudtune.engine.loop import World, run
-from cloudtune.engine.timeline import Timeline
+from cloudtune.engine.record.timeline import Timeline
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import first_event
+from cloudtune.model.events import first_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cloudtune.commands import Command, Launch, StartTrial
     from cloudtune.engine.ledger import Entry, Ledger
-    from cloudtune.events import Event
-    from cloudtune.plans import Limits
+    from cloudtune.model.commands import Command, Launch, StartTrial
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Limits
     from cloudtune.policy.base import Policy
 
 

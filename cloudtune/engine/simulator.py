@@ -10,8 +10,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
-from cloudtune.catalog import of_pool, pool
-from cloudtune.commands import (
+from cloudtune.engine.spot_pools import drawn
+from cloudtune.model.catalog import of_pool, pool
+from cloudtune.model.commands import (
     Command,
     EndRun,
     ExtendTrial,
@@ -22,8 +23,7 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.engine.spot_pools import drawn
-from cloudtune.events import (
+from cloudtune.model.events import (
     EpochDone,
     Event,
     InstanceGone,
@@ -46,10 +46,10 @@ from cloudtune.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cloudtune.catalog import PoolName
     from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.plans import Rentable
-    from cloudtune.scaling import Measurement, ScalingProfile
+    from cloudtune.model.catalog import PoolName
+    from cloudtune.model.plans import Rentable
+    from cloudtune.model.scaling import Measurement, ScalingProfile
 
     Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
     Pace: TypeAlias = Callable[[Mapping[str, object], int], float]

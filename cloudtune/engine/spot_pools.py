@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-    from cloudtune.catalog import SpotBehaviour
+    from cloudtune.model.catalog import SpotBehaviour
 
 # The instances of a pool with room for an unknown number of them.
 UNLIMITED = 1_000_000

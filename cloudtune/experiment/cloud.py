@@ -12,7 +12,7 @@ from cloudtune.errors import allowed_names, shown
 from cloudtune.experiment.field_types import Dollars, Seconds, Text, Whole
 from cloudtune.experiment.sections import Section
 from cloudtune.experiment.validation import refuse
-from cloudtune.providers import PROVIDERS, Registered, owners
+from cloudtune.model.providers import PROVIDERS, Registered, owners
 
 _PER_HOUR = re.compile(r"\s*(/|per|an)\s*(h|hour)\s*$")
 _QUOTA = re.compile(r"(on-demand|spot) [a-z]+")

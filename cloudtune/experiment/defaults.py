@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.units import format_dollars, format_seconds
 
 BEST: Final = "best"
 FIXED: Final = "sha"

@@ -21,7 +21,7 @@ from cloudtune.experiment.spaces import (
     parse_parameter,
 )
 from cloudtune.experiment.validation import refuse
-from cloudtune.units import parse_dollars, parse_seconds
+from cloudtune.model.units import parse_dollars, parse_seconds
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRAIN = re.compile(r"([^:]+\.py):([^\W\d]\w*)")

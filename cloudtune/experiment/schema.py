@@ -19,8 +19,7 @@ from pydantic import (
 
 from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
 from cloudtune.experiment.cloud import Cloud, line_of, provider_of
-from cloudtune.experiment.command import first_mistake, is_command
-from cloudtune.experiment.command_check import check_command, script_of
+from cloudtune.experiment.command import is_command
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.field_types import (
     Directory,
@@ -37,10 +36,12 @@ from cloudtune.experiment.field_types import (
     Whole,
     model_named,
 )
-from cloudtune.experiment.mutators.reading import read_model
 from cloudtune.experiment.overrides import overridden, placed
-from cloudtune.experiment.script_check import check_function
-from cloudtune.experiment.script_names import check_inherits, check_names, trains_fused
+from cloudtune.experiment.script.check import check_function
+from cloudtune.experiment.script.command_check import check_command, script_of
+from cloudtune.experiment.script.command_fields import first_mistake
+from cloudtune.experiment.script.mutators import read_model
+from cloudtune.experiment.script.names import check_inherits, check_names, trains_fused
 from cloudtune.experiment.sections import (
     Checkpoints,
     Progress,
@@ -67,8 +68,8 @@ from cloudtune.experiment.validation import (
     unknown_field,
 )
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
-from cloudtune.providers import PROVIDERS
-from cloudtune.text import Scale
+from cloudtune.model.providers import PROVIDERS
+from cloudtune.model.text import Scale
 
 _SIZE = re.compile(r":\d+$")
 # Few enough names to read; otherwise only the nearest is given.

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from cloudtune.catalog import Offer
-    from cloudtune.commands import Command
-    from cloudtune.events import Event
-    from cloudtune.planners.following import Itinerary
-    from cloudtune.progress import TrialProgress
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import Mode, Slice, Width
+    from cloudtune.policy.plan_executor import Itinerary
     from cloudtune.strategies.base import Allocator, FleetRule, Strategy
-    from cloudtune.trial import Mode, Slice, Width
 
 
 class Policy(Protocol):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.model.text import width_text
 from cloudtune.strategies.hypersched_rules import AS_PUBLISHED
-from cloudtune.text import width_text
 
 if TYPE_CHECKING:
-    from cloudtune.plans import Limits, Rentable
+    from cloudtune.model.plans import Limits, Rentable
+    from cloudtune.model.trial import Mode, Width
     from cloudtune.strategies.hypersched_rules import Switches
-    from cloudtune.trial import Mode, Width
 
 
 @dataclass(frozen=True)

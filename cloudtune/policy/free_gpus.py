@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from cloudtune.placement import Room, place
-from cloudtune.trial import Slice
+from cloudtune.model.placement import Room, place
+from cloudtune.model.trial import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from cloudtune.catalog import Offer
-    from cloudtune.trial import Width
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.trial import Width
 
     Placement: TypeAlias = tuple[Offer, tuple[Slice, ...]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from cloudtune.placement import Room, rooms
+from cloudtune.model.placement import Room, rooms
 
 if TYPE_CHECKING:
     from cloudtune.policy.state import RunState

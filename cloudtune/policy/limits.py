@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtune.trial import EndReason
+from cloudtune.model.trial import EndReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.catalog import Offer
-    from cloudtune.fleet import FleetBook
-    from cloudtune.plans import Charges, Limits
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.fleet import FleetBook
+    from cloudtune.model.plans import Charges, Limits
     from cloudtune.policy.base import Brakes
 
 _FINEST = 0.01

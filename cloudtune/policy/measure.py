@@ -16,9 +16,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.errors import NoCapacityError
-from cloudtune.events import (
+from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
@@ -36,9 +36,12 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.fleet import FleetBook
-from cloudtune.placement import place, rooms, slots
-from cloudtune.plans import Charges
+from cloudtune.model.fleet import FleetBook
+from cloudtune.model.placement import place, rooms, slots
+from cloudtune.model.plans import Charges
+from cloudtune.model.text import gpus_text
+from cloudtune.model.trial import EndReason, Trial
+from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import Brakes, TrialRules
 from cloudtune.policy.limits import LimitKeeper
 from cloudtune.policy.widths import unsynced_text
@@ -57,18 +60,15 @@ from cloudtune.profiles.measurements import (
     unfinished,
     widths_of,
 )
-from cloudtune.text import gpus_text
-from cloudtune.trial import EndReason, Trial
-from cloudtune.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.commands import Command
-    from cloudtune.events import Event
-    from cloudtune.plans import Limits
-    from cloudtune.trial import TrialId, Width
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Limits
+    from cloudtune.model.trial import TrialId, Width
 
 
 _SLACK_SECONDS = 600.0

@@ -12,19 +12,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.planners.allocators.fluid import DynamicFluid, StaticFluid
-from cloudtune.planners.allocators.hypersched import POLICIES, HyperSchedAllocator
-from cloudtune.planners.allocators.same import SameWidth
-from cloudtune.planners.allocators.seer import SeerAllocator, SeerFleet
-from cloudtune.planners.fleets import BackToSpot, ConstantFleet, NaiveFleet
-from cloudtune.plans import BY_PLAN
+from cloudtune.model.plans import BY_PLAN
 from cloudtune.policy.base import Components
 from cloudtune.policy.context import BuildContext, epoch_dollars
-from cloudtune.policy.planned import PLANNED, follow
+from cloudtune.policy.planned.stages import PLANNED, follow
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
+from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
+from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAllocator
+from cloudtune.strategies.allocators.same import SameWidth
+from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.bohb import Bohb, SyncBohb
+from cloudtune.strategies.fleets import BackToSpot, ConstantFleet, NaiveFleet
 from cloudtune.strategies.grid import GridSearch, Sequential
 from cloudtune.strategies.hyperband import Hyperband
 from cloudtune.strategies.hypersched import HyperSched
@@ -40,11 +40,11 @@ from cloudtune.strategies.successive_halving import Halving
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.plans import Charges, Plan
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Charges, Plan
+    from cloudtune.model.trial import Trial
     from cloudtune.policy.base import Brakes, Metric
     from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
-    from cloudtune.trial import Trial
 
 
 def _rungs(context: BuildContext) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _same_width(context: BuildContext) -> Allocator:
 
 
 def _ilp_widths(_context: BuildContext) -> Allocator:
-    from cloudtune.planners.allocators.ilp import IlpWidths  # noqa: PLC0415  the solver takes long
+    from cloudtune.strategies.allocators.ilp import IlpWidths  # noqa: PLC0415  the solver takes long
 
     return IlpWidths()
 

@@ -9,11 +9,11 @@ goes in, commands come out:
         limits            does a limit end the run now?                          policy/limits.py
         strategy          what becomes of the trial that reported                 strategies/
         sessions          who stops, goes on, starts, where, how wide          policy/sessions.py
-        fleet             what is given back, what is rented                    policy/renting.py
+        fleet             what is given back, what is rented             policy/fleet_manager.py
         wind down         once the run is to end: stop all, give all back, until EC2 says so
 
 A run that was planned beforehand is no other: its strategy, allocator and fleet rule read a plan
-(planners/following.py).
+(policy/plan_executor.py).
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from cloudtune.commands import Command, EndRun, SetTimer, StopTrial
 from cloudtune.errors import UnsavedError
-from cloudtune.events import EpochDone, RunContinued, TimerFired, TrialFailed
-from cloudtune.plans import Limits
+from cloudtune.model.commands import Command, EndRun, SetTimer, StopTrial
+from cloudtune.model.events import EpochDone, RunContinued, TimerFired, TrialFailed
+from cloudtune.model.plans import Limits
+from cloudtune.model.progress import OVER
+from cloudtune.model.trial import EndReason, better, rank_key
 from cloudtune.policy.base import TrialRules
+from cloudtune.policy.fleet_manager import FleetKeeper
 from cloudtune.policy.invariants import check
 from cloudtune.policy.limits import LimitKeeper
-from cloudtune.policy.renting import FleetKeeper
 from cloudtune.policy.sessions import SessionKeeper
 from cloudtune.policy.stalls import TIMER, StallWatch
 from cloudtune.policy.widths import unsynced_text
-from cloudtune.progress import OVER
 from cloudtune.strategies.base import Go, Shape
-from cloudtune.trial import EndReason, better, rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.events import Event
-    from cloudtune.fleet import FleetBook
-    from cloudtune.planners.following import Itinerary
+    from cloudtune.model.events import Event
+    from cloudtune.model.fleet import FleetBook
+    from cloudtune.model.progress import Best, TrialProgress
+    from cloudtune.model.trial import TrialId
     from cloudtune.policy.base import Components, Noted
+    from cloudtune.policy.plan_executor import Itinerary
     from cloudtune.policy.state import RunState
-    from cloudtune.progress import Best, TrialProgress
     from cloudtune.strategies.base import Allocator, Decision, FleetRule, Strategy, Task
-    from cloudtune.trial import TrialId
 
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 _LIMITS = frozenset({EndReason.DEADLINE, EndReason.BUDGET})

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cloudtune.commands import Command, ExtendTrial, StartTrial, StopTrial
+from cloudtune.model.commands import Command, ExtendTrial, StartTrial, StopTrial
+from cloudtune.model.progress import TrialProgress
 from cloudtune.policy.base import Move
-from cloudtune.progress import TrialProgress
 from cloudtune.strategies.base import Go, Shape, Task, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.progress import Status
+    from cloudtune.model.trial import TrialId, Width
     from cloudtune.policy.free_gpus import Placement
     from cloudtune.policy.state import RunState
-    from cloudtune.progress import Status
     from cloudtune.strategies.base import Allocator, Decision
-    from cloudtune.trial import TrialId, Width
 
 _AFTER: dict[Verdict, Status] = {
     Verdict.HOLD: "parked",

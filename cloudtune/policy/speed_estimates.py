@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from cloudtune.scaling import Delay
+from cloudtune.model.scaling import Delay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cloudtune.fleet import Rented
-    from cloudtune.plans import Rentable
-    from cloudtune.progress import TrialProgress
-    from cloudtune.scaling import ScalingProfile
-    from cloudtune.trial import TrialId, Width
+    from cloudtune.model.fleet import Rented
+    from cloudtune.model.plans import Rentable
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import TrialId, Width
 
     Place: TypeAlias = tuple[str, Width]  # instance type and width
 

@@ -11,18 +11,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cloudtune.commands import Command, ExtendTrial, SetTimer, StartTrial
-from cloudtune.events import EpochDone, RunContinued, RunResumed, TimerFired, TrialStarted
-from cloudtune.units import format_seconds
+from cloudtune.model.commands import Command, ExtendTrial, SetTimer, StartTrial
+from cloudtune.model.events import EpochDone, RunContinued, RunResumed, TimerFired, TrialStarted
+from cloudtune.model.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.events import Event
+    from cloudtune.model.events import Event
+    from cloudtune.model.progress import TrialProgress
     from cloudtune.policy.base import TrialRules
     from cloudtune.policy.sessions import SessionKeeper
     from cloudtune.policy.state import RunState
-    from cloudtune.progress import TrialProgress
 
 TIMER = "stall"
 _BEGINS, _TELLS = (StartTrial, ExtendTrial), (EpochDone, TrialStarted)

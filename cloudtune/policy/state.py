@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, assert_never
 
-from cloudtune.events import (
+from cloudtune.model.events import (
     EpochDone,
     Event,
     InstanceGone,
@@ -28,26 +28,26 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.fleet import FleetBook, LaunchBackoff
-from cloudtune.plans import Charges, admits
+from cloudtune.model.fleet import FleetBook, LaunchBackoff
+from cloudtune.model.plans import Charges, admits
+from cloudtune.model.progress import OVER, Best, LiveTrials, Record
+from cloudtune.model.trial import diverged
 from cloudtune.policy.base import Brakes, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
-from cloudtune.policy.widths import refitted
-from cloudtune.progress import OVER, Best, LiveTrials, Record
-from cloudtune.trial import diverged
+from cloudtune.policy.widths import narrowed, refitted
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.fleet import Rented
-    from cloudtune.plans import Limits, Rentable
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.fleet import Rented
+    from cloudtune.model.plans import Limits, Rentable
+    from cloudtune.model.progress import Status, TrialProgress
+    from cloudtune.model.scaling import Delay
+    from cloudtune.model.trial import Mode, Slice, TrialId, Width
     from cloudtune.policy.base import Metric
-    from cloudtune.progress import Status, TrialProgress
-    from cloudtune.scaling import Delay
-    from cloudtune.trial import Mode, Slice, TrialId, Width
 
 
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
@@ -445,12 +445,28 @@ class RunState:
         if trial.status == "stopping" and trial.after in OVER:
             self._leave(trial, trial.after, noted)  # it was over: how it ended doesn't matter
             return
-        if refitted(self, trial, event):
+        if refitted(trial, event, self._keep_to_one_gpu):
             self.refits += 1
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)
         trial.error, trial.traceback = event.error, event.traceback
+
+    def _keep_to_one_gpu(self, why: str) -> bool:
+        """Have no trial be wider than one GPU any more; returns whether that can be had."""
+        narrow = narrowed(self.rentables)
+        if not narrow:
+            return False
+        if self.widest > 1:
+            self.widest, self.why_narrow = 1.0, why
+            self.rentables = narrow
+            self.free.limit({rentable.offer: rentable.profile.epoch for rentable in narrow})
+            for trial in self.trials.values():
+                trial.max_width = 1.0
+            # What was planned was planned for other widths.
+            self.disturbances += 1
+            self.shocks += 1
+        return True
 
     def _note_lost(
         self,

@@ -6,42 +6,34 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cloudtune.events import TrialFailed
-    from cloudtune.policy.state import RunState
-    from cloudtune.progress import TrialProgress
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.model.events import TrialFailed
+    from cloudtune.model.plans import Rentable
+    from cloudtune.model.progress import TrialProgress
 
 
-def refitted(state: RunState, trial: TrialProgress, event: TrialFailed) -> bool:
+def refitted(trial: TrialProgress, event: TrialFailed, one_gpu_each: Callable[[str], bool]) -> bool:
     """Whether a trial that failed at its width goes on at another; says nothing of the script.
 
     One that ran out of memory on a share of a GPU gets more of it. Where the workers of one don't
-    train one model, no trial is wider than one GPU from then on.
+    train one model, no trial is wider than one GPU from then on: `one_gpu_each`, given the reason,
+    says whether that can be had.
     """
     if event.out_of_memory and trial.width < 1:
         trial.min_width = min(1.0, 2 * trial.width)
         return True
-    return event.unsynced and _one_gpu_each(state, event)
+    return event.unsynced and one_gpu_each(f"{trial_of(event)}: {event.error}")
 
 
-def _one_gpu_each(state: RunState, event: TrialFailed) -> bool:
-    """Have no trial be wider than one GPU any more; returns whether that can be had."""
+def narrowed(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:
+    """Return rentables at no more than one GPU a trial; those that can't do that are left out."""
     narrow = []
-    for each in state.rentables:
-        widths = [width for width in each.profile.widths if width <= 1]
+    for rentable in rentables:
+        widths = [width for width in rentable.profile.widths if width <= 1]
         if widths:
-            narrow.append(replace(each, profile=each.profile.only(widths)))
-    if not narrow:
-        return False
-    if state.widest > 1:
-        state.widest, state.why_narrow = 1.0, f"{trial_of(event)}: {event.error}"
-        state.rentables = tuple(narrow)
-        state.free.limit({each.offer: each.profile.epoch for each in narrow})
-        for trial in state.trials.values():
-            trial.max_width = 1.0
-        # What was planned was planned for other widths.
-        state.disturbances += 1
-        state.shocks += 1
-    return True
+            narrow.append(replace(rentable, profile=rentable.profile.only(widths)))
+    return tuple(narrow)
 
 
 def trial_of(event: TrialFailed) -> str:

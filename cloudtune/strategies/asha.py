@@ -16,9 +16,9 @@ from cloudtune.strategies.rungs import Judging, NewTrials, Rung, at_rest, capped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Mode, TrialId
     from cloudtune.strategies.base import Decision, Sampler, View
-    from cloudtune.trial import Mode, TrialId
 
     Kind: TypeAlias = Literal["promotion", "stopping"]
 

@@ -8,7 +8,7 @@ A strategy asks for work by groups of tasks, so that any `Allocator` (how wide i
 any `FleetRule` (how many instances) serves any strategy. All three look at the run through a `View`
 and are pure: the same events, the same decisions. A schedule whose stages are known beforehand
 (`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
-(planners/following.py).
+(policy/plan_executor.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.fleet import FleetBook, LaunchBackoff
-    from cloudtune.plans import Limits, Rentable, Stage
-    from cloudtune.progress import Best, LiveTrials, TrialProgress
-    from cloudtune.scaling import Delay
-    from cloudtune.trial import EndReason, Mode, Trial, TrialId, Width
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.fleet import FleetBook, LaunchBackoff
+    from cloudtune.model.plans import Limits, Rentable, Stage
+    from cloudtune.model.progress import Best, LiveTrials, TrialProgress
+    from cloudtune.model.scaling import Delay
+    from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, Width
 
 
 class StagedStrategy(Protocol):

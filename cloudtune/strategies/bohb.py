@@ -10,9 +10,9 @@ from cloudtune.strategies.rungs import at_rest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cloudtune.model.trial import Mode
     from cloudtune.strategies.base import Sampler, View
     from cloudtune.strategies.successive_halving import Bracket
-    from cloudtune.trial import Mode
 
 
 class Bohb(Hyperband):

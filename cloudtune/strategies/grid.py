@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.progress import OVER
+from cloudtune.model.progress import OVER
 from cloudtune.strategies.base import Task, TrialGroup
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
@@ -12,8 +12,8 @@ from cloudtune.strategies.rungs import capped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cloudtune.model.trial import Trial
     from cloudtune.strategies.base import Sampler, View
-    from cloudtune.trial import Trial
 
 
 class GridSearch(RandomSearch):

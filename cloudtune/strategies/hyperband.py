@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from cloudtune.strategies.successive_halving import Bracket, Brackets
 
 if TYPE_CHECKING:
+    from cloudtune.model.trial import Mode
     from cloudtune.strategies.base import Sampler
-    from cloudtune.trial import Mode
 
 
 def bracket_shapes(

@@ -17,10 +17,10 @@ from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Mode, Trial, TrialId, Width
     from cloudtune.strategies.base import Decision, Sampler, View
     from cloudtune.strategies.hypersched_rules import Switches
-    from cloudtune.trial import Mode, Trial, TrialId, Width
 
 
 class HyperSched(Judging):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import TrialId, Width
     from cloudtune.strategies.base import View
-    from cloudtune.trial import TrialId, Width
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING
 
+from cloudtune.model.trial import better
 from cloudtune.strategies.base import Go, Verdict
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
-from cloudtune.trial import better
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Mode, TrialId
     from cloudtune.strategies.base import Decision, Sampler, View
-    from cloudtune.trial import Mode, TrialId
 
 
 class MedianStopping(RandomSearch):

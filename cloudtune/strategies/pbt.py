@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloudtune.model.trial import rank_key
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
-from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Mode, Trial, TrialId
     from cloudtune.strategies.base import Decision, Sampler, View
-    from cloudtune.trial import Mode, Trial, TrialId
 
 
 class PopulationBased(Judging):

@@ -10,7 +10,7 @@ from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
     from cloudtune.strategies.base import Decision, Sampler, View
 
 

@@ -8,16 +8,16 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from cloudtune.progress import OVER
+from cloudtune.model.progress import OVER
+from cloudtune.model.trial import rank_key
 from cloudtune.strategies.base import Task
-from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import EndReason, Mode, Trial, TrialId
     from cloudtune.strategies.base import Sampler, Verdict, View
-    from cloudtune.trial import EndReason, Mode, Trial, TrialId
 
 
 def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:

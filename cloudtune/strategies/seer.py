@@ -44,11 +44,11 @@ from cloudtune.strategies.seer_rules import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.plans import Limits, Rentable
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Limits, Rentable
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import EndReason, Mode, TrialId, Width
     from cloudtune.strategies.base import Decision, Sampler, View
-    from cloudtune.trial import EndReason, Mode, TrialId, Width
 
 
 class Seer:

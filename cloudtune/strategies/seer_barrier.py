@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtune.plans import Stage
-from cloudtune.trial import rank_key
+from cloudtune.model.plans import Stage
+from cloudtune.model.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.trial import Mode, TrialId
+    from cloudtune.model.trial import Mode, TrialId
 
 
 @dataclass(frozen=True)

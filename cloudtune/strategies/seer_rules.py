@@ -18,10 +18,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.plans import Limits, Rentable
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Limits, Rentable
+    from cloudtune.model.trial import TrialId, Width
     from cloudtune.strategies.base import View
-    from cloudtune.trial import TrialId, Width
 
 MONEY = 0.75
 """The part of the money that exploring may take."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtune.plans import Stage
+from cloudtune.model.plans import Stage
+from cloudtune.model.trial import rank_key
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import NewTrials, at_rest, capped, rung_epochs
-from cloudtune.trial import rank_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import EndReason, Mode, Trial, TrialId
     from cloudtune.strategies.base import Decision, Sampler, View
-    from cloudtune.trial import EndReason, Mode, Trial, TrialId
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from cloudtune.errors import UsageError
-from cloudtune.train.position import Trained
+from cloudtune.train.progress_cursor import Trained
 from cloudtune.train.storage import (
     WAITS,
     CheckpointError,

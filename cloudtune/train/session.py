@@ -23,7 +23,7 @@ from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.cpu import waited_seconds
 from cloudtune.train.epoch_hook import load_epoch_hook
-from cloudtune.train.position import Context, Progress, Trained
+from cloudtune.train.progress_cursor import Context, Progress, Trained
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
 from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from cloudtune.train.checkpoint import PendingCheckpoint
     from cloudtune.train.epoch_hook import EpochHook
-    from cloudtune.train.one_model import Ranks
+    from cloudtune.train.sync_check import Ranks
     from cloudtune.train.user_script import TrainFunction
 
 EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
@@ -443,7 +443,7 @@ def current_session() -> Session:
 
 def of_command(address: str) -> Session:
     """Give the session of this process, which a command is that a worker has started."""
-    from cloudtune.train.programs.inside import session_of  # noqa: PLC0415  its session is this one
+    from cloudtune.train.programs.command_session import session_of  # noqa: PLC0415  its session is this one
 
     return session_of(address)
 

@@ -16,7 +16,7 @@ from botocore.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from cloudtune.events import RefusalKind
+    from cloudtune.model.events import RefusalKind
 
 _CODES: dict[RefusalKind, frozenset[str]] = {
     "capacity": frozenset(

@@ -18,11 +18,11 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from cloudtune.catalog import SpotPools
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.aws.spot_prior import SOURCE, by_score, spot_prior
 from cloudtune.infra.processes import write_atomically
-from cloudtune.serialization import decode, encode
+from cloudtune.model.catalog import SpotPools
+from cloudtune.model.serialization import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

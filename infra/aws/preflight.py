@@ -17,9 +17,9 @@ from cloudtune.infra.aws.errors import error_code, refusal_kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.catalog import InstanceType
     from cloudtune.infra.aws.ec2 import Ec2
     from cloudtune.infra.provider import Endpoint
+    from cloudtune.model.catalog import InstanceType
 
 _WOULD_HAVE = "DryRunOperation"
 _HINTS: Mapping[str, str] = {

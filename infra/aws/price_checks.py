@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import Catalog
 from cloudtune.infra.aws.pricing import AS_OF, rentable, source, unfit
+from cloudtune.model.catalog import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.catalog import Market, Offer
     from cloudtune.infra.aws.price_quotes import Quotes, SpotQuote
     from cloudtune.infra.aws.pricing import Listing
+    from cloudtune.model.catalog import Market, Offer
 
 MIN_USD_PER_GPU_HOUR = 0.01
 MAX_TIMES_OFF = 10.0

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloudtune.infra.processes import write_atomically
-from cloudtune.serialization import decode, encode
+from cloudtune.model.serialization import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Market
+    from cloudtune.model.catalog import Market
 
 VERSION = 1
 

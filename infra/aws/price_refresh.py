@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Catalog, Market
     from cloudtune.infra.provider import Endpoint
+    from cloudtune.model.catalog import Catalog, Market
 
 FRESH_SECONDS = 7 * 3600.0
 _HISTORY = timedelta(days=7)

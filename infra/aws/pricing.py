@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import Catalog, InstanceType, Market, Offer
+from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

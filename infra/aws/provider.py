@@ -15,12 +15,12 @@ from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from cloudtune.catalog import Catalog, InstanceType, Market, SpotPools
-    from cloudtune.commands import Launch
     from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.aws.ec2 import Ec2
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.catalog import Catalog, InstanceType, Market, SpotPools
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.scaling import ScalingProfile
 
 
 _FOR_HEADS_TOO = {"KeyName", "MetadataOptions", "Monitoring"}

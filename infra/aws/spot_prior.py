@@ -12,7 +12,7 @@ import csv
 from functools import cache
 from pathlib import Path
 
-from cloudtune.catalog import SpotBehaviour
+from cloudtune.model.catalog import SpotBehaviour
 
 TABLE = Path(__file__).with_name("spot_pools.csv")
 SOURCE = "public traces of EC2's GPU pools, 2021 to 2023"

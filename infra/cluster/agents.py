@@ -21,11 +21,11 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cloudtune.clock import unix_time
-from cloudtune.infra.cluster.log_copies import LogCopies
 from cloudtune.infra.environments.delivery import remark as setup_remark
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import INSTANCE_LABEL, LOGS_VARIABLE
 from cloudtune.infra.node.lease import RENEW_SECONDS
+from cloudtune.infra.node.log_copies import LogCopies
 from cloudtune.infra.node.messages import Acks, Remark
 from cloudtune.infra.node.spot_notice import NoticeWatch
 from cloudtune.train.storage import LOGS

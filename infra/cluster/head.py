@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from cloudtune.clock import unix_time
-from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.environments.delivery import Delivery
@@ -33,6 +32,7 @@ from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merged, provider_named
+from cloudtune.model.commands import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

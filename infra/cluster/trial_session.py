@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloudtune.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
 from cloudtune.infra.node.gpus import shares
 from cloudtune.infra.node.messages import (
     Assignment,
@@ -21,13 +20,14 @@ from cloudtune.infra.node.messages import (
     Ready,
     WorkerSlot,
 )
+from cloudtune.model.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cloudtune.commands import StartTrial
-    from cloudtune.events import Event
     from cloudtune.infra.node.messages import Body, Message
+    from cloudtune.model.commands import StartTrial
+    from cloudtune.model.events import Event
 
 _RETURNED = (
     "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "

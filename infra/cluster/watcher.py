@@ -14,7 +14,9 @@ import ray
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import (
+from cloudtune.infra.cluster.node_provider import GIVEN_UP
+from cloudtune.infra.node.boot import INSTANCE_LABEL
+from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
     InterruptionNotice,
@@ -22,16 +24,14 @@ from cloudtune.events import (
     NodeJoined,
     NodeLost,
 )
-from cloudtune.infra.cluster.node_provider import GIVEN_UP
-from cloudtune.infra.node.boot import INSTANCE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.events import Event
     from cloudtune.infra.cluster.head import RayHead
     from cloudtune.infra.cluster.node_provider import Note
     from cloudtune.infra.provider import Calls, Instance
+    from cloudtune.model.events import Event
 
     class Emit(Protocol):
         """Make an event of the time, for the policy; `settled` are called when it has it."""

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, assert_never
 import ray
 
 from cloudtune.clock import unix_time
-from cloudtune.commands import (
+from cloudtune.errors import CloudtuneError, HurriedError
+from cloudtune.infra.cluster.agents import Agents
+from cloudtune.infra.cluster.trial_session import TrialSession
+from cloudtune.infra.cluster.watcher import Watcher
+from cloudtune.infra.node.messages import Epoch, Interruption, Remark
+from cloudtune.infra.node.ray_access import join_as_driver
+from cloudtune.model.commands import (
     Command,
     EndRun,
     ExtendTrial,
@@ -30,8 +36,7 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.errors import CloudtuneError, HurriedError
-from cloudtune.events import (
+from cloudtune.model.events import (
     EpochDone,
     Interrupted,
     NodeLost,
@@ -41,11 +46,6 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.infra.cluster.agents import Agents
-from cloudtune.infra.cluster.trial_session import TrialSession
-from cloudtune.infra.cluster.watcher import Watcher
-from cloudtune.infra.node.messages import Epoch, Interruption, Remark
-from cloudtune.infra.node.ray_access import join_as_driver
 from cloudtune.train.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from cloudtune.engine.resume import InFlight, OpenSession
-    from cloudtune.events import Event
     from cloudtune.infra.cluster.head import RayHead
     from cloudtune.infra.node.messages import Described, Message, Training
     from cloudtune.infra.provider import Calls
-    from cloudtune.trial import TrialId
+    from cloudtune.model.events import Event
+    from cloudtune.model.trial import TrialId
 
     _Told: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
     _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]

@@ -25,15 +25,15 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
+from cloudtune.model.scaling import EMULATED, Measurement, Provenance
+from cloudtune.model.text import width_text
 from cloudtune.profiles import ratios
-from cloudtune.scaling import EMULATED, Measurement, Provenance
-from cloudtune.text import width_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cloudtune.catalog import InstanceType
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.catalog import InstanceType
+    from cloudtune.model.scaling import ScalingProfile
 
 HOOK_VARIABLE = "CLOUDTUNE_EPOCH_HOOK"
 HOOK = "cloudtune.infra.emulator.pacing:pacer_from_env"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
-from cloudtune.infra.claims import claimed
 from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.service import (
     abandoned,
@@ -16,16 +15,17 @@ from cloudtune.infra.emulator.service import (
     stop_emulator,
 )
 from cloudtune.infra.provider import Cloud, Endpoint
+from cloudtune.infra.refcount import claimed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Catalog, InstanceType, Market
     from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.emulator.requests import Access
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.catalog import Catalog, InstanceType, Market
+    from cloudtune.model.scaling import ScalingProfile
 
 IMAGE = "ami-0c1000000000e8664"
 PACE_TAG = "cloudtune:pace"

@@ -33,7 +33,6 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
-from cloudtune.infra.claims import in_use
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
 from cloudtune.infra.emulator.isolated import boot
@@ -47,6 +46,7 @@ from cloudtune.infra.emulator.strict.launches import Launch
 from cloudtune.infra.emulator.strict.principals import Principals
 from cloudtune.infra.emulator.strict.role_metadata import role_metadata
 from cloudtune.infra.processes import birth, write_atomically
+from cloudtune.infra.refcount import in_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

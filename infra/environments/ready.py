@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.environments.build import Built, build, found
+from cloudtune.infra.environments.cache import Shelf
 from cloudtune.infra.environments.delivery import Delivery
-from cloudtune.infra.environments.shelf import Shelf
 from cloudtune.infra.environments.spec import ROOT, spec_of
-from cloudtune.providers import PROVIDERS
+from cloudtune.model.providers import PROVIDERS
 from cloudtune.train.storage import StorageError
 
 if TYPE_CHECKING:

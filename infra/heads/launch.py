@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.environments.bootstrap import Foundation
 from cloudtune.infra.environments.delivery import Delivery
-from cloudtune.infra.environments.foundation import Foundation
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
@@ -91,7 +91,7 @@ def user_data(remote: Remote) -> str:
         f"{lease}"
         "export HOME=/root\n"
         f"{python.lines()}"
-        f"exec \"$python\" -m cloudtune.infra.heads.carrier --at '{remote.storage}' "
+        f"exec \"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
         f"--until {remote.until:.0f}\n"
     )
 

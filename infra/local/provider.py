@@ -6,21 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.claims import TAKEN, claimed
 from cloudtune.infra.emulator.provider import PACE_TAG, OnThisMachine, cloud_at
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
 from cloudtune.infra.provider import PRICE_TAG, Endpoint
+from cloudtune.infra.refcount import TAKEN, claimed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudtune.catalog import Catalog, InstanceType, Market
     from cloudtune.experiment.cloud import Cloud as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.provider import Cloud
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.catalog import Catalog, InstanceType, Market
+    from cloudtune.model.scaling import ScalingProfile
 
 
 class ThisMachine(OnThisMachine):

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cloudtune.train.position import Progress
+from cloudtune.train.progress_cursor import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Assignment:
 class Part:
     """What one node has of a session: the slots of its workers, on `gpus` of its GPUs.
 
-    Shares with the same `gpu` sit on the same one, as in `cloudtune.trial.Slice`.
+    Shares with the same `gpu` sit on the same one, as in `cloudtune.model.trial.Slice`.
     """
 
     session: str

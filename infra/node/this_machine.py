@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from cloudtune.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
 from cloudtune.infra.node.gpus import own_gpus
+from cloudtune.model.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

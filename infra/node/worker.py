@@ -29,13 +29,13 @@ from cloudtune.infra.node.messages import (
     plain,
 )
 from cloudtune.infra.node.process_group import meet
+from cloudtune.model.trial import nested
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.one_model import NotOneModelError, Ranks
 from cloudtune.train.programs.running import Post, command_run
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
+from cloudtune.train.sync_check import NotOneModelError, Ranks
 from cloudtune.train.user_script import load_function
-from cloudtune.trial import nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.placement import slots
+from cloudtune.model.placement import slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
+    from cloudtune.model.plans import Estimate, Rentable
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Estimate, Rentable
 
 _CORNERS = 300
 _SLACK = 1e-9  # what sums of floats in another order may differ by, relatively

@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from cloudtune.model.plans import Limits
 from cloudtune.planners.dp.search import search_of
-from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cloudtune.model.plans import Objective
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.search import Found, Search
-    from cloudtune.plans import Objective
 
 _PAIRS = 1_000_000
 """Up to so many pairs of options in two stages, one after the other, all of the front is found."""

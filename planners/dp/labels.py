@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from cloudtune.model.plans import Stage
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.options import Options
-    from cloudtune.plans import Stage
 
     Floats = NDArray[np.float64]
     Whole = NDArray[np.int64]

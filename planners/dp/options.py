@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloudtune.errors import UsageError
-from cloudtune.placement import slots
-from cloudtune.plans import Group
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Rentable, Stage
+    from cloudtune.model.trial import Width
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Rentable, Stage
-    from cloudtune.trial import Width
 
 _EPSILON = 1e-6
 _FEW_OFFERS = 12

@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloudtune.model.plans import Limits
 from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
 from cloudtune.planners.dp.labels import Delays, Labels, Step, leaving_costs, undominated
 from cloudtune.planners.dp.options import Menu, ages_matter
 from cloudtune.planners.dp.options import undominated as without_beaten
-from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from cloudtune.model.plans import Group, Objective
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.dp.options import Options
-    from cloudtune.plans import Group, Objective
 
     Allowed = Callable[[int, Options], NDArray[np.bool_]]
 

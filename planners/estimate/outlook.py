@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.planners.estimate.anew import reacting_draws
-from cloudtune.planners.estimate.playout import Draws, sample
+from cloudtune.model.plans import Forecast, Limits, Spread
+from cloudtune.planners.estimate.replanned import reacting_draws
+from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.reserve import Reserve
-from cloudtune.plans import Forecast, Limits, Spread
 
 if TYPE_CHECKING:
+    from cloudtune.model.plans import Plan
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.estimate.draws import Floats
-    from cloudtune.plans import Plan
 
 __all__ = ["Draws", "chances", "outlook", "quantile", "sample", "told"]
 

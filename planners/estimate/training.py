@@ -16,10 +16,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Group, Rentable, Stage
+    from cloudtune.model.scaling import ScalingProfile
     from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
-    from cloudtune.plans import Group, Rentable, Stage
-    from cloudtune.scaling import ScalingProfile
 
 # After so many interruptions of one instance in one stage no more are drawn: a bound for rates at
 # which a stage would never end.

@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from cloudtune.placement import slots
-from cloudtune.plans import Group
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Rentable, Stage
+    from cloudtune.model.trial import Width
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Rentable, Stage
-    from cloudtune.trial import Width
 
 Way: TypeAlias = tuple[Group, ...]
 Path: TypeAlias = tuple[int, ...]

@@ -18,19 +18,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.model.plans import Limits, Plan
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.ilp.graph import Graph
 from cloudtune.planners.ilp.master import Master, loose
 from cloudtune.planners.selection import measures, refuse
-from cloudtune.plans import Limits, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cloudtune.model.plans import Objective
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.ilp.graph import Path
     from cloudtune.planners.ilp.master import Measure
-    from cloudtune.plans import Objective
 
 
 class IlpPlanner:

@@ -12,7 +12,7 @@ import pytest
 
 from cloudtune import errors, load_run
 from cloudtune.engine.ledger import FileLedger
-from cloudtune.events import EpochDone, TrialFailed
+from cloudtune.model.events import EpochDone, TrialFailed
 from tests.bench import called
 from tests.builders import Setting, play
 

@@ -13,8 +13,9 @@ import pytest
 import cloudtune
 from cloudtune.api.experiments import with_named_function
 from cloudtune.errors import UsageError
-from cloudtune.jobs import home, runner
 from cloudtune.profiles.store import write
+from cloudtune.running import runner
+from cloudtune.runs import home
 from cloudtune.train.user_script import load_function
 from tests.cli.test_plan import profile
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cloudtune.jobs.job import Job
+    from cloudtune.runs.job import Job
 
 # A program that is in no file, as a notebook's cells.
 CELLS = """

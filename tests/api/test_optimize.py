@@ -12,7 +12,7 @@ from cloudtune.api import optimize as optimizing
 from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
 from cloudtune.integrations.optuna import discovered, run_trial
-from cloudtune.jobs.job import trials
+from cloudtune.runs.job import trials
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function
 from tests.bench import wait_for

@@ -16,14 +16,15 @@ import pytest
 
 import cloudtune
 from cloudtune.errors import CleanupError, ExperimentError, UsageError
-from cloudtune.events import EpochDone, RunStarted
-from cloudtune.jobs import control, home, runner
+from cloudtune.model.events import EpochDone, RunStarted
+from cloudtune.running import runner
+from cloudtune.runs import control, home
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
 
 if TYPE_CHECKING:
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.runner import Ended
+    from cloudtune.running.runner import Ended
+    from cloudtune.runs.job import Job
     from tests.bench import Bench
 
 LIMITS: dict[str, Any] = {"deadline": "10m", "budget": "$3"}
@@ -272,7 +273,7 @@ def test_the_best_is_kept_as_the_script_wrote_it(
     made.mkdir()
     (made / "state.pt").write_text("weights")
     stored = CheckpointStore(str(bench.home / "storage" / "made")).save("t00", 4, {}, made)
-    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: stored)
+    monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: stored)
     before, variables = os.umask(0o022), dict(os.environ)
     result = cloudtune.run(path, **LIMITS, progress=False)
     assert os.umask(before) == 0o022, "what the calling program writes is its own affair"
@@ -302,7 +303,7 @@ def test_a_best_model_that_can_not_be_kept_costs_no_result(
 ) -> None:
     path = bench.experiment()
     bench.profile()
-    monkeypatch.setattr("cloudtune.jobs.report.standing", lambda _path: str(bench.folder / "gone"))
+    monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: str(bench.folder / "gone"))
     result = cloudtune.run(path, **LIMITS, progress=False)
     assert result.best is not None
     assert result.best.checkpoint == str(bench.folder / "gone")

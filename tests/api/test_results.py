@@ -13,12 +13,12 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import cloudtune
-from cloudtune.commands import StopTrial
 from cloudtune.engine.ledger import Entry, FileLedger
 from cloudtune.errors import CloudtuneError, UsageError
-from cloudtune.events import EpochDone, Interrupted, TrialFailed
+from cloudtune.model.commands import StopTrial
+from cloudtune.model.events import EpochDone, Interrupted, TrialFailed
+from cloudtune.model.plans import Charges, Limits
 from cloudtune.planners.cost_model import price
-from cloudtune.plans import Charges, Limits
 from tests.bench import called
 from tests.builders import NODE_BOUNDARY, Setting, play, profile
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudtune.jobs.job import Job
+    from cloudtune.runs.job import Job
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from cloudtune.commands import Command
-from cloudtune.events import Event
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ LONG_FUNCTIONS = {
     "cloudtune/cli/profile.py:profile": OPTIONS,
     "cloudtune/cli/run.py:run": OPTIONS,
     "cloudtune/api/runs.py:run": "a third is its documentation for users",
-    "cloudtune/jobs/measuring.py:measure": "one measurement from renting to the profile",
+    "cloudtune/running/measuring.py:measure": "one measurement from renting to the profile",
     "infra/aws/account/policies.py:maker": "one IAM policy",
 }
 """Functions of more than 60 lines, each with the reason."""

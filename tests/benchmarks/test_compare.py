@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.compare import __main__ as command
 from benchmarks.compare.case import Case, Result, play
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
 from tests.builders.curves import curves
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from benchmarks.compare.case import Case, play, policy_of, record
 from benchmarks.compare.curves import Curve, Curves
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
 from cloudtune.policy.registry import STRATEGIES
 from tests.builders import offer
 from tests.builders.curves import SUBLINEAR, curves, small_benchmark

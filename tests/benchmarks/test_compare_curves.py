@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudtune.trial import Mode
+    from cloudtune.model.trial import Mode
 
 NAN = math.nan
 ELAPSED = "config,epoch,acc,elapsed_s"

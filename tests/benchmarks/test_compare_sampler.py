@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.compare.sampler import Places, TableSampler, axes_of_rows
 from cloudtune.errors import UsageError
+from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.axes import Labels, Line
 from cloudtune.strategies.samplers.sampler import SAMPLERS
-from cloudtune.trial import Trial
 
 
 def loss(trial: Trial) -> float:

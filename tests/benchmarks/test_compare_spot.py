@@ -16,19 +16,19 @@ from benchmarks.compare.omniscient import Source, bound, least_dollars, work_of
 from benchmarks.compare.pools import Priced, SpotTrace
 from benchmarks.compare.replay import starts, usual_price
 from benchmarks.compare.traces import matched, read_traces
-from cloudtune.catalog import pool
+from cloudtune.engine.record.timeline import read
 from cloudtune.engine.spot_pools import UNLIMITED
-from cloudtune.engine.timeline import read
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.catalog import pool
+from cloudtune.model.plans import Limits, Rentable
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.compare.replay import Replayed
-    from cloudtune.jobs.planning import Planned
+    from cloudtune.planning.make import Planned
 
 RUNS = (
     "kind,zone,gpu,gpus,gap_seconds,from_second,available\n"
@@ -165,7 +165,7 @@ def played(
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let forecasts be of few runs: what is looked at is the run that is played."""
-    monkeypatch.setattr("cloudtune.jobs.forecasting.FORECAST_EVENTS", 1)
+    monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", 1)
 
 
 def test_a_pool_that_is_away_for_half_an_hour_is_waited_for() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.compare.offers import offers_of
 from benchmarks.compare.speeds import Scaling, scalings
-from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import InstanceType
 from cloudtune.profiles import store
 from tests.builders import profile
 

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.planner_attacks import attacked
 from benchmarks.planner_checks import looser, order, smooth
 from benchmarks.planner_jobs import Curve, billed_by, kind_of
+from cloudtune.model.plans import Limits
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits
 from tests.builders import NODE_BOUNDARY, Setting, offer, profile
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from cloudtune.placement import slots
-from cloudtune.plans import Charges, Group, Rentable
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import Charges, Group, Rentable
 from tests.builders.machines import offer, profile
 from tests.builders.plans import group
 from tests.builders.runs import Setting

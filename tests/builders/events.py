@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.commands import Launch, StartTrial
-from cloudtune.events import EpochDone, InstanceLaunched, NodeJoined, RunStarted
+from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.events import EpochDone, InstanceLaunched, NodeJoined, RunStarted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.commands import Command
+    from cloudtune.model.commands import Command
+    from cloudtune.model.trial import Slice
     from cloudtune.policy.base import Policy
-    from cloudtune.trial import Slice
 
 
 def instance(intent: str) -> str:

@@ -9,19 +9,19 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import pricing
-from cloudtune.jobs.plan_file import job_of
-from cloudtune.jobs.planning import make_plan
-from cloudtune.jobs.report import build
-from cloudtune.jobs.stages import Problem
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.planning.make import make_plan
+from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.stages import Problem
+from cloudtune.runs.report import build
 from tests.builders import SUBLINEAR, offer, profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.events import Event
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.report import Report
+    from cloudtune.model.events import Event
+    from cloudtune.runs.job import Job
+    from cloudtune.runs.report import Report
 
 DEADLINE, BUDGET = 400.0, 8.0
 LIMITS = Limits(DEADLINE, BUDGET)

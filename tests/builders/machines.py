@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.catalog import InstanceType, Offer
-from cloudtune.plans import Charges, Limits
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.catalog import Market
+    from cloudtune.model.catalog import Market
 
 NO_LIMITS = Limits()
 NO_CHARGES = Charges()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cloudtune.placement import slots
-from cloudtune.plans import (
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import (
     Charges,
     Estimate,
     Forecast,
@@ -21,7 +21,7 @@ from cloudtune.plans import (
 from tests.builders.machines import NO_CHARGES, offer
 
 if TYPE_CHECKING:
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
 
 
 def certain(seconds: float, dollars: float, plan: Plan) -> Forecast:

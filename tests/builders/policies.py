@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.planners.fleets import PlannedFleet
-from cloudtune.planners.following import Itinerary, PlannedStages, PlannedWidths
-from cloudtune.planners.reacting import Replanner
-from cloudtune.planners.replanning import HalvingSchedule
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import rank_key
 from cloudtune.planners.reserve import Reserve
-from cloudtune.plans import Limits, Rentable
 from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
+from cloudtune.policy.plan_executor import Itinerary, PlannedStages, PlannedWidths
+from cloudtune.policy.planned.fleet import PlannedFleet
+from cloudtune.policy.planned.remaining_work import HalvingSchedule
+from cloudtune.policy.planned.replanner import Replanner
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
-from cloudtune.trial import rank_key
 from tests.builders.machines import NO_LIMITS, profile
 from tests.builders.trials import trials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cloudtune.model.plans import Charges, Plan, Stage
+    from cloudtune.model.trial import Trial, TrialId
     from cloudtune.planners.base import Planner
-    from cloudtune.plans import Charges, Plan, Stage
     from cloudtune.strategies.base import Allocator, FleetRule, StagedStrategy, Strategy
-    from cloudtune.trial import Trial, TrialId
 
 
 @dataclass(frozen=True)

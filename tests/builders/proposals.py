@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cloudtune.jobs.alternatives import Alternative, Comparison
-from cloudtune.jobs.proposal import PriceNote, ProfileNote, Proposal
+from cloudtune.model.plans import Charges, Group, Limits, Rentable, Spread
+from cloudtune.model.scaling import Provenance
+from cloudtune.model.text import EPOCHS
 from cloudtune.planners.cost_model import price
-from cloudtune.plans import Charges, Group, Limits, Rentable, Spread
+from cloudtune.planning.alternatives import Alternative, Comparison
+from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.profiles.provenance import Basis
-from cloudtune.scaling import Provenance
-from cloudtune.text import EPOCHS
 from tests.builders import Setting, certain, offer, profile, run_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.plans import Forecast, Plan, RunPlan
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Forecast, Plan, RunPlan
+    from cloudtune.model.scaling import ScalingProfile
 
 SPOT = offer(8, 9.0, name="p9.big", market="spot", zone="us-east-1a")
 FIXED = offer(8, 30.0, name="p9.big")

@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cloudtune.commands import Launch, StartTrial, StopTrial
-from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
+from cloudtune.engine.record.flapping import flaps
+from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.engine.timeline import read
-from cloudtune.events import (
+from cloudtune.experiment import Experiment
+from cloudtune.model.commands import Launch, StartTrial, StopTrial
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
@@ -21,18 +22,17 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.experiment import Experiment
-from cloudtune.jobs.job import Job
-from cloudtune.planners.allocators.same import SameWidth
+from cloudtune.model.plans import Plan, Rentable
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.fleets import ConstantFleet, NaiveFleet
-from cloudtune.plans import Plan, Rentable
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned import plan_stages
+from cloudtune.policy.planned.stages import plan_stages
 from cloudtune.policy.registry import STRATEGIES, chosen, components, run_policy
 from cloudtune.policy.run import RunPolicy
+from cloudtune.runs.job import Job
+from cloudtune.strategies.allocators.same import SameWidth
+from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders.machines import LINEAR, NO_CHARGES, NO_LIMITS, offer, profile
 from tests.builders.plans import run_plan
@@ -42,16 +42,16 @@ from tests.builders.trials import Given, Watched, level, trials
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.commands import Command
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.events import Event
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Charges, Limits
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import Mode, Trial, TrialId
     from cloudtune.planners.base import Planner
-    from cloudtune.plans import Charges, Limits
-    from cloudtune.scaling import ScalingProfile
     from cloudtune.strategies.base import Allocator, Sampler, Strategy, TrialGroup
-    from cloudtune.trial import Mode, Trial, TrialId
 
 Build: TypeAlias = "Callable[[Sampler, Setting], Strategy]"
 Decider: TypeAlias = "Plan | str | Build"

@@ -7,13 +7,13 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from cloudtune.trial import Trial
+from cloudtune.model.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cloudtune.model.trial import TrialId
     from cloudtune.strategies.base import Strategy, TrialGroup, View
-    from cloudtune.trial import TrialId
 
 
 def trials(count: int, caps: Mapping[int, int] | None = None) -> tuple[Trial, ...]:

@@ -12,7 +12,7 @@ import pytest
 from cloudtune.cli.cleanup import gc, status
 from cloudtune.errors import CleanupError
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
-from cloudtune.jobs import cleanup
+from cloudtune.running import cleanup
 
 if TYPE_CHECKING:
     from pathlib import Path

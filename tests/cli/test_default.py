@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.jobs.plan_file import load_plan
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
 from tests.bench import TRAIN, Done, called
 
 if TYPE_CHECKING:

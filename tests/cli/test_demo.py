@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from cloudtune.cli import main
 from cloudtune.display.chart import gantt
 from cloudtune.engine.ledger import FileLedger
-from cloudtune.jobs.report import build
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
+from cloudtune.runs.report import build
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.api.drafts import GAP, read_script
 from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
-from cloudtune.jobs import home
+from cloudtune.experiment.script.drafts import GAP, read_script
+from cloudtune.runs import home
 from tests.bench import called
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import pytest
 
 from cloudtune.api import run_logs
 from cloudtune.api.run_logs import RunLogs
-from cloudtune.infra.cluster.log_copies import LogCopies
+from cloudtune.infra.node.log_copies import LogCopies
 from tests.train.test_checkpoint import bucket
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudtune.jobs.job import Job
+    from cloudtune.runs.job import Job
     from tests.bench import Bench
 
 __all__ = ["bucket"]

@@ -17,16 +17,17 @@ from cloudtune.api.experiments import limits_of, load_experiment, load_problem
 from cloudtune.display.plan_screen import show_head
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.jobs import alternatives, planning, stages
-from cloudtune.jobs.plan_file import load_plan
-from cloudtune.jobs.planning import make_plan
-from cloudtune.jobs.proposal import plan_json, propose
+from cloudtune.model.plans import Limits, Plan
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.serialization import decode
+from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.cost_model import price
-from cloudtune.plans import Limits, Plan
+from cloudtune.planning import alternatives, stages
+from cloudtune.planning.make import make_plan
+from cloudtune.planning.plan_file import load_plan
+from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.proposal import plan_json, propose
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
-from cloudtune.serialization import decode
-from cloudtune.units import format_dollars, format_seconds
 from tests.bench import EXPERIMENT, TRAIN, Done, called
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) 
     said = command("plan", "experiment.yaml", "--deadline", "8m", "-o", "json")
     plan = decode(Plan, said.json["plan"]["staged"])
     wanted = Experiment.load(tmp_path / "experiment.yaml")
-    problem = planning.problem_of(wanted, planning.stored_profiles(wanted))
+    problem = problem_of(wanted, stored_profiles(wanted))
     request = stages.request_for(problem, Limits())
     again = price(request, plan.choices, "exact")
     assert again.estimate == plan.estimate

@@ -13,13 +13,14 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
-from cloudtune.jobs import cleanup, control, measuring, removal
+from cloudtune.running import cleanup, measuring, removal
+from cloudtune.runs import control
 from tests.train.test_checkpoint import bucket
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudtune.jobs.job import Job
+    from cloudtune.runs.job import Job
     from tests.bench import Bench
 
 __all__ = ["bucket"]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.errors import CleanupError
-from cloudtune.jobs import runner
-from cloudtune.plans import Plan
-from cloudtune.serialization import decode
+from cloudtune.model.plans import Plan
+from cloudtune.model.serialization import decode
+from cloudtune.running import runner
 
 if TYPE_CHECKING:
     from tests.bench import Bench

@@ -14,13 +14,13 @@ from rich.console import Console
 from cloudtune.api.watching import followed
 from cloudtune.engine.ledger import read_entries
 from cloudtune.errors import CloudtuneError
-from cloudtune.jobs import control, home
+from cloudtune.runs import control, home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.engine.ledger import Entry
-    from cloudtune.jobs.job import Job
+    from cloudtune.runs.job import Job
     from tests.bench import Bench
 
 

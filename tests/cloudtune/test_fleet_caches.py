@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.fleet import FleetBook
+from cloudtune.model.fleet import FleetBook
 from tests.builders import offer
 
 CHANGES: dict[str, Any] = {

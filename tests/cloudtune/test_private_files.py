@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.jobs import home
 from cloudtune.private_files import UMASK_VARIABLE, be_as_our_user, close, for_others
+from cloudtune.runs import home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import pytest
 
-from cloudtune.commands import Launch
 from cloudtune.errors import UsageError
-from cloudtune.events import RefusalKind
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, calls_to, provider_named
-from cloudtune.providers import PROVIDERS
+from cloudtune.model.commands import Launch
+from cloudtune.model.events import RefusalKind
+from cloudtune.model.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from cloudtune.commands import Launch, StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
-from cloudtune.events import EpochDone
-from cloudtune.plans import Limits
-from cloudtune.trial import EndReason
+from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.events import EpochDone
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason
 from tests.builders import LINEAR, Played, Setting, by_name, gone, level, offer, play, profile
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from cloudtune.commands import EndRun
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.events import RunStarted
-from cloudtune.plans import Rentable
+from cloudtune.model.commands import EndRun
+from cloudtune.model.events import RunStarted
+from cloudtune.model.plans import Rentable
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.events import RunStarted, TimerFired
-from cloudtune.plans import Estimate, Limits
+from cloudtune.model.events import RunStarted, TimerFired
+from cloudtune.model.plans import Estimate, Limits
 from tests.builders.proposals import MIXED, SETTING, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudtune.commands import Command
-    from cloudtune.events import Event
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
     from cloudtune.policy.run import RunPolicy
 
 FORECAST = forecast(MIXED)

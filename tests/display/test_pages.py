@@ -20,9 +20,9 @@ from cloudtune.display.pages.plans import plan_page
 from cloudtune.display.pages.reports import figures, run_page
 from cloudtune.display.pages.trials import Told
 from cloudtune.engine.ledger import FileLedger
-from cloudtune.events import TrialFailed
-from cloudtune.jobs.report import build
-from cloudtune.plans import Charges, Limits
+from cloudtune.model.events import TrialFailed
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.runs.report import build
 from tests.bench import called
 from tests.browser import CHROMIUM, started
 from tests.builders import NODE_BOUNDARY, Setting, play, profile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cloudtune.display.pages.figures import Figure
-    from cloudtune.jobs.report import Report
+    from cloudtune.runs.report import Report
     from tests.browser import Browser, Page
 
 LIMITS = Limits(deadline=200.0, budget=4.0)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from cloudtune.engine.ledger import FileLedger
-from cloudtune.events import TrialFailed
+from cloudtune.model.events import TrialFailed
 from docs import picture
 from tests.builders import play
 from tests.display.test_pages import PLAN, SETTING, told

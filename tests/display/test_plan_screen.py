@@ -10,8 +10,8 @@ from rich.console import Console
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_screen import show_all, show_head, show_nearest, show_plan, show_saved
 from cloudtune.display.plan_tables import gap_text
-from cloudtune.jobs.alternatives import Alternative
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
+from cloudtune.planning.alternatives import Alternative
 from tests.builders.proposals import (
     CHEAP,
     COMPARED,
@@ -26,7 +26,7 @@ from tests.builders.proposals import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudtune.jobs.proposal import Proposal
+    from cloudtune.planning.proposal import Proposal
 
 
 def printed(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cloudtune.commands import Launch, StartTrial
 from cloudtune.display.report_screen import show_profile, show_report
 from cloudtune.display.run_screen import RunScreen, measuring
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.events import (
+from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.events import (
     InstanceLaunched,
     InterruptionNotice,
     NodeJoined,
@@ -23,9 +23,9 @@ from cloudtune.events import (
     TimerFired,
     TrialFailed,
 )
-from cloudtune.jobs.report import build
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
 from cloudtune.profiles.provenance import Basis
+from cloudtune.runs.report import build
 from tests.builders import scripted, staged
 from tests.builders.proposals import CHEAP, MIXED, SETTING, speed
 

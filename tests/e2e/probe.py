@@ -8,24 +8,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.experiment import Experiment
-from cloudtune.jobs import home, planning
-from cloudtune.jobs.job import brakes, context_of
-from cloudtune.jobs.planning import LEASE_GRACE_SECONDS
-from cloudtune.jobs.runner import Runner, open_cloud
-from cloudtune.planners.fleets import ConstantFleet
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import Trial
+from cloudtune.planning.make import LEASE_GRACE_SECONDS
+from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.policy.base import Components, Metric
 from cloudtune.policy.registry import run_policy
+from cloudtune.running.runner import Runner, open_cloud
+from cloudtune.runs import home
+from cloudtune.runs.job import brakes, context_of
 from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.fleets import ConstantFleet
 from cloudtune.strategies.rungs import Judging
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Width
     from cloudtune.strategies.base import Decision, View
-    from cloudtune.trial import Width
 
 FIRST, CLONE = Trial("t00", {"lr": 0.01, "n": 1}), Trial("c00", {"lr": 0.02, "n": 2})
 FAR = 100_000
@@ -86,7 +87,7 @@ class Widths(ByWidth):
 
 def rentable(experiment: Experiment) -> Rentable:
     """Return the instances of the experiment, with a speed for half a GPU."""
-    [found] = planning.problem_of(experiment, planning.stored_profiles(experiment)).rentables
+    [found] = problem_of(experiment, stored_profiles(experiment)).rentables
     epoch = {0.5: found.profile.epoch[1.0], **found.profile.epoch}
     return replace(found, profile=replace(found.profile, epoch=epoch))
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.commands import ExtendTrial, StartTrial, StopTrial
 from cloudtune.engine.ledger import read_entries
-from cloudtune.events import EpochDone, TrialStopped
+from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
+from cloudtune.model.events import EpochDone, TrialStopped
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function

@@ -10,8 +10,8 @@ import pytest
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator
 from cloudtune.infra.node.lease import LEASE_MINUTES
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
 from tests.bench import wait_for
 
 if TYPE_CHECKING:

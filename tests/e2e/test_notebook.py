@@ -12,7 +12,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from cloudtune.engine.ledger import read_entries
-from cloudtune.events import EpochDone
+from cloudtune.model.events import EpochDone
 from tests.bench import wait_for
 
 if TYPE_CHECKING:

@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.commands import Launch
 from cloudtune.engine.ledger import read_entries
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.pricing import catalog
-from cloudtune.jobs import planning, stages
-from cloudtune.jobs.job import Job
-from cloudtune.jobs.plan_file import VERSION
+from cloudtune.model.commands import Launch
+from cloudtune.model.plans import Group, Limits
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.cost_model import price
-from cloudtune.plans import Group, Limits
+from cloudtune.planning import stages
+from cloudtune.planning.plan_file import VERSION
+from cloudtune.planning.problem import problem_of
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.scaling import Measurement, ScalingProfile
+from cloudtune.runs.job import Job
 from tests.bench import wait_for
 from tests.builders import run_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudtune.catalog import Market
+    from cloudtune.model.catalog import Market
     from cloudtune.planners.base import PlanRequest
     from tests.bench import Bench
 
@@ -61,7 +62,7 @@ def saved_plan(bench: Bench) -> Path:
     path.write_text(text.replace("max_instances: 2", "max_instances: 1"))
     script = bench.folder / "train.py"
     write(bench.folder / "profile.json", [measured(t, script) for t in TYPES])
-    problem = planning.problem_of(Experiment.load(path), [measured(t, script) for t in TYPES])
+    problem = problem_of(Experiment.load(path), [measured(t, script) for t in TYPES])
     request = stages.request_for(problem, Limits())
     groups = [group(request, TYPES[0], "spot", 2), group(request, TYPES[1], "on-demand", 1)]
     plan = price(request, groups, "by hand")

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.fault_runs import one_run
 from benchmarks.fault_runs_mischief import Case, Step
-from cloudtune.commands import PlanAnew, StartTrial
 from cloudtune.engine.ledger import read_entries, read_header
-from cloudtune.events import EpochDone, RunContinued, RunResumed
-from cloudtune.jobs.job import Job, trials
+from cloudtune.model.commands import PlanAnew, StartTrial
+from cloudtune.model.events import EpochDone, RunContinued, RunResumed
+from cloudtune.runs.job import Job, trials
 from tests.bench import interrupt, wait_for
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from cloudtune.engine.ledger import MemoryLedger, read_entries, read_header
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
-from cloudtune.jobs.job import Job
+from cloudtune.runs.job import Job
 
 if TYPE_CHECKING:
     from tests.bench import Bench

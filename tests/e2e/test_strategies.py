@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import read_entries
-from cloudtune.events import EpochDone, TrialFailed, TrialLost
 from cloudtune.infra.aws.pricing import catalog
-from cloudtune.jobs.forecasting import RUNS
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochDone, TrialFailed, TrialLost
+from cloudtune.planning.forecasting import RUNS
 from cloudtune.train.checkpoint import load
 from tests.e2e.test_run import check_replay, check_who_launched
 

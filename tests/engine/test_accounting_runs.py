@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from benchmarks.fault_world import survive
 from benchmarks.faults import case
-from cloudtune.commands import StartTrial
-from cloudtune.engine.accounting import USES, Accounting, account
-from cloudtune.engine.audit import audit
-from cloudtune.events import (
+from cloudtune.engine.record.accounting import USES, Accounting, account
+from cloudtune.engine.record.audit import audit
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import (
     EpochDone,
     Event,
     InstanceGone,
@@ -24,15 +24,15 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
+from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.plans import Limits
 from tests.builders import Setting, jobs, play
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cloudtune.catalog import Offer
     from cloudtune.engine.ledger import Entry
+    from cloudtune.model.catalog import Offer
     from cloudtune.policy.run import RunPolicy
 
 

@@ -129,7 +129,7 @@ def test_what_people_write_stays_in_one_line(tmp_path: Path) -> None:
 
     What UTF-8 can't have comes back as a question mark: whoever exports it could not write it.
     """
-    from cloudtune.events import TrialFailed
+    from cloudtune.model.events import TrialFailed
 
     odd = TrialFailed(1.0, "t00.1", "boom\u2028\x85é\n", "line 1\r\nline 2\x0b\x1c\ud800")
     ledger = FileLedger(tmp_path / "ledger.jsonl", {})

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cloudtune.commands import Command, EndRun, Launch, SetTimer
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import Event, InstanceLaunched, RunStarted, TimerFired
-from cloudtune.trial import EndReason
+from cloudtune.model.commands import Command, EndRun, Launch, SetTimer
+from cloudtune.model.events import Event, InstanceLaunched, RunStarted, TimerFired
+from cloudtune.model.trial import EndReason
 
 EVENTS: list[Event] = [RunStarted(0.0), TimerFired(1.0, "tick")]
 ANSWERS: dict[Event, tuple[Command, ...]] = {

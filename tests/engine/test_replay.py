@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from cloudtune.commands import EndRun, Launch, SetTimer
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import DivergedError, ReplayWorld
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import RunStarted, TimerFired
-from cloudtune.trial import EndReason
+from cloudtune.model.commands import EndRun, Launch, SetTimer
+from cloudtune.model.events import RunStarted, TimerFired
+from cloudtune.model.trial import EndReason
 from tests.builders import play
 from tests.contracts.world import SETTING, WorldContract
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.fault_world import Kill, survive
-from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import Entry, FileLedger, read_entries, read_header
 from cloudtune.engine.resume import InFlight, replayed
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import (
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
     NodeJoined,
@@ -21,13 +21,13 @@ from cloudtune.events import (
     TimerFired,
     TrialStopped,
 )
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
 from tests.builders import Setting, epoch, scripted, staged
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudtune.events import Event
+    from cloudtune.model.events import Event
 
 PLAN = staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 4.0))
 JOINED = (

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import pytest
 
-from cloudtune.commands import (
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.model.commands import (
     Command,
     EndRun,
     ExtendTrial,
@@ -16,8 +17,7 @@ from cloudtune.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.events import (
+from cloudtune.model.events import (
     EpochDone,
     Event,
     InstanceGone,
@@ -32,8 +32,8 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.plans import Rentable
-from cloudtune.trial import EndReason, Slice
+from cloudtune.model.plans import Rentable
+from cloudtune.model.trial import EndReason, Slice
 from tests.builders import LINEAR, Setting, offer, play, profile
 from tests.contracts.world import SETTING, WorldContract
 

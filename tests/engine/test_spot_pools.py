@@ -9,12 +9,12 @@ from dataclasses import asdict
 import pytest
 
 from benchmarks.compare.pools import SpotTrace
-from cloudtune.catalog import SpotBehaviour, pool
-from cloudtune.commands import Launch
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.engine.spot_pools import PoolTrace, drawn
-from cloudtune.events import Event, InstanceGone, InstanceLaunched, LaunchFailed, NodeLost
-from cloudtune.plans import Rentable
+from cloudtune.model.catalog import SpotBehaviour, pool
+from cloudtune.model.commands import Launch
+from cloudtune.model.events import Event, InstanceGone, InstanceLaunched, LaunchFailed, NodeLost
+from cloudtune.model.plans import Rentable
 from tests.builders import LINEAR, offer, profile
 
 SPOT = offer(4, 9.0, name="s.4x", market="spot")

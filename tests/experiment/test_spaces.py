@@ -12,11 +12,11 @@ import pytest
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import Space, parse_parameter, sample
+from cloudtune.model.trial import flat, nested
 from cloudtune.strategies.samplers.axes import Labels, Line, allows, axes_by_size
-from cloudtune.strategies.samplers.newcomers import Experienced
-from cloudtune.strategies.samplers.past import UNHEARD, PastRun, PastTrial
+from cloudtune.strategies.samplers.past_runs import UNHEARD, PastRun, PastTrial
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
-from cloudtune.trial import flat, nested
+from cloudtune.strategies.samplers.warm_start import Experienced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

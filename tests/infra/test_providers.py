@@ -13,9 +13,11 @@ from cloudtune.cli.profile import confirm_rental
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
-from cloudtune.jobs import cleanup, planning, runner
-from cloudtune.plans import Limits
-from cloudtune.providers import PROVIDERS, Registered
+from cloudtune.model.plans import Limits
+from cloudtune.model.providers import PROVIDERS, Registered
+from cloudtune.planning import make
+from cloudtune.planning.problem import problem_of
+from cloudtune.running import cleanup, runner
 from tests import made_up_cloud
 from tests.builders import profile
 from tests.contracts.provider import ProviderContract
@@ -23,8 +25,8 @@ from tests.contracts.provider import ProviderContract
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from cloudtune.events import RefusalKind
     from cloudtune.infra.emulator.service import Emulator
+    from cloudtune.model.events import RefusalKind
 
 ROOT = Path(__file__).parents[2]
 EC2_REFUSALS: dict[str, RefusalKind] = {
@@ -109,8 +111,8 @@ def test_a_cloud_that_was_added_is_planned_confirmed_opened_and_swept(
     path = tmp_path / "experiment.yaml"
     path.write_text(EXPERIMENT)
     experiment = Experiment.load(path, known_instances=types_of)
-    problem = planning.problem_of(experiment, [profile({1.0: 10.0}, name="rover")])
-    planned = planning.make_plan(problem, Limits(3600.0, None))
+    problem = problem_of(experiment, [profile({1.0: 10.0}, name="rover")])
+    planned = make.make_plan(problem, Limits(3600.0, None))
     assert [offer.instance_type.name for offer in planned.plan.offers] == ["rover"]
     with pytest.raises(UsageError, match="rent from the Moon, and nobody is here"):
         confirm_rental(experiment, None, yes=False)

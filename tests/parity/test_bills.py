@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.engine.accounting import account
-from cloudtune.engine.audit import audit
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
+from cloudtune.engine.record.accounting import account
+from cloudtune.engine.record.audit import audit
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.events import InstanceGone, NodeLost
 from cloudtune.infra.aws import pricing
+from cloudtune.model.events import InstanceGone, NodeLost
+from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
-from cloudtune.plans import Charges, Limits, Rentable, Stage
 from cloudtune.profiles import bundled
-from cloudtune.trial import EndReason
 from tests.builders import NO_CHARGES, group, itinerary_of, profile, scripted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.catalog import BillingUnit, Market, Offer
-    from cloudtune.events import Event
+    from cloudtune.model.catalog import BillingUnit, Market, Offer
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Group, Plan
+    from cloudtune.model.scaling import ScalingProfile
     from cloudtune.planners.base import Planner
-    from cloudtune.plans import Group, Plan
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.scaling import ScalingProfile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bills.md").read_text(encoding="utf-8")
 CATALOG = pricing.catalog("us-east-1", ("on-demand", "spot"))

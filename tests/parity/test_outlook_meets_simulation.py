@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from cloudtune.jobs.figures import figures
+from cloudtune.model.plans import Charges, Rentable
+from cloudtune.model.trial import EndReason
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
-from cloudtune.plans import Charges, Rentable
-from cloudtune.trial import EndReason
+from cloudtune.runs.figures import figures
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Forecast, Spread
     from cloudtune.planners.estimate.draws import Floats
-    from cloudtune.plans import Forecast, Spread
 
 SEEDS = 24
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0}

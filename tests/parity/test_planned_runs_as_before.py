@@ -6,8 +6,8 @@ All but 19 of them, of which the table has what they come to now:
   going on would have left 3 cents of its budget, so that the rest is planned anew;
 - 18 jobs on both markets (25, 36, 38, 66, 220, 332, 338, 356, 436, 452, 611, 690, 720, 828, 856,
   875, 929, 938) have so near a deadline that one more loss on spot would leave no time for
-  on-demand: they train there (planners/safety_net.py), which costs more for all but one. Their
-  winners and endings are what they were, within their limits.
+  on-demand: they train there (policy/planned/safety_net.py), which costs more for all but one.
+  Their winners and endings are what they were, within their limits.
 """
 
 from __future__ import annotations

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.commands import PlanAnew
-from cloudtune.jobs.report import build
+from cloudtune.model.commands import PlanAnew
+from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Charges, Limits, Rentable
-from cloudtune.trial import EndReason
+from cloudtune.runs.report import build
 from tests.builders import (
     LINEAR,
     NODE_BOUNDARY,
@@ -36,9 +36,9 @@ from tests.builders import (
 )
 
 if TYPE_CHECKING:
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Plan, StagePlan
     from cloudtune.planners.base import Planner
-    from cloudtune.plans import Plan, StagePlan
 
 PLANNERS: tuple[Planner, ...] = (ExactPlanner(), StaticPlanner())
 # No stage is so short that what goes at its beginning could still be there at its end.

@@ -11,15 +11,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cloudtune.plans import Group
+from cloudtune.model.plans import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Rentable, Stage
+    from cloudtune.model.scaling import ScalingProfile
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Rentable, Stage
-    from cloudtune.scaling import ScalingProfile
 
 Way: TypeAlias = "tuple[Group, ...]"
 

@@ -21,9 +21,9 @@ from cloudtune.planners.static import StaticPlanner
 from tests.planners.ilp.test_planner import few, requests
 
 if TYPE_CHECKING:
-    from cloudtune.catalog import BillingUnit
+    from cloudtune.model.catalog import BillingUnit
+    from cloudtune.model.plans import Plan
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.plans import Plan
     from tests.planners.brute_force import Priced
 
 UNITS: tuple[BillingUnit, ...] = ("second", "minute", "hour", "function")

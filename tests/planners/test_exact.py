@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
+from cloudtune.model.plans import Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
@@ -17,13 +18,12 @@ from cloudtune.planners.dp.search import Search
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Charges, Limits, Rentable, Stage
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
 from tests.contracts.planner import PlannerContract, extremes
 from tests.planners.brute_force import Priced, every_plan, priced
 
 if TYPE_CHECKING:
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.scaling import ScalingProfile
 
 seconds = st.floats(0.0, 100.0)
 

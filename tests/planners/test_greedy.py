@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from cloudtune.model.plans import Limits, Stage
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits, Stage
 from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile, shapes
 from tests.contracts.planner import HeuristicContract
 

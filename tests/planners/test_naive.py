@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from cloudtune.model.plans import Limits
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits
 from tests.builders import NODE_BOUNDARY, Setting, profile, shapes
 from tests.contracts.planner import HeuristicContract
 

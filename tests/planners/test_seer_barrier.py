@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore
-from cloudtune.planners.replanning import binding
 from cloudtune.planners.reserve import Reserve
-from cloudtune.plans import Limits, Rentable
+from cloudtune.policy.planned.remaining_work import binding
 from cloudtune.strategies.seer_barrier import SeerBarrier
-from cloudtune.trial import EndReason
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, jobs, offer, profile, widths
 
 if TYPE_CHECKING:
+    from cloudtune.model.plans import Plan
     from cloudtune.planners.explore import Ask
-    from cloudtune.plans import Plan
 
 
 def asking(setting: Setting, limits: Limits) -> Ask:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from cloudtune.model.plans import Limits
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits
 from tests.builders import NODE_BOUNDARY, Setting, profile, shapes
 from tests.contracts.planner import PlannerContract
 from tests.planners.brute_force import every_plan

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
-from cloudtune.events import (
+from cloudtune.model.commands import (
+    EndRun,
+    ExtendTrial,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -20,13 +28,13 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.planners.allocators.same import SameWidth
-from cloudtune.planners.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes, Metric
+from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.base import ByWidth
+from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
 from cloudtune.strategies.random_search import RandomSearch
-from cloudtune.trial import EndReason, Slice
 from tests.builders import (
     LINEAR,
     Given,
@@ -43,11 +51,11 @@ from tests.builders import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from cloudtune.commands import Command
+    from cloudtune.model.commands import Command
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Width
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Task, View
-    from cloudtune.trial import Width
 
 FOUR = offer(4)
 RENTABLE = Rentable(FOUR, profile(LINEAR), 4)

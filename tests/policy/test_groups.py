@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial
-from cloudtune.events import (
+from cloudtune.model.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial
+from cloudtune.model.events import (
     InstanceGone,
     LaunchFailed,
     NodeLost,
@@ -16,9 +16,9 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.plans import Charges, Limits
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes
-from cloudtune.trial import EndReason, Slice
 from tests.builders import (
     begun,
     by_hand,

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.commands import Launch, Release
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.events import InterruptionNotice, LaunchFailed, NodeLost, TrialFailed
-from cloudtune.planners.allocators.same import SameWidth
-from cloudtune.planners.fleets import NaiveFleet, Unplanned
-from cloudtune.plans import Rentable
+from cloudtune.model.commands import Launch, Release
+from cloudtune.model.events import InterruptionNotice, LaunchFailed, NodeLost, TrialFailed
+from cloudtune.model.plans import Rentable
+from cloudtune.model.progress import OVER
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
-from cloudtune.progress import OVER
+from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.trial import EndReason
+from cloudtune.strategies.fleets import NaiveFleet, Unplanned
 from tests.builders import flapped, offer, policy_with, profile, trials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.catalog import Offer
     from cloudtune.engine.ledger import Entry
-    from cloudtune.events import Event
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.events import Event
+    from cloudtune.model.progress import TrialProgress
     from cloudtune.strategies.base import Decision, FleetRule, View
 
 OFFER = offer(1)  # 60 s at least
@@ -178,8 +178,8 @@ def test_a_run_that_waits_to_ask_again_has_not_failed() -> None:
 
 
 def test_the_audit_finds_what_flaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtune.policy.renting.Hysteresis.asks_at", lambda *_: 0.0)
-    monkeypatch.setattr("cloudtune.policy.renting.Hysteresis.may_go", lambda *_: True)
+    monkeypatch.setattr("cloudtune.policy.fleet_manager.Hysteresis.asks_at", lambda *_: 0.0)
+    monkeypatch.setattr("cloudtune.policy.fleet_manager.Hysteresis.may_go", lambda *_: True)
     with pytest.raises(AssertionError, match="i002 was asked for 10s after i001 of the same"):
         play(Wavering({0.0: 2, 100.0: 1, 110.0: 2}))
     with pytest.raises(AssertionError, match="i000 was given back 5s after it was asked for"):

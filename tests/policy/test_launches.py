@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.commands import Launch, Release, SetTimer, StopTrial
-from cloudtune.events import (
+from cloudtune.model.commands import Launch, Release, SetTimer, StopTrial
+from cloudtune.model.events import (
     Event,
     InstanceGone,
     InstanceLaunched,
@@ -21,8 +21,8 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.plans import Plan
-from cloudtune.trial import EndReason
+from cloudtune.model.plans import Plan
+from cloudtune.model.trial import EndReason
 from tests.builders import begun, by_hand, epoch, group, grouped, join, offer, scripted, staged
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
-from cloudtune.events import (
+from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -23,10 +23,10 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.plans import Charges, Limits
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.limits import LimitKeeper
-from cloudtune.trial import EndReason
 from tests.builders import (
     begun,
     by_hand,
@@ -42,7 +42,7 @@ from tests.builders import (
 )
 
 if TYPE_CHECKING:
-    from cloudtune.events import Event
+    from cloudtune.model.events import Event
     from cloudtune.policy.limits import Spender
 
 CHARGES = Charges()

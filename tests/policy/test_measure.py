@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError, NoCapacityError
-from cloudtune.events import (
+from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
@@ -27,20 +27,20 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.plans import Charges, Limits, Rentable
+from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import Figures, MeasureError, widths_of
-from cloudtune.trial import EndReason, Slice
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloudtune.commands import Command
     from cloudtune.engine.ledger import Entry
-    from cloudtune.events import Event
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.scaling import ScalingProfile
 
 TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.commands import EndRun, Release, StartTrial, StopTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.events import (
+from cloudtune.model.commands import EndRun, Release, StartTrial, StopTrial
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
@@ -23,16 +23,16 @@ from cloudtune.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import packed_widths
 from cloudtune.train.session import Report
-from cloudtune.trial import EndReason
 from tests.builders import NO_LIMITS, offer, profile, trials
 
 if TYPE_CHECKING:
     from cloudtune.engine.ledger import Entry
-    from cloudtune.events import Event
+    from cloudtune.model.events import Event
 
 CURVE = {0.25: 26.0, 0.5: 14.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
 TRUTH = profile(CURVE, start=4.25, resize=6.5)

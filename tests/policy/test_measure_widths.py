@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.commands import EndRun, Launch, StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
-from cloudtune.events import LaunchFailed
 from cloudtune.experiment import Experiment
-from cloudtune.jobs.measuring import widths_to_measure
-from cloudtune.plans import Limits, Rentable
+from cloudtune.model.commands import EndRun, Launch, StartTrial
+from cloudtune.model.events import LaunchFailed
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.trial import EndReason
+from cloudtune.running.measuring import widths_to_measure
 from tests.builders import NO_LIMITS, offer, profile, trials
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.experiment import Experiment
-from cloudtune.jobs.job import policy_of
+from cloudtune.model.scaling import Measurement
 from cloudtune.policy.registry import ALLOCATORS
-from cloudtune.scaling import Measurement
+from cloudtune.runs.job import policy_of
 from tests.builders import NO_LIMITS, Setting, offer, play, profile
 
 if TYPE_CHECKING:

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.commands import ExtendTrial, StartTrial
-from cloudtune.events import EpochDone, TrialStopped
-from cloudtune.planners.allocators.fluid import DynamicFluid
-from cloudtune.plans import Limits
+from cloudtune.model.commands import ExtendTrial, StartTrial
+from cloudtune.model.events import EpochDone, TrialStopped
+from cloudtune.model.plans import Limits
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Trial
 from cloudtune.policy.registry import ALLOCATORS
 from cloudtune.policy.speed_estimates import DelayEstimates
-from cloudtune.progress import TrialProgress
+from cloudtune.strategies.allocators.fluid import DynamicFluid
 from cloudtune.strategies.base import ByWidth
-from cloudtune.trial import Trial
 from tests.builders import Played, Setting, by_name, offer, play, profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cloudtune.model.trial import Width
     from cloudtune.strategies.base import Task, View
-    from cloudtune.trial import Width
 
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0, 8.0: 1.0}
 ASHA = by_name("asha", eta=2, max_epochs=8)

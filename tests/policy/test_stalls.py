@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtune.commands import ExtendTrial, SetTimer, StopTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
-from cloudtune.events import RunResumed, TimerFired, TrialStarted, TrialStopped
+from cloudtune.model.commands import ExtendTrial, SetTimer, StopTrial
+from cloudtune.model.events import RunResumed, TimerFired, TrialStarted, TrialStopped
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import TrialRules
-from cloudtune.trial import EndReason
 from tests.builders import begun, epoch, play, scripted, staged, starts
 from tests.builders.runs import Setting
 

@@ -6,8 +6,16 @@ import math
 
 import pytest
 
-from cloudtune.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StartTrial, StopTrial
-from cloudtune.events import (
+from cloudtune.model.commands import (
+    EndRun,
+    ExtendTrial,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.model.events import (
     EpochDone,
     InstanceGone,
     InstanceLaunched,
@@ -21,9 +29,9 @@ from cloudtune.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes, TrialRules
-from cloudtune.trial import EndReason, Slice
 from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts
 
 

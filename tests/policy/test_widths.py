@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtune.commands import ExtendTrial, StartTrial, StopTrial
-from cloudtune.events import TrialFailed, TrialStopped
+from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
+from cloudtune.model.events import TrialFailed, TrialStopped
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import TrialRules
-from cloudtune.trial import EndReason
 from tests.builders import begun, epoch, play, scripted, staged, starts
 from tests.builders.runs import Setting
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import InstanceType
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles import bundled, ratios
 from cloudtune.profiles.bundled import Delays
-from cloudtune.scaling import Measurement, ScalingProfile
 
 
 def machine(gpu: str, gpus: int, name: str = "") -> InstanceType:

@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
-from cloudtune.jobs import stages
-from cloudtune.jobs.plan_file import job_of
-from cloudtune.jobs.planning import make_plan, problem_of
-from cloudtune.jobs.proposal import propose
-from cloudtune.plans import Limits
-from cloudtune.scaling import Identity
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import Identity
+from cloudtune.planning import stages
+from cloudtune.planning.make import make_plan
+from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.problem import problem_of
+from cloudtune.planning.proposal import propose
 from tests.builders import followed, profile
 
 if TYPE_CHECKING:
-    from cloudtune.jobs.job import Job
-    from cloudtune.jobs.stages import Problem
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.planning.stages import Problem
+    from cloudtune.runs.job import Job
 
 TYPE = "g4dn.12xlarge"  # four T4 of 16,384 MiB each
 WORTH_PACKING = {0.25: 16.0, 0.5: 11.0, 1.0: 8.0, 2.0: 5.0}

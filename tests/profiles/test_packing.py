@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from cloudtune.model.scaling import Measurement
 from cloudtune.profiles.packing import packed_widths, pairs, spread
-from cloudtune.scaling import Measurement
 
 ALONE = Measurement(100.0, 3.0, 1)
 

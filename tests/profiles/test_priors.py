@@ -8,9 +8,9 @@ from datetime import date
 
 import pytest
 
+from cloudtune.model.scaling import Measurement
 from cloudtune.profiles.csv_table import rows
 from cloudtune.profiles.priors import believed, prior
-from cloudtune.scaling import Measurement
 from tests.builders import SUBLINEAR, profile
 
 DELAYS = ("launch", "boot", "start", "resize", "release")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.catalog import InstanceType
+from cloudtune.model.catalog import InstanceType
 from cloudtune.profiles.ratios import SAME_GPU_SPREAD, between, derive, measured
 from tests.builders import profile
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import InstanceType
+from cloudtune.model.scaling import Measurement
 from cloudtune.profiles import bundled, store
 from cloudtune.profiles.store import age, find, read, resolve, script_hash, stored_path, write
-from cloudtune.scaling import Measurement
 from tests.builders import LINEAR, NODE_BOUNDARY, profile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudtune.scaling import ScalingProfile
+    from cloudtune.model.scaling import ScalingProfile
 
 SCRIPT = "5c" * 32
 WANTED = ("g.4x", "g.8x")

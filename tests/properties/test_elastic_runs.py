@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, get_args
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.events import (
+from cloudtune.infra.node.gpus import GpuSlots
+from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.events import (
     EpochDone,
     Event,
     InstanceGone,
@@ -32,25 +33,24 @@ from cloudtune.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.infra.node.gpus import GpuSlots
-from cloudtune.planners.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
-from cloudtune.plans import Charges, Limits, Rentable, admits
+from cloudtune.model.plans import Charges, Limits, Rentable, admits
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict
-from cloudtune.trial import EndReason
+from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
 from tests.builders import Given, flapped, level, offer, policy_with, profile, trials
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from cloudtune.catalog import Offer
-    from cloudtune.commands import Command
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.commands import Command
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Trial, TrialId, Width
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.progress import TrialProgress
     from cloudtune.strategies.base import Decision, FleetRule, Strategy, View
-    from cloudtune.trial import Trial, TrialId, Width
 
 thorough = settings(
     deadline=None,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
 from benchmarks.compare.case import Case, play
 from benchmarks.compare.speeds import Scaling
-from cloudtune.plans import Limits
-from cloudtune.policy.planned import PLANNED
+from cloudtune.model.plans import Limits
+from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import ALLOCATORS, FLEETS, STRATEGIES
 from tests.builders import offer
 from tests.builders.curves import curves

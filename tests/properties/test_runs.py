@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.commands import EndRun, ExtendTrial, Launch, StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
-from cloudtune.events import (
+from cloudtune.model.commands import EndRun, ExtendTrial, Launch, StartTrial
+from cloudtune.model.events import (
     EpochDone,
     Event,
     InstanceGone,
@@ -26,18 +26,18 @@ from cloudtune.events import (
     TrialFailed,
     TrialLost,
 )
-from cloudtune.jobs.report import build, to_json
+from cloudtune.model.plans import Limits, Plan, Rentable
+from cloudtune.model.scaling import Measurement
+from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits, Plan, Rentable
-from cloudtune.scaling import Measurement
-from cloudtune.trial import EndReason
+from cloudtune.runs.report import build, to_json
 from tests.builders import Played, Setting, choices, itinerary_of, jobs, plan_of, play, profile
 
 if TYPE_CHECKING:
-    from cloudtune.catalog import Offer
+    from cloudtune.model.catalog import Offer
     from cloudtune.policy.run import RunPolicy
 
 thorough = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

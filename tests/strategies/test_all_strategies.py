@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.commands import EndRun
-from cloudtune.plans import Limits
+from cloudtune.model.commands import EndRun
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.registry import STRATEGIES
-from cloudtune.trial import EndReason
 from tests.builders import Setting, by_name, gone, level, offer, play, profile
 
 if TYPE_CHECKING:

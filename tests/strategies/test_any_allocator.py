@@ -14,9 +14,9 @@ from tests.builders import LINEAR, Given, Setting, by_name, final, offer, profil
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import TrialId, Width
     from cloudtune.strategies.base import Task, View
-    from cloudtune.trial import TrialId, Width
 
 GAME = Setting(
     27,

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cloudtune.commands import ExtendTrial, StartTrial, StopTrial
-from cloudtune.events import EpochDone
-from cloudtune.progress import TrialProgress
+from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
+from cloudtune.model.events import EpochDone
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Trial
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.base import Go, Verdict
 from cloudtune.strategies.rungs import Rung, rung_epochs
-from cloudtune.trial import Trial
 from tests.builders import LINEAR, Given, Setting, by_name, final, level, offer, play, profile
 from tests.contracts.strategy import OrderedContract
 

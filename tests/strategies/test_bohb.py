@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.compare.sampler import TableSampler
-from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
-from cloudtune.events import EpochDone, TrialStopped
 from cloudtune.experiment.search_space import RandInt
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochDone, TrialStopped
+from cloudtune.model.trial import EndReason, Trial
 from cloudtune.strategies.samplers.sampler import SpaceSampler
-from cloudtune.trial import EndReason, Trial
 from tests.builders import Setting, by_name, offer, play
 from tests.contracts.strategy import StrategyContract
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.events import EpochDone
+from cloudtune.model.events import EpochDone
 from cloudtune.strategies.successive_halving import Bracket
 from tests.builders import Setting, by_name, offer, play, profile
 

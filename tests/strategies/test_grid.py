@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtune.plans import Limits
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason
 from cloudtune.strategies.grid import Sequential
-from cloudtune.trial import EndReason
 from tests.builders import Setting, by_name, play, trials
 from tests.contracts.strategy import OrderedContract
 

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cloudtune.commands import StartTrial
-from cloudtune.events import EpochDone
-from cloudtune.planners.allocators.hypersched import POLICIES, HyperSchedAllocator
-from cloudtune.plans import Limits
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochDone
+from cloudtune.model.plans import Limits
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import EndReason, Trial
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import chosen, components
-from cloudtune.progress import TrialProgress
+from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAllocator
 from cloudtune.strategies.base import Go, Verdict
 from cloudtune.strategies.hypersched import HyperSched
 from cloudtune.strategies.hypersched_rules import Switches
-from cloudtune.trial import EndReason, Trial
 from tests.builders import Given, Played, Setting, by_name, final, offer, play, profile, trials
 from tests.contracts.strategy import StrategyContract
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cloudtune.progress import Status
+    from cloudtune.model.progress import Status
+    from cloudtune.model.trial import Mode
     from cloudtune.strategies.base import Decision, Sampler, Strategy, View
-    from cloudtune.trial import Mode
     from tests.builders import Build
 
 WIDTHS = profile(

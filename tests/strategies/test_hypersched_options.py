@@ -9,12 +9,13 @@ import pytest
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.jobs.job import choice_of, policy_of, switches_of
-from cloudtune.jobs.planning import make_plan, problem_of
-from cloudtune.plans import Limits
-from cloudtune.progress import TrialProgress
+from cloudtune.model.plans import Limits
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Trial
+from cloudtune.planning.make import make_plan
+from cloudtune.planning.problem import problem_of
+from cloudtune.runs.job import choice_of, policy_of, switches_of
 from cloudtune.strategies.base import Go, Task
-from cloudtune.trial import Trial
 from tests.builders import Setting, offer, play, profile
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.plans import Limits
-from cloudtune.progress import TrialProgress
+from cloudtune.model.plans import Limits
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Trial
 from cloudtune.strategies.hypersched_rules import (
     Admission,
     Cutoff,
@@ -20,7 +21,6 @@ from cloudtune.strategies.hypersched_rules import (
     open_rungs,
     quantile,
 )
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

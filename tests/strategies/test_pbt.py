@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.compare.sampler import TableSampler
-from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import Uniform
-from cloudtune.jobs.job import policy_of
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.trial import EndReason, Trial
+from cloudtune.runs.job import policy_of
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.samplers.axes import allows
 from cloudtune.strategies.samplers.sampler import SpaceSampler
-from cloudtune.trial import EndReason, Trial
 from tests.builders import Setting, by_name, final, gone, level, offer, play, table
 from tests.contracts.strategy import StrategyContract, sometimes
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.progress import OVER, TrialProgress
+from cloudtune.model.progress import OVER, TrialProgress
+from cloudtune.model.trial import Trial, rank_key
 from cloudtune.strategies.base import Task
 from cloudtune.strategies.rungs import NewTrials, Standing, capped
-from cloudtune.trial import Trial, rank_key
 from tests.builders import Given
 
 if TYPE_CHECKING:
-    from cloudtune.trial import TrialId
+    from cloudtune.model.trial import TrialId
 
 # Few values, so that many are equal; what is over is so for good.
 RESULTS = st.tuples(st.integers(0, 7), st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0]))

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from benchmarks.compare.case import Case
 from benchmarks.compare.case import play as tried
 from benchmarks.compare.speeds import Scaling
-from cloudtune.commands import Launch
-from cloudtune.engine.audit import audit
-from cloudtune.plans import Limits, Rentable
+from cloudtune.engine.record.audit import audit
+from cloudtune.model.commands import Launch
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
 from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import cheapest_width
-from cloudtune.trial import EndReason
 from tests.builders import (
     LINEAR,
     NODE_BOUNDARY,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from benchmarks.compare.benchmark import Benchmark
     from benchmarks.compare.case import Result
-    from cloudtune.engine.audit import Audit
+    from cloudtune.engine.record.audit import Audit
     from cloudtune.strategies.base import View
     from tests.builders.trials import Watched
 

@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.plans import Stage
+from cloudtune.model.plans import Stage
 from cloudtune.strategies.seer_barrier import SeerBarrier
 
 SEER = SeerBarrier(trials=10, min_epochs=1, max_epochs=6, eta=2, mode="max")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.commands import ExtendTrial, Release
-from cloudtune.plans import Limits
+from cloudtune.model.commands import ExtendTrial, Release
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason
 from cloudtune.strategies.successive_halving import Halving, SuccessiveHalving
-from cloudtune.trial import EndReason
 from tests.builders import (
     LINEAR,
     Setting,
@@ -28,8 +28,8 @@ from tests.contracts.strategy import OrderedContract
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cloudtune.model.trial import Mode
     from cloudtune.strategies.base import Sampler
-    from cloudtune.trial import Mode
     from tests.builders import Build
 
 

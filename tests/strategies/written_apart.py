@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from cloudtune.commands import StartTrial
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.events import EpochDone
 from cloudtune.experiment.search_space import Choice, Domain, RandInt, Uniform
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochDone
+from cloudtune.model.trial import EndReason, Trial
 from cloudtune.policy.registry import ALLOCATORS, MODEL_BASED
 from cloudtune.strategies.samplers.sampler import SpaceSampler
-from cloudtune.trial import EndReason, Trial
 from tests.builders import Setting, by_name, level, offer, profile
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from pathlib import Path
 import torch
 from cloudtune.infra.node.worker import leave
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.one_model import Ranks
+from cloudtune.train.sync_check import Ranks
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 

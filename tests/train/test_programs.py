@@ -16,12 +16,12 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment.command import words_of
 from cloudtune.infra.node.worker import failure_of
 from cloudtune.infra.processes import is_running
+from cloudtune.model.trial import nested
 from cloudtune.train.checkpoint import Checkpoint
-from cloudtune.train.one_model import NotOneModelError
-from cloudtune.train.position import Progress
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
-from cloudtune.trial import nested
+from cloudtune.train.progress_cursor import Progress
+from cloudtune.train.sync_check import NotOneModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,16 +6,16 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtune.progress import OVER
-from cloudtune.text import machine_text
-from cloudtune.trial import rank_key
-from cloudtune.units import format_clock
+from cloudtune.model.progress import OVER
+from cloudtune.model.text import machine_text
+from cloudtune.model.trial import rank_key
+from cloudtune.model.units import format_clock
 
 if TYPE_CHECKING:
-    from cloudtune.fleet import Rented
-    from cloudtune.plans import Forecast, Spread
+    from cloudtune.model.fleet import Rented
+    from cloudtune.model.plans import Forecast, Spread
+    from cloudtune.model.progress import Best, TrialProgress
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.progress import Best, TrialProgress
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cloudtune.text import EPOCHS, width_text
-from cloudtune.units import format_clock, format_dollars
+from cloudtune.model.text import EPOCHS, width_text
+from cloudtune.model.units import format_clock, format_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cloudtune.display.live.overview import Bar, InstanceRow, Overview, TrialRow
-    from cloudtune.text import Scale
+    from cloudtune.model.text import Scale
 
 LEAST_LINES = 20
 """In a terminal of fewer lines the panel has no room."""

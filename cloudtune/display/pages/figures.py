@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloudtune.errors import need
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cloudtune.plans import Limits
+    from cloudtune.model.plans import Limits
 
 Trace: TypeAlias = "dict[str, Any]"
 

@@ -16,14 +16,14 @@ from cloudtune.display.pages.figures import (
     steps,
     time_axis,
 )
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cloudtune.display.pages.figures import Trace
     from cloudtune.display.pages.trials import Told
-    from cloudtune.plans import Plan
+    from cloudtune.model.plans import Plan
 
 _POINTS = 400
 

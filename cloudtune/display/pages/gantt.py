@@ -14,19 +14,19 @@ from cloudtune.display.pages.figures import (
     plain,
     time_axis,
 )
-from cloudtune.engine.accounting import uses
-from cloudtune.engine.gpu_series import GpuRows
-from cloudtune.text import counted, gpus_text, machine_text, percent
-from cloudtune.units import format_seconds
+from cloudtune.engine.record.accounting import uses
+from cloudtune.engine.record.gpu_series import GpuRows
+from cloudtune.model.text import counted, gpus_text, machine_text, percent
+from cloudtune.model.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cloudtune.display.pages.figures import Trace
     from cloudtune.display.pages.trials import Told
-    from cloudtune.engine.accounting import InstanceAccount, Stretch
-    from cloudtune.engine.timeline import Session
-    from cloudtune.trial import Slice
+    from cloudtune.engine.record.accounting import InstanceAccount, Stretch
+    from cloudtune.engine.record.timeline import Session
+    from cloudtune.model.trial import Slice
 
 _SAME = 1e-6
 _TALL, _LOW = 24, 3

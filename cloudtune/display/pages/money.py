@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display.cost_tables import LABELS
 from cloudtune.display.pages.figures import COLOURS, PLAN, Clock, Figure, axis, layout, plain
-from cloudtune.text import percent
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.text import percent
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.display.pages.figures import Trace
     from cloudtune.display.pages.trials import Told
-    from cloudtune.jobs.report import Report
-    from cloudtune.plans import Spread
+    from cloudtune.model.plans import Spread
+    from cloudtune.runs.report import Report
 
 
 def money(told: Told) -> Figure:

@@ -19,15 +19,15 @@ from cloudtune.display.pages.figures import (
     reach,
     time_axis,
 )
-from cloudtune.text import counted, fleet_text, gpus_text, group_text, offer_text, percent
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.text import counted, fleet_text, gpus_text, group_text, offer_text, percent
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.jobs.proposal import Proposal
-    from cloudtune.plans import Estimate, Limits, Plan, RunPlan
+    from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
+    from cloudtune.planning.proposal import Proposal
 
 _SYMBOLS = (
     "square",

@@ -21,15 +21,15 @@ from cloudtune.display.pages.document import (
 from cloudtune.display.pages.trials import Told
 from cloudtune.display.report_screen import basis_text, emulated_text, show_report
 from cloudtune.display.terminal import Fact, Sheet
-from cloudtune.text import limits_text
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.model.text import limits_text
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cloudtune.display.pages.figures import Figure
-    from cloudtune.jobs.report import Report
-    from cloudtune.progress import TrialProgress
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.runs.report import Report
 
 _WIDTH = 110
 

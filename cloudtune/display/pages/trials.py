@@ -25,19 +25,19 @@ from cloudtune.display.pages.figures import (
     shade,
     time_axis,
 )
-from cloudtune.engine.audit import audited
-from cloudtune.text import counted, gpus_text
-from cloudtune.trial import better
-from cloudtune.units import format_dollars, format_seconds
+from cloudtune.engine.record.audit import audited
+from cloudtune.model.text import counted, gpus_text
+from cloudtune.model.trial import better
+from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.engine.audit import Audit
-    from cloudtune.engine.timeline import Epoch
-    from cloudtune.jobs.report import Report
-    from cloudtune.progress import TrialProgress
+    from cloudtune.engine.record.audit import Audit
+    from cloudtune.engine.record.timeline import Epoch
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.runs.report import Report
 
 _FAILED = "failed"
 _LOG = 50.0

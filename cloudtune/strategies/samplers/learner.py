@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudtune.experiment.spaces import Space
+    from cloudtune.model.trial import Mode, Trial, TrialId
     from cloudtune.strategies.samplers.axes import Axes, Config
     from cloudtune.strategies.samplers.optuna_models import Model
-    from cloudtune.trial import Mode, Trial, TrialId
 
 _SEEDS = 2**32
 NONE: Mapping[str, object] = MappingProxyType({})

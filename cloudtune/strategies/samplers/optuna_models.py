@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
     from cloudtune.experiment.spaces import Space
+    from cloudtune.model.trial import Mode, TrialId
     from cloudtune.strategies.samplers.axes import Axes, Axis, Config
-    from cloudtune.trial import Mode, TrialId
 
 # It announces each study, and advises; a run has its own screen.
 optuna.logging.set_verbosity(optuna.logging.ERROR)

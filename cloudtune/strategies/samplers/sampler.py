@@ -17,16 +17,16 @@ import numpy as np
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.experiment.search_space import Constant, Domain, Grid
 from cloudtune.experiment.spaces import Space, sample
+from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.axes import axes_by_size, axes_of, drawn, perturbed
 from cloudtune.strategies.samplers.learner import Learner
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cloudtune.model.trial import Mode
     from cloudtune.strategies.samplers.axes import Axes, Config
     from cloudtune.strategies.samplers.optuna_models import Draws
-    from cloudtune.trial import Mode
 
 ADAPTIVE = "adaptive"
 SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es", ADAPTIVE)

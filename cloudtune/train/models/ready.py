@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.train.models.submodules import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,12 +114,6 @@ def submodule(network: torch.nn.Module, name: str) -> torch.nn.Module:
         )
     wanted: torch.nn.Module = found[name]
     return wanted
-
-
-def put(network: torch.nn.Module, name: str, block: torch.nn.Module) -> None:
-    """Put a block where a submodule is."""
-    above, _, last = name.rpartition(".")
-    setattr(network.get_submodule(above), last, block)
 
 
 def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Module]) -> None:

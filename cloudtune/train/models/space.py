@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get
 from typing import get_type_hints as types_of
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.trial import nested
+from cloudtune.model.trial import nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from torch import fx, nn
 
 from cloudtune.errors import UsageError
-from cloudtune.train.models.ready import put
+from cloudtune.train.models.submodules import put
 
 _BY_ELEMENT: Final = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish,

@@ -32,21 +32,21 @@ from cloudtune.train.checkpoint import (
     read_manifest,
     usable,
 )
-from cloudtune.train.one_model import NotOneModelError, Work, flaw
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.channel import Channel, listen
-from cloudtune.train.programs.inside import FLUSH_SECONDS
-from cloudtune.train.programs.readings import Lines, Reading, Readings, epoch_of
+from cloudtune.train.programs.command_session import FLUSH_SECONDS
+from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
 from cloudtune.train.programs.snapshots import Changes, OpenFiles, ReadWatch, torn
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
+from cloudtune.train.sync_check import NotOneModelError, Work, flaw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cloudtune.train.position import Progress
     from cloudtune.train.programs.program import Program
+    from cloudtune.train.progress_cursor import Progress
 
 _POLL: Final = 0.02
 _END_SECONDS: Final = 1.5

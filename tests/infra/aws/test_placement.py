@@ -16,16 +16,17 @@ from cloudtune.infra.aws.placement import Wished, pools_by_score
 from cloudtune.infra.aws.spot_prior import by_score, spot_prior
 from cloudtune.infra.emulator.provider import EMULATED
 from cloudtune.infra.provider import Endpoint
-from cloudtune.jobs.planning import make_plan, problem_of, stored_profiles
-from cloudtune.jobs.proposal import propose, to_json
-from cloudtune.plans import Limits, Rentable
-from cloudtune.serialization import decode, encode
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.serialization import decode, encode
+from cloudtune.planning.make import make_plan
+from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.proposal import propose, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudtune.catalog import SpotBehaviour
-    from cloudtune.jobs.proposal import Proposal
+    from cloudtune.model.catalog import SpotBehaviour
+    from cloudtune.planning.proposal import Proposal
 
 NOW = datetime(2026, 11, 21, 21, 5, tzinfo=UTC).timestamp()
 AWS = Endpoint("us-east-1", None, "test", "test")

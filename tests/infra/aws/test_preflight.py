@@ -13,7 +13,6 @@ import boto3
 import pytest
 
 from cloudtune.api.experiments import for_renting
-from cloudtune.commands import Launch
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.infra.aws.account.found import Clients, look
 from cloudtune.infra.aws.account.policies import Place, head
@@ -24,7 +23,8 @@ from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.provider import Endpoint
-from cloudtune.jobs import runner
+from cloudtune.model.commands import Launch
+from cloudtune.running import runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +138,7 @@ def test_a_quota_that_no_instance_fits_into_is_told_of(access: Access, tmp_path:
 
 def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = SimpleNamespace(free=100 * 2**20)
-    monkeypatch.setattr("cloudtune.jobs.runner.shutil.disk_usage", lambda _folder: usage)
+    monkeypatch.setattr("cloudtune.running.runner.shutil.disk_usage", lambda _folder: usage)
     assert "100 MiB of disk are free" in refused(experiment(tmp_path))
 
 

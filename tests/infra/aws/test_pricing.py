@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.catalog import Catalog
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws.pricing import (
     AS_OF,
@@ -24,6 +23,7 @@ from cloudtune.infra.aws.pricing import (
     interruptions_per_hour,
     listings,
 )
+from cloudtune.model.catalog import Catalog
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 

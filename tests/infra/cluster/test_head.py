@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ruamel.yaml import YAML
 
-from cloudtune.commands import Launch
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.cluster.head import RayHead, Rental, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
 from cloudtune.infra.provider import Endpoint, launch_token, provider_named
+from cloudtune.model.commands import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

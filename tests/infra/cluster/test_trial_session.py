@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.commands import StartTrial
-from cloudtune.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
 from cloudtune.infra.cluster.trial_session import TrialSession, cause, parts_of
 from cloudtune.infra.node.messages import Done, Epoch, Failure, Gone, Lost, Message, Ready
-from cloudtune.trial import Slice
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
+from cloudtune.model.trial import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.events import Event
     from cloudtune.infra.node.messages import Body
+    from cloudtune.model.events import Event
 
 BOOM = Failure("ValueError: boom", "Traceback …")
 REPORT = {"epoch": 1, "metrics": {"loss": 0.5}, "checkpoint": "s/1", "seconds": 2.0, "saving": 0.1}

@@ -13,18 +13,24 @@ from botocore.exceptions import ClientError
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.events import InstanceGone, InstanceLaunched, LaunchFailed, NodeLost, RefusalKind
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import watcher as watching
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.provider import Endpoint
+from cloudtune.model.events import (
+    InstanceGone,
+    InstanceLaunched,
+    LaunchFailed,
+    NodeLost,
+    RefusalKind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cloudtune.events import Event
+    from cloudtune.model.events import Event
 
 
 ALWAYS = Endpoint("us-east-1", look_seconds=0.0)

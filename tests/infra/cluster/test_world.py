@@ -6,17 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from cloudtune.commands import Launch, StartTrial
 from cloudtune.engine.resume import InFlight, OpenSession
-from cloudtune.events import (
-    EpochDone,
-    NodeLost,
-    RunResumed,
-    TrialFailed,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
-)
 from cloudtune.infra.cluster import world as ray_world
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.node.messages import (
@@ -29,16 +19,26 @@ from cloudtune.infra.node.messages import (
     Ready,
     Training,
 )
+from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.events import (
+    EpochDone,
+    NodeLost,
+    RunResumed,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.model.trial import Slice
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.trial import Slice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from cloudtune.events import Event
     from cloudtune.infra.node.messages import Body
+    from cloudtune.model.events import Event
 
 
 class Deaf:

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from cloudtune.catalog import InstanceType
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator import pacing
+from cloudtune.model.catalog import InstanceType
 from tests.builders import profile
 
 T4 = InstanceType("g4dn.12xlarge", 4, "t4", 16384, 48, 196608)

@@ -16,11 +16,11 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.environments import fetch
+from cloudtune.infra.environments.bootstrap import Foundation, lay
 from cloudtune.infra.environments.build import Built, found, uv_program
+from cloudtune.infra.environments.cache import Shelf, is_there
 from cloudtune.infra.environments.delivery import MOST_BYTES, Delivery, Pack
 from cloudtune.infra.environments.fetch import COMPLETE
-from cloudtune.infra.environments.foundation import Foundation, lay
-from cloudtune.infra.environments.shelf import Shelf, is_there
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.launch import user_data as head_user_data
 from cloudtune.infra.node.boot import Join, user_data

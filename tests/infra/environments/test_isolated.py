@@ -13,8 +13,8 @@ import pytest
 
 from cloudtune.infra.emulator.isolated import network
 from cloudtune.infra.emulator.isolated.world import World
+from cloudtune.infra.environments.cache import Shelf
 from cloudtune.infra.environments.delivery import Delivery
-from cloudtune.infra.environments.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.heads.known import OVER, adopt, is_carried
 from cloudtune.infra.heads.launch import Remote
+from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
 from cloudtune.infra.heads.store import STATE, HeadStore, Mirror, State, fetch
 from cloudtune.train.storage import StorageError
 
@@ -84,8 +84,8 @@ def test_who_looks_on_sees_a_run_end_and_looks_no_more(
     store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("cloudtune.infra.heads.known.time.time", lambda: now)
-    monkeypatch.setattr("cloudtune.infra.heads.known._LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("cloudtune.infra.heads.remote_runs.time.time", lambda: now)
+    monkeypatch.setattr("cloudtune.infra.heads.remote_runs._LOOK_SECONDS", -1.0)
     folder = tmp_path / "runs" / "small-1"
     folder.mkdir(parents=True)
     replace(REMOTE, storage=store.uri, attempt=2).keep(folder)

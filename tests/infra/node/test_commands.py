@@ -14,7 +14,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment.command import words_of
 from cloudtune.infra.node.messages import Epoch, Failure, Training
 from cloudtune.infra.processes import is_running
-from cloudtune.jobs.runner import program_of
+from cloudtune.running.runner import program_of
 from cloudtune.train.programs.program import Program
 from tests.guard import watched
 from tests.one_node import Node, kinds, part_of, reports

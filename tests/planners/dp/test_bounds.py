@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtune.model.plans import Estimate, Limits
 from cloudtune.planners.dp.bounds import NOTHING, Staircase, chain, fluid, gap_to, least_of
 from cloudtune.planners.dp.search import Search
-from cloudtune.plans import Estimate, Limits
 from tests.builders import LINEAR, Setting, profile
 from tests.planners.brute_force import every_plan
 from tests.planners.test_exact import small_jobs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.plans import Limits, Rentable
 from tests.builders import Setting, offer, profile
 from tests.planners.brute_force import best
 

@@ -11,24 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.catalog import SpotBehaviour
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import SpotBehaviour
+from cloudtune.model.plans import Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate import training
+from cloudtune.planners.estimate.chance_constrained import quantile_plan
 from cloudtune.planners.estimate.draws import Dice
 from cloudtune.planners.estimate.outlook import outlook, sample
-from cloudtune.planners.estimate.sure import quantile_plan
 from cloudtune.planners.estimate.training import charge
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.plans import Charges, Limits, Rentable, Stage
 from tests.builders import SUBLINEAR, Setting, group, offer, profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cloudtune.model.plans import Group, Plan
     from cloudtune.planners.estimate.draws import Floats
-    from cloudtune.plans import Group, Plan
 
 
 @pytest.fixture(params=["one wave", "waves", "shrinking", "growing", "two offers"])

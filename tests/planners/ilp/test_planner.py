@@ -7,14 +7,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.catalog import InstanceType, Offer
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.plans import Charges, Limits, Objective, Plan, Rentable, Stage
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
-from cloudtune.plans import Charges, Limits, Objective, Plan, Rentable, Stage
-from cloudtune.scaling import Measurement, ScalingProfile
 from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile
 from tests.contracts.planner import PlannerContract
 from tests.planners.brute_force import Priced, best, every_plan

@@ -26,6 +26,7 @@ from cloudtune.experiment.search_space import (
     Uniform,
 )
 from cloudtune.experiment.spaces import sample
+from cloudtune.model.trial import Trial
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.samplers.axes import (
     Labels,
@@ -41,14 +42,13 @@ from cloudtune.strategies.samplers.sampler import (
     ListedTrials,
     SpaceSampler,
 )
-from cloudtune.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudtune.experiment.search_space import Domain
+    from cloudtune.model.trial import Mode
     from cloudtune.strategies.base import Sampler
-    from cloudtune.trial import Mode
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-5, 1.0),

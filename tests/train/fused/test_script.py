@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import cloudtune
 from cloudtune.errors import ExperimentError, UsageError
-from cloudtune.experiment.script_names import check_names, trains_fused
+from cloudtune.experiment.script.names import check_names, trains_fused
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import Session
 

@@ -16,11 +16,11 @@ from torch import nn
 from cloudtune import models
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.jobs.job import sampler_of
+from cloudtune.model.trial import Trial, nested
+from cloudtune.runs.job import sampler_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function
-from cloudtune.trial import Trial, nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ from pathlib import Path
 import torch
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.user_script import load_function
-from cloudtune.trial import nested
+from cloudtune.model.trial import nested
 
 script = load_function(Path(sys.argv[1]), "train.py:train").__globals__
 record = json.loads(sys.argv[2])

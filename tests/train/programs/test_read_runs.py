@@ -14,12 +14,12 @@ import pytest
 
 from cloudtune.experiment.command import words_of
 from cloudtune.train.checkpoint import load, read_manifest
-from cloudtune.train.position import Progress
 from cloudtune.train.programs import running
+from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings
 from cloudtune.train.programs.program import Program
-from cloudtune.train.programs.readings import Lines, Reading, Readings
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
 from cloudtune.train.programs.snapshots import torn
+from cloudtune.train.progress_cursor import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,182 @@
+"""Who looks on while a command makes a run: a person at a terminal, nobody, or a program."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtune.cli.plan import show_infeasible, tell_insisted
+from cloudtune.cli.profile import confirm_rental, measure_watch, measured_for, show_measured
+from cloudtune.display.plan_screen import show_saved
+from cloudtune.display.report_screen import emulated_text
+from cloudtune.display.terminal import console
+from cloudtune.infra.provider import provider_named
+from cloudtune.model.serialization import encode, encode_kind
+from cloudtune.runs.basis import basis_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Problem
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.running.measuring import Measured
+    from cloudtune.running.runner import Watch
+    from cloudtune.runs.job import Job
+
+
+class Terminal:
+    """Who looks on where a command runs: all is printed, and a person is asked before renting."""
+
+    def __init__(self, *, yes: bool = False, goes_on: bool = False) -> None:
+        self._yes = yes
+        self._begun = "goes on" if goes_on else ""
+
+    def confirm(self, experiment: Experiment, job: Job | None) -> None:
+        """Ask, where the provider asks first."""
+        confirm_rental(experiment, job, yes=self._yes)
+
+    def measures(self) -> Watch:
+        """Say so, and tell of it as it goes."""
+        console().print(
+            "No profile of this script yet: measuring it first, within the same limits."
+        )
+        return measure_watch()
+
+    def measured(self, found: Measured, kept: Path) -> None:
+        """Show the profile."""
+        show_measured(found, kept)
+
+    def has_measured(self, experiment: Experiment, dollars: float) -> None:
+        """Say what measuring came to."""
+        limited = dollars > 0 and experiment.limits.budget is not None
+        rest = "; the rest of the budget is the run's" * limited
+        console().print(f"{measured_for(experiment, dollars)}{rest}.")
+
+    def insists(self) -> None:
+        """Say that no plan meets the limits."""
+        tell_insisted()
+
+    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+        """Show the nearest plans there are."""
+        show_infeasible(error, "table", problem)
+
+    def planned(self, planned: Planned) -> None:
+        """Show what one gets, in ten lines: the first part of what `cloudtune plan` shows."""
+        from cloudtune.display.plan_screen import show_head  # noqa: PLC0415
+        from cloudtune.planning.proposal import propose  # noqa: PLC0415
+
+        show_head(console(), propose(planned, others=False))
+
+    def taken_over(self, saved: Job) -> None:
+        """Show the plan in short."""
+        basis = basis_of(saved.experiment, saved.rentables)
+        show_saved(console(), saved.plan, basis.text)
+
+    def begins(self, job: Job) -> None:
+        """Say what is emulated."""
+        if provider_named(job.experiment.cloud.provider).paced:
+            console().print(emulated_text(paced=job.paced, source=job.price_source))
+
+    @contextlib.contextmanager
+    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
+        """Tell of the run as it goes."""
+        from cloudtune.api.watching import screen_of  # noqa: PLC0415
+
+        console().print(f"Run {job.run} {self._begun}".rstrip())
+        with screen_of(job, policy, console()) as screen:
+            yield screen.watch
+
+
+class Quiet(Terminal):
+    """Who wants the end alone, and to be asked before renting all the same."""
+
+    def measures(self) -> Watch:
+        """Say nothing."""
+        return _unseen
+
+    def measured(self, found: Measured, kept: Path) -> None:
+        """Say nothing."""
+
+    def has_measured(self, experiment: Experiment, dollars: float) -> None:
+        """Say nothing."""
+
+    def planned(self, planned: Planned) -> None:
+        """Say nothing."""
+
+    def taken_over(self, saved: Job) -> None:
+        """Say nothing."""
+
+    def begins(self, job: Job) -> None:
+        """Say nothing."""
+
+    @contextlib.contextmanager
+    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:  # noqa: ARG002
+        """Say nothing."""
+        yield _unseen
+
+
+def _unseen(_event: Event, _commands: tuple[Command, ...]) -> None:
+    pass
+
+
+class JsonLines(Quiet):
+    """A program: one JSON object a line on standard output, `type` first (docs/watch.md)."""
+
+    def measures(self) -> Watch:
+        """Tell of each event of the measurement."""
+        return tell_event
+
+    def measured(self, found: Measured, kept: Path) -> None:
+        """Tell of the profile."""
+        tell("measured", profile=encode(found.profile), kept=str(kept), dollars=found.dollars)
+
+    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:  # noqa: ARG002
+        """Tell why there is no plan."""
+        tell("infeasible", message=str(error))
+
+    def planned(self, planned: Planned) -> None:
+        """Tell what `cloudtune plan -o json` tells."""
+        from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
+
+        tell("plan", **to_json(propose(planned)))
+
+    @contextlib.contextmanager
+    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
+        """Tell of each event, its commands, and what the run has come to."""
+        tell("run", run=job.run)
+        yield told_as_lines(policy)
+
+
+def told_as_lines(policy: RunPolicy) -> Watch:
+    """Return what tells of each event of a run as a line of JSON."""
+
+    def watch(event: Event, commands: tuple[Command, ...]) -> None:
+        best = policy.best
+        tell_event(
+            event,
+            commands,
+            dollars=policy.fleet.dollars(event.at),
+            instances=len(policy.fleet.alive()),
+            best=None if best is None else encode(best),
+        )
+
+    return watch
+
+
+def tell_event(event: Event, commands: tuple[Command, ...], **more: Any) -> None:
+    """Write an event and what it led to as a line of JSON."""
+    tell("event", **more, event=encode_kind(event), commands=[encode_kind(c) for c in commands])
+
+
+def tell(kind: str, **fields: Any) -> None:
+    """Write a line of JSON to standard output, at once."""
+    click.echo(json.dumps({"type": kind, **fields}))

@@ -1,0 +1,389 @@
+"""Where the money of a run went: every billed GPU-second and every cent in one category.
+
+    training     of finished epochs that nobody had to train again
+    checkpoint   of their seconds, those for which saving held them up
+    start-up     instances that boot; trials whose workers are set up or ended
+    barrier      trials that have trained as far as they may, and wait for word
+    lost         epochs that weren't finished, or had to be trained again
+    idle         GPUs of instances that take trials, and that no trial has
+    returning    GPUs without a trial of instances given back or lost, until they are gone
+    minimum      what a minimum charge adds; `rounding` what whole seconds add
+    launches     what a run is charged for each launch; `hourly` what by the hour
+
+The dollars add up to the bill that the policy reckons (`RunState.spent`), the GPU-seconds to those
+between launch and end of all instances.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from cloudtune.engine.record.timeline import prices, read
+from cloudtune.model.plans import Charges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.record.timeline import Instance, Session, Timeline
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.trial import TrialId
+
+Use: TypeAlias = Literal["training", "checkpoint", "start-up", "barrier", "lost"]
+USES: tuple[Use, ...] = ("training", "checkpoint", "start-up", "barrier", "lost")
+"""What the GPUs are used for that a trial has."""
+CATEGORIES = (*USES, "idle", "returning", "minimum", "rounding", "launches", "hourly")
+# What is left of sums of floats that should cancel out, as a share of them.
+_NOISE = 1e-12
+# Times are sums of floats: a gap of so many seconds is none.
+_NO_GAP = 1e-6
+
+
+@dataclass(frozen=True)
+class Amount:
+    """GPU-seconds that were billed, and dollars."""
+
+    gpu_seconds: float = 0.0
+    dollars: float = 0.0
+
+
+def total(amounts: Iterable[Amount]) -> Amount:
+    """Return the sum."""
+    found = list(amounts)
+    return Amount(math.fsum(a.gpu_seconds for a in found), math.fsum(a.dollars for a in found))
+
+
+@dataclass(frozen=True)
+class InstanceAccount:
+    """What one instance was used for, from its launch to its end (`returned`: that was told).
+
+    `boot` is the part of its start-up before it took trials. `busy` are the GPUs that trained, in
+    the epochs that count as training, after each change: (time, GPUs).
+    """
+
+    intent: str
+    instance: str | None
+    offer: Offer
+    begin: float
+    end: float
+    returned: bool
+    amounts: Mapping[str, Amount]
+    boot: Amount
+    busy: tuple[tuple[float, float], ...]
+
+    @property
+    def whole(self) -> Amount:
+        """Everything that it cost."""
+        return total(self.amounts.values())
+
+    @property
+    def added(self) -> float:
+        """The dollars of it that are charged by its hour besides its price: disk, address."""
+        return self.offer.added(self.whole.dollars - self.amounts["launches"].dollars)
+
+    @property
+    def busy_share(self) -> float:
+        """The share of its GPU-seconds in which trials trained."""
+        return _share(self.amounts["training"].gpu_seconds, self.whole.gpu_seconds)
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """The bill of a run, by category (`CATEGORIES`, all of them), by instance and by trial.
+
+    `boot` is a part of the start-up. A trial's own account has only `USES`. Of the
+    `restarts`, of trials that had trained before, the `resizes` were at another width.
+    """
+
+    amounts: Mapping[str, Amount]
+    boot: Amount
+    instances: tuple[InstanceAccount, ...]
+    trials: Mapping[TrialId, Mapping[str, Amount]]
+    resizes: int
+    restarts: int
+
+    @property
+    def whole(self) -> Amount:
+        """The bill."""
+        return total(self.amounts.values())
+
+    @property
+    def added(self) -> float:
+        """The dollars of it that instances are charged by the hour besides their price."""
+        return math.fsum(each.added for each in self.instances)
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the billed GPU-seconds in which trials trained."""
+        return _share(self.amounts["training"].gpu_seconds, self.whole.gpu_seconds)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+@dataclass
+class _Tally:
+    """Amounts by category, as they are found."""
+
+    parts: dict[str, list[Amount]] = field(default_factory=dict)
+
+    def add(self, category: str, amount: Amount) -> None:
+        self.parts.setdefault(category, []).append(amount)
+
+    def amounts(self, categories: Sequence[str]) -> dict[str, Amount]:
+        return {name: total(self.parts.get(name, ())) for name in categories}
+
+
+class _Held(NamedTuple):
+    """GPUs of one instance, from when until when."""
+
+    begin: float
+    end: float
+    gpus: float
+
+    def within(self, begin: float, end: float) -> float:
+        """Return the GPU-seconds in a window."""
+        return self.gpus * max(0.0, min(self.end, end) - max(self.begin, begin))
+
+
+@dataclass
+class _Page:
+    """The account of one instance, as it is written; `end` is when it stopped billing."""
+
+    of: Instance
+    offer: Offer
+    end: float
+    tally: _Tally = field(default_factory=_Tally)
+    held: list[_Held] = field(default_factory=list)
+    trained: list[_Held] = field(default_factory=list)
+
+    def amount(self, gpu_seconds: float) -> Amount:
+        """Return so many GPU-seconds of the instance, with what they cost in dollars."""
+        dollars = gpu_seconds * self.offer.held_usd_per_second / self.offer.gpus
+        return Amount(gpu_seconds, dollars)
+
+    def hold(self, begin: float, end: float, gpus: float) -> None:
+        """Note that a session holds GPUs of the instance from second `begin` to `end`."""
+        self.held.append(_Held(begin, end, gpus))
+
+    def use(self, stretch: Stretch, gpus: float, session: Session) -> Amount:
+        """Book the use of some GPUs, as far as the instance was there; return what was booked.
+
+        Where use is billed, a session's resting at its rungs isn't.
+        """
+        since, until = self.of.began_at, self.end
+        begin, end = max(stretch.begin, since), min(stretch.end, until)
+        amount = self.amount(_Held(begin, end, gpus).within(since, until))
+        if self.offer.per_function:
+            used = gpus * session.used(stretch.begin, stretch.end) * self.offer.used_usd_per_second
+            amount = Amount(amount.gpu_seconds, used)
+        self.tally.add(stretch.use, amount)
+        if stretch.use == "training" and end > begin:
+            self.trained.append(_Held(begin, end, gpus))
+        return amount
+
+    def close(self, charges: Charges) -> InstanceAccount:
+        """Fill in what no session held, and what isn't charged by the second."""
+        begin = self.of.began_at
+        left = self._between(begin, self.of.left_at, self.end)
+        joined = self._between(begin, self.of.joined_at, left)
+        boot = self.amount(self._free(begin, joined))
+        self.tally.add("start-up", boot)
+        self.tally.add("idle", self.amount(self._free(joined, left)))
+        self.tally.add("returning", self.amount(self._free(left, self.end)))
+        self._charge(charges)
+        return InstanceAccount(
+            intent=self.of.intent,
+            instance=self.of.instance,
+            offer=self.offer,
+            begin=begin,
+            end=self.end,
+            returned=self.of.gone_at is not None,
+            amounts=self.tally.amounts(CATEGORIES),
+            boot=boot,
+            busy=tuple(_steps(self.trained)),
+        )
+
+    @staticmethod
+    def _between(begin: float, at: float | None, end: float) -> float:
+        return end if at is None else min(max(begin, at), end)
+
+    def _free(self, begin: float, end: float) -> float:
+        """Return the GPU-seconds in a window that no session held."""
+        whole = self.offer.gpus * (end - begin)
+        free = whole - math.fsum(use.within(begin, end) for use in self.held)
+        return free if free > _NOISE * self.offer.gpus * self.end else 0.0
+
+    def _charge(self, charges: Charges) -> None:
+        offer, lived = self.offer, self.end - self.of.began_at
+        least = max(lived, offer.minimum_seconds)
+        rounded = offer.charge(lived) - least * offer.held_usd_per_second
+        self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
+        self.tally.add("rounding", Amount(0.0, max(0.0, rounded)))
+        self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
+
+
+def _steps(uses: Iterable[_Held]) -> list[tuple[float, float]]:
+    """Return the GPUs in use after each change of their number."""
+    changes: dict[float, list[float]] = {}
+    for use in uses:
+        changes.setdefault(use.begin, []).append(use.gpus)
+        changes.setdefault(use.end, []).append(-use.gpus)
+    steps: list[tuple[float, float]] = []
+    busy = 0.0
+    for at in sorted(changes):
+        busy += math.fsum(changes[at])
+        shown = abs(round(busy, 9))  # thirds of a GPU add up to a whole one, or to none
+        if shown != (steps[-1][1] if steps else 0.0):
+            steps.append((at, shown))
+    return steps
+
+
+# ---- what a session did --------------------------------------------------------------------------
+
+
+class Stretch(NamedTuple):
+    """One use of a session's GPUs, from when until when, in seconds of the run."""
+
+    begin: float
+    end: float
+    use: Use
+
+
+def stretches(session: Session, end: float, kept: float) -> Iterator[Stretch]:
+    """Give what a session did until its end, without a gap; epochs after `kept` were lost later.
+
+    An epoch was told when its checkpoint was in the storage, which may be while the next one
+    was training, or only when another controller took the run over. So each is taken to have
+    ended before the next began.
+    """
+    stop = end if session.stopping is None else min(session.stopping, end)
+    cursor = session.begin
+    gap: Use = "start-up"
+    placed = list(_placed(session, stop))
+    if placed and session.started is not None and session.started < placed[0][0] - _NO_GAP:
+        # Its first epoch was told late: that it was set up by then is known all the same.
+        yield Stretch(cursor, session.started, "start-up")
+        cursor, gap = session.started, "barrier"
+    for epoch, (begin, done) in zip(session.epochs, placed, strict=True):
+        yield Stretch(cursor, begin, gap)
+        lost, saved = epoch.number > kept, max(begin, done - epoch.told.saving)
+        yield Stretch(begin, saved, "lost" if lost else "training")
+        yield Stretch(saved, done, "lost" if lost else "checkpoint")
+        cursor, gap = done, "barrier"
+    if not session.epochs:
+        started = stop if session.started is None else min(session.started, stop)
+        yield Stretch(cursor, started, "start-up")
+        cursor = started
+    yield Stretch(cursor, stop, "barrier" if session.waits else "lost")
+    yield Stretch(stop, end, "start-up")
+
+
+def _placed(session: Session, stop: float) -> Iterator[tuple[float, float]]:
+    """Give begin and end of each epoch, in order, none before the end of the one before.
+
+    An epoch of unknown length counts as long as the session's others on average, from the earliest
+    time at which it can have begun.
+    """
+    known = [epoch.told.seconds for epoch in session.epochs if epoch.told.seconds > 0]
+    usual = math.fsum(known) / len(known) if known else math.inf
+    cursor = session.begin
+    for epoch, latest in zip(session.epochs, _latest(session, stop), strict=True):
+        end = max(cursor, latest)
+        if epoch.told.seconds > 0:
+            begin = max(cursor, end - epoch.told.seconds)
+        else:
+            begin = min(end, max(cursor, epoch.after, session.started or 0.0))
+            end = min(end, begin + usual)
+        begin = cursor if begin - cursor < _NO_GAP else begin
+        yield begin, end
+        cursor = end
+
+
+def _latest(session: Session, stop: float) -> list[float]:
+    """Return by when each epoch had ended: it was told, and the next one had begun."""
+    ends: list[float] = []
+    for epoch in reversed(session.epochs):
+        ends.append(min(epoch.told.at, stop))
+        stop = ends[-1] - epoch.told.seconds
+    return ends[::-1]
+
+
+def _kept(timeline: Timeline) -> Iterator[tuple[Session, float]]:
+    """Give each session, and the last of its epochs that its trial never trained again."""
+    first: dict[TrialId, float] = {}
+    found: list[tuple[Session, float]] = []
+    for session in reversed(timeline.sessions.values()):
+        trial, begin = session.start.trial, session.start.start_epoch
+        found.append((session, first.get(trial, math.inf)))
+        first[trial] = min(first.get(trial, math.inf), begin)
+    yield from reversed(found)
+
+
+# ---- from a timeline to an account ---------------------------------------------------------------
+
+
+def account(
+    entries: Iterable[Entry], offers: Iterable[Offer], charges: Charges | None = None
+) -> Accounting:
+    """Return where the money of a recorded run went; `offers` are those that it could rent."""
+    return accounted(read(entries), offers, charges)
+
+
+def accounted(
+    timeline: Timeline, offers: Iterable[Offer], charges: Charges | None = None
+) -> Accounting:
+    """Return where the money of a run went; `offers` are those that it could rent.
+
+    Of a run that goes on, or whose last instances nobody has seen go, it is the bill up to the
+    last entry.
+    """
+    charges, over_at = charges or Charges(), timeline.over_at
+    priced, rented = prices(timeline, offers), timeline.rented()
+    pages = [_Page(each, priced[each.intent], each.end(over_at)) for each in rented]
+    placed = {page.of.instance: page for page in pages if page.of.instance}
+    trials: dict[TrialId, _Tally] = {}
+    for session, end, found in uses(timeline):
+        tally = trials.setdefault(session.start.trial, _Tally())
+        _write(session, end, found, placed, tally)
+    instances = tuple(page.close(charges) for page in pages)
+    whole = {name: total(each.amounts[name] for each in instances) for name in CATEGORIES}
+    seconds = (
+        0.0 if timeline.began is None else max(0.0, over_at - timeline.began - timeline.paused)
+    )
+    whole["hourly"] = Amount(0.0, seconds * charges.usd_per_second)
+    restarts = list(timeline.restarts())
+    return Accounting(
+        amounts=whole,
+        boot=total(each.boot for each in instances),
+        instances=instances,
+        trials={name: tally.amounts(USES) for name, tally in trials.items()},
+        resizes=sum(each.resized for each in restarts),
+        restarts=len(restarts),
+    )
+
+
+def uses(timeline: Timeline) -> Iterator[tuple[Session, float, list[Stretch]]]:
+    """Give each session, when it ended (or the last event) and what it did until then, in order."""
+    for session, kept in _kept(timeline):
+        end = min(session.end, timeline.at)
+        found = stretches(session, end, kept)
+        yield session, end, [each for each in found if each.end > each.begin]
+
+
+def _write(
+    session: Session,
+    end: float,
+    found: Sequence[Stretch],
+    pages: Mapping[str, _Page],
+    tally: _Tally,
+) -> None:
+    """Write a session that ended then into the accounts of its instances and of its trial."""
+    for piece in session.start.placement:
+        page = pages[piece.instance]
+        page.hold(session.begin, end, piece.gpus)
+        for stretch in found:
+            tally.add(stretch.use, page.use(stretch, piece.gpus, session))

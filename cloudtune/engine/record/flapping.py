@@ -1,0 +1,147 @@
+"""Whether a run's fleet flapped: what it took back or rented again, and nothing explains.
+
+Read off the ledger alone, as `audit` is: the policy's own rule (`renting.Hysteresis`) isn't asked.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.engine.record.timeline import prices
+from cloudtune.model.commands import Launch, PlanAnew, Release, StartTrial
+from cloudtune.model.events import (
+    EpochDone,
+    InstanceGone,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    TrialFailed,
+    TrialLost,
+    TrialStopped,
+)
+from cloudtune.model.trial import diverged
+from cloudtune.model.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.record.timeline import Timeline
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Rentable
+    from cloudtune.policy.base import Brakes, Metric
+
+
+def flaps(
+    entries: Sequence[Entry],
+    timeline: Timeline,
+    rentables: Sequence[Rentable],
+    *,
+    brakes: Brakes,
+    metric: Metric,
+    stages: Sequence[float] = (),
+) -> tuple[str, ...]:
+    """Return what was taken back or rented again without a cause, in words; empty, as it must be.
+
+    `timeline` is what the entries tell. A launch must not come within a boot and a minimum charge
+    (a tick at least) of the return of an instance of the same offer, and while a run goes on no
+    instance is given back before it has joined. Unless in between something was lost or refused,
+    the plan changed, or a stage of it began (at one of `stages`, in run seconds); for what is given
+    back also if a trial failed.
+    """
+    offers = prices(timeline, [each.offer for each in rentables])
+    boots = {each.offer: each.profile.boot.mean for each in rentables}
+    pauses = {
+        offer: max(boot + offer.minimum_seconds, brakes.tick) for offer, boot in boots.items()
+    }
+    reader, last = _Reader(offers, pauses, brakes, metric, stages), _last_begin(entries)
+    # After that all is given back: the run is over.
+    return tuple(told for entry in entries[: last + 1] for told in reader.take(entry))
+
+
+def _last_begin(entries: Sequence[Entry]) -> int:
+    """Return the number of the last entry that rents or starts anything; -1 if none does."""
+    for number in range(len(entries) - 1, -1, -1):
+        if any(isinstance(command, StartTrial | Launch) for command in entries[number].commands):
+            return number
+    return -1
+
+
+class _Reader:
+    """Follows a run entry by entry: what was asked for, given back, and why it might be."""
+
+    def __init__(
+        self,
+        offers: Mapping[str, Offer],
+        pauses: Mapping[Offer, float],
+        brakes: Brakes,
+        metric: Metric,
+        stages: Sequence[float],
+    ) -> None:
+        self._offers, self._pauses = offers, pauses
+        self._brakes, self._metric, self._stages = brakes, metric, stages
+        self._causes = self._failures = 0
+        self._asked: dict[str, tuple[int, float]] = {}  # by intent, until it has joined
+        self._returned: dict[Offer, tuple[int, float, str]] = {}
+        self._released: set[str] = set()
+        self._lost: set[str] = set()
+        self._diverged: set[str] = set()
+
+    def take(self, entry: Entry) -> Iterator[str]:
+        """Yield what an entry has that nothing explains."""
+        at = entry.event.at
+        self._hear(entry.event)
+        for command in entry.commands:
+            yield from self._follow(command, at)
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, EpochDone):
+            if diverged(self._metric.mode, event.metrics.get(self._metric.name, math.nan)):
+                self._diverged.add(event.session)
+        elif isinstance(event, NodeJoined):
+            self._asked.pop(event.intent, None)
+        elif isinstance(event, NodeLost | InterruptionNotice | InstanceGone | LaunchFailed):
+            self._lost.add(event.intent)
+            self._causes += event.intent not in self._released
+        elif isinstance(event, TrialLost):
+            self._causes += 1
+        elif isinstance(event, TrialFailed):
+            self._failures += 1
+        elif isinstance(event, TrialStopped):
+            self._failures += event.session in self._diverged
+
+    def _follow(self, command: Command, at: float) -> Iterator[str]:
+        if isinstance(command, PlanAnew):
+            self._causes += 1
+        elif isinstance(command, Launch):
+            self._asked[command.intent] = self._causes + self._failures, at
+            yield from self._launch(command.intent, at)
+        elif isinstance(command, Release) and command.intent not in self._released:
+            self._released.add(command.intent)
+            yield from self._release(command.intent, at)
+
+    def _launch(self, intent: str, at: float) -> Iterator[str]:
+        offer = self._offers[intent]
+        causes, returned_at, before = self._returned.get(offer, (-1, 0.0, ""))
+        soon = causes == self._causes and at < returned_at + self._pauses[offer]
+        if soon and not self._staged(returned_at, at):
+            gap = format_seconds(at - returned_at)
+            yield f"{intent} was asked for {gap} after {before} of the same offer went back"
+
+    def _release(self, intent: str, at: float) -> Iterator[str]:
+        causes, asked_at = self._asked.get(intent, (-1, 0.0))
+        if at > asked_at + self._brakes.join and intent in self._asked:
+            self._lost.add(intent)  # it should have joined long ago
+            self._causes += 1
+        if intent in self._lost:
+            return
+        self._returned[self._offers[intent]] = self._causes, at, intent
+        if causes == self._causes + self._failures and not self._staged(asked_at, at):
+            yield f"{intent} was given back {format_seconds(at - asked_at)} after it was asked for"
+
+    def _staged(self, begin: float, end: float) -> bool:
+        return any(begin <= at <= end for at in self._stages)

@@ -1,0 +1,103 @@
+"""The outcome of a job in a line: what it found, and how many trials it took."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from cloudtune.model.text import counted
+from cloudtune.model.trial import better, rank_key
+from cloudtune.model.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.engine.record.timeline import Timeline
+    from cloudtune.model.trial import Mode, TrialId
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The best metric, where it was reached, and how many epochs trials were trained.
+
+    Of a job without a result `best` is None, and the trial has no name.
+    """
+
+    best: float | None
+    best_trial: str
+    best_epoch: int
+    trials: int
+    epochs: int
+    shortest: int
+    median: float
+    longest: int
+
+    @classmethod
+    def of(cls, timeline: Timeline, metric: str, mode: Mode) -> Summary:
+        """Return the summary of a run, as far as its ledger was read."""
+        trained = _histories(timeline, metric)
+        best, name, epoch = _best(mode, trained)
+        lengths = sorted(max(history, default=0) for history in trained.values()) or [0]
+        middle = median(lengths)
+        return cls(best, name, epoch, len(trained), sum(lengths), lengths[0], middle, lengths[-1])
+
+    def sentence(self) -> str:
+        """Return how many trials there were and how far they were trained, for people."""
+        each = f"{self.shortest} to {self.longest} each, the median {self.median:g}"
+        return f"{counted(self.trials, 'trial')}, {counted(self.epochs, 'epoch')} in all: {each}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A metric that ends a run, and the first epoch that reached it (run seconds).
+
+    Where none did, `reached_at` is None, and `best` says how near the run came.
+    """
+
+    value: float
+    reached_at: float | None
+    trial: str
+    epoch: int
+    best: float | None
+
+    @classmethod
+    def of(cls, timeline: Timeline, metric: str, mode: Mode, value: float) -> Target:
+        """Return what became of a target, as far as the ledger was read."""
+        for each in timeline.epochs:
+            told = each.told.metrics.get(metric)
+            if told is not None and not math.isnan(told) and not better(mode, value, told):
+                return cls(value, each.told.at, each.trial, each.number, told)
+        return cls(value, None, "", 0, Summary.of(timeline, metric, mode).best)
+
+    def text(self, name: str) -> str:
+        """Return a sentence, as in "Target loss 0.1: reached after 3m 2s by t04 in epoch 7"."""
+        if self.reached_at is None:
+            near = "" if self.best is None else f" (the best was {self.best:.6g})"
+            return f"Target {name} {self.value:g}: not reached{near}"
+        when = f"{format_seconds(self.reached_at)} by {self.trial} in epoch {self.epoch}"
+        return f"Target {name} {self.value:g}: reached after {when}"
+
+
+def _histories(timeline: Timeline, metric: str) -> dict[TrialId, dict[int, float]]:
+    """Return the metric of each trial by epoch, as the last report of that epoch says."""
+    found: dict[TrialId, dict[int, float]] = {
+        session.start.trial: {} for session in timeline.sessions.values()
+    }
+    for epoch in timeline.epochs:
+        if epoch.waited:
+            found[epoch.trial][epoch.number] = epoch.told.metrics.get(metric, math.nan)
+    return found
+
+
+def _best(
+    mode: Mode, trained: Mapping[TrialId, Mapping[int, float]]
+) -> tuple[float | None, str, int]:
+    """Return the best epoch of all; of equal ones the first by trial, then by epoch."""
+    records = [(rank_key(mode, m), t, e, m) for t, own in trained.items() for e, m in own.items()]
+    numbers = [record for record in records if record[0][0] == 0]
+    if not numbers:
+        return None, "", 0
+    _, name, epoch, value = min(numbers)
+    return value, name, epoch

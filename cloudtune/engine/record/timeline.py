@@ -1,0 +1,477 @@
+"""A ledger, read once and in order: what was rented, who trained on it, and how each of that ended.
+
+What a run took (`audit`), where its money went (`accounting`), what it came to (`summary`, the
+report of a job) and what a dead controller has left (`resume`) are questions to a `Timeline`. A
+timeline has no prices, no metric and no plan: whoever asks brings them. All times are in seconds of
+the run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
+
+from cloudtune.model.catalog import pool
+from cloudtune.model.commands import (
+    EndRun,
+    ExtendTrial,
+    Launch,
+    PlanAnew,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.model.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunContinued,
+    RunResumed,
+    RunStarted,
+    TimerFired,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.model.catalog import Offer, PoolName
+    from cloudtune.model.commands import Command
+    from cloudtune.model.trial import EndReason, TrialId, Width
+
+SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
+"""What tells that a session has ended, and how."""
+
+
+@dataclass(eq=False)
+class Instance:
+    """One launch intent, from the request until the cloud says that its instance bills no more.
+
+    `joined_at` is when it first took trials, `left_at` when it was given back or its node was
+    lost, whichever came first; `joined` says whether it takes trials now. A `refusal` ends it as
+    well, at `gone_at`. The run heard of the launch after `launched_after` epochs, and of the end
+    after `gone_after` epochs: what was billed when an epoch was told can be read off that.
+    """
+
+    intent: str
+    launch: Launch
+    requested_at: float
+    instance: str | None = None
+    launched_at: float | None = None
+    joined_at: float | None = None
+    left_at: float | None = None
+    gone_at: float | None = None
+    joined: bool = False
+    released: bool = False
+    refusal: LaunchFailed | None = None
+    launched_after: float = math.inf
+    gone_after: float = math.inf
+
+    @property
+    def launched(self) -> bool:
+        """Whether the instance was launched, or may have been: its request isn't answered yet."""
+        return self.launched_at is not None or self.gone_at is None
+
+    @property
+    def began_at(self) -> float:
+        """When the instance was launched; before that is known, when it was requested."""
+        return self.requested_at if self.launched_at is None else self.launched_at
+
+    def end(self, now: float) -> float:
+        """Return when the instance stopped billing; `now` where nobody has said so."""
+        return max(self.began_at, now if self.gone_at is None else self.gone_at)
+
+    def leave(self, at: float) -> None:
+        """Note that the instance takes no trials from a time on; the first such time counts."""
+        self.left_at = at if self.left_at is None else self.left_at
+
+
+@dataclass(slots=True, eq=False)  # a long run has very many
+class Epoch:
+    """A finished epoch, the first time that it was told.
+
+    The epoch can't have begun before `after`. `waited` says whether the policy counts it: epochs of
+    a session that is being stopped, or has ended, don't count.
+    """
+
+    session: Session
+    told: EpochDone
+    after: float
+    waited: bool
+
+    @property
+    def number(self) -> int:
+        """The number of the epoch, from 1."""
+        return self.told.epoch
+
+    @property
+    def trial(self) -> TrialId:
+        """The trial that trained it."""
+        return self.session.start.trial
+
+    @property
+    def width(self) -> Width:
+        """The GPUs that trained it."""
+        return self.session.start.width
+
+
+@dataclass(eq=False)
+class Session:
+    """One start of a trial's workers; it may train to epoch `until`.
+
+    The session held its GPUs from `begin` to `end`: until its end was told (`ending`), or one of
+    its instances vanished. The workers were set up at `started`, and asked to stop at `stopping`.
+    The next epoch can't begin before `after`.
+    """
+
+    start: StartTrial
+    begin: float
+    until: int
+    after: float
+    started: float | None = None
+    stopping: float | None = None
+    end: float = math.inf
+    ending: SessionEnd | None = None
+    epochs: list[Epoch] = field(default_factory=list)  # those that were waited for
+    last: int = 0  # the last epoch that was told, or that it started from
+    waited: bool = True  # whether its next epoch counts
+    rests: list[tuple[float, float]] = field(default_factory=list)  # from when until when
+    resting: float | None = None  # since when it waits at its rung, if it does
+
+    @property
+    def waits(self) -> bool:
+        """Whether the session has trained as far as it may, and waits for a grant or a stop."""
+        done = self.epochs[-1].told.epoch if self.epochs else self.start.start_epoch
+        return done >= self.until
+
+    def used(self, begin: float, end: float) -> float:
+        """Return the seconds in a window in which the session had its GPUs and didn't rest.
+
+        Resting is what a bill by the function leaves out: from the epoch at its rung until the
+        session may go on or is stopped.
+        """
+        until = min(self.end, end)
+        whole = max(0.0, until - max(self.begin, begin))
+        since = [] if self.resting is None else [(self.resting, math.inf)]
+        rested = (min(b, until) - max(a, begin) for a, b in (*self.rests, *since))
+        return whole - math.fsum(each for each in rested if each > 0)
+
+    def rest(self, at: float) -> None:
+        """Note that it has come as far as it may."""
+        self.resting = at if self.resting is None else self.resting
+
+    def go_on(self, at: float) -> None:
+        """Note that it rests no more."""
+        if self.resting is not None:
+            self.rests.append((self.resting, at))
+            self.resting = None
+
+
+class Restart(NamedTuple):
+    """A session of a trial that had one before."""
+
+    before: Session
+    after: Session
+
+    @property
+    def resized(self) -> bool:
+        """Whether the trial has another number of GPUs than before."""
+        return self.before.start.width != self.after.start.width
+
+
+class Leg(NamedTuple):
+    """A part of a run that had come to an end, and the event by which the run went on.
+
+    Nothing billed any more from `over_at` until then.
+    """
+
+    over_at: float
+    ended: EndReason
+    event: RunContinued
+
+
+@dataclass
+class Timeline:
+    """Everything that a ledger tells of a run, as far as it was read.
+
+    Instances are by intent and sessions by name, both in the order in which they were asked for;
+    epochs are in the order in which they were told. `timers` have yet to fire. `at` is the time of
+    the last event; nothing is read after the run has `ended`.
+    """
+
+    instances: dict[str, Instance] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    epochs: list[Epoch] = field(default_factory=list)
+    notices: list[InterruptionNotice] = field(default_factory=list)
+    timers: dict[str, float] = field(default_factory=dict)
+    takeovers: list[float] = field(default_factory=list)
+    began: float | None = None
+    interrupted: float | None = None
+    ended: EndReason | None = None
+    at: float = 0.0
+    legs: list[Leg] = field(default_factory=list)
+    _open: dict[str, Session] = field(default_factory=dict)
+
+    # ---- questions -----------------------------------------------------------------------
+
+    @property
+    def over_at(self) -> float:
+        """When nothing bills any more; of a run that goes on, the time of the last event."""
+        ends = (self.at if it.gone_at is None else it.gone_at for it in self.rented())
+        return max(ends, default=self.at)
+
+    def rented(self) -> list[Instance]:
+        """Return the instances that were launched, or may have been."""
+        return [each for each in self.instances.values() if each.launched]
+
+    def used_dollars(
+        self, offers: Mapping[str, Offer], begin: float = -math.inf, end: float = math.inf
+    ) -> float:
+        """Return what trials used in a window, where that is billed; `offers` by intent."""
+        if not any(offer.per_function for offer in offers.values()):
+            return 0.0
+        rates = {
+            each.instance: offers[intent].used_usd_per_second
+            for intent, each in self.instances.items()
+            if intent in offers
+        }
+        return math.fsum(
+            piece.gpus * rates[piece.instance] * session.used(begin, min(end, self.at))
+            for session in self.sessions.values()
+            for piece in session.start.placement
+            if piece.instance in rates
+        )
+
+    def restarts(self) -> Iterator[Restart]:
+        """Give every session of a trial that had one before, with that."""
+        before: dict[TrialId, Session] = {}
+        for session in self.sessions.values():
+            trial = session.start.trial
+            if trial in before:
+                yield Restart(before[trial], session)
+            before[trial] = session
+
+    def synced(self) -> dict[TrialId, tuple[int, int]]:
+        """Return, for each trial with several ranks, epochs in sync and epochs checked."""
+        found: dict[TrialId, tuple[int, int]] = {}
+        for epoch in self.epochs:
+            if epoch.told.in_sync is not None:
+                equal, checked = found.get(epoch.trial, (0, 0))
+                found[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
+        return found
+
+    def counted(self) -> dict[tuple[TrialId, int], Epoch]:
+        """Return the epochs that count, by trial and number: the last, where trained again.
+
+        Among them are those that nobody waited for any more, but that were saved: a result is one.
+        """
+        return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
+
+    def fleet_sizes(self) -> tuple[tuple[float, int], ...]:
+        """Return the number of billing instances after each change."""
+        known = [it for it in self.instances.values() if it.launched_at is not None]
+        begun = [(it.began_at, 1) for it in known]
+        gone = [(it.gone_at, -1) for it in known if it.gone_at is not None]
+        size, sizes = 0, []
+        for at, change in sorted([*begun, *gone]):
+            size += change
+            sizes.append((at, size))
+        return tuple(sizes)
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def read(self, entry: Entry) -> None:
+        """Take the next entry of the ledger down; after an end none counts but going on."""
+        if self.ended is not None and not isinstance(entry.event, RunContinued):
+            return
+        over_at, self.at = self.over_at if self.ended else 0.0, entry.event.at
+        if isinstance(entry.event, RunContinued):
+            self._go_on(entry.event, over_at)
+        self._hear(entry.event)
+        for command in entry.commands:
+            self._follow(command, self.at)
+
+    def _hear(self, event: Event) -> None:  # noqa: C901  one flat match
+        match event:  # the most frequent one first
+            case EpochDone():
+                self._hear_epoch(event)
+            case TrialStarted() | TrialStopped() | TrialFailed() | TrialLost():
+                session = self.sessions.get(event.session)
+                if session is not None:
+                    self._hear_session(event, session)
+            case TimerFired():
+                self.timers.pop(event.name, None)
+            case InstanceLaunched() | NodeJoined() | NodeLost() | InstanceGone() | LaunchFailed():
+                instance = self.instances.get(event.intent)
+                if instance is not None:
+                    self._hear_instance(event, instance)
+            case InterruptionNotice():
+                self.notices.append(event)
+            case RunStarted():
+                self.began = event.at
+            case RunResumed():
+                self.takeovers.append(event.at)
+            case RunContinued():
+                pass  # `read` has dealt with it
+            case Interrupted():
+                self.interrupted = event.at
+            case _:
+                assert_never(event)
+
+    def _go_on(self, event: RunContinued, over_at: float) -> None:
+        """Begin another leg; the timers of the one before fire no more."""
+        if self.ended is None:
+            return
+        self.legs.append(Leg(over_at, self.ended, event))
+        self.ended = self.interrupted = None
+        self.timers.clear()
+
+    @property
+    def paused(self) -> float:
+        """Seconds between an end and going on, all together."""
+        return sum(leg.event.at - leg.over_at for leg in self.legs)
+
+    def _hear_session(self, event: TrialStarted | SessionEnd, session: Session) -> None:
+        match event:
+            case TrialStarted():
+                session.started = event.at if session.started is None else session.started
+            case TrialStopped() | TrialFailed() | TrialLost():
+                session.ending = event if session.ending is None else session.ending
+                self._close(event.session, event.at)
+            case _:
+                assert_never(event)
+
+    def _hear_epoch(self, event: EpochDone) -> None:
+        session = self.sessions.get(event.session)
+        if session is None or event.epoch <= session.last:
+            return  # told to the controller before as well: the first time counts
+        session.last = event.epoch
+        epoch = Epoch(session, event, session.after, session.waited)
+        self.epochs.append(epoch)
+        if session.waited:
+            session.epochs.append(epoch)
+            if session.waits:
+                session.rest(event.at)
+
+    def _hear_instance(
+        self,
+        event: InstanceLaunched | NodeJoined | NodeLost | InstanceGone | LaunchFailed,
+        instance: Instance,
+    ) -> None:
+        match event:
+            case InstanceLaunched():
+                instance.instance, instance.launched_at = event.instance, event.launched_at
+                instance.launched_after = min(instance.launched_after, len(self.epochs))
+            case NodeJoined():
+                instance.joined = True
+                instance.joined_at = event.at if instance.joined_at is None else instance.joined_at
+            case NodeLost():
+                instance.joined = False
+                instance.leave(event.at)
+                self._close_on(instance, event.at)
+            case InstanceGone():
+                instance.gone_at = event.gone_at
+                instance.gone_after = min(instance.gone_after, len(self.epochs))
+                self._close_on(instance, event.at)
+            case LaunchFailed():
+                instance.gone_at, instance.refusal = event.at, event
+            case _:
+                assert_never(event)
+
+    def _close(self, name: str, at: float) -> None:
+        session = self._open.pop(name, None)
+        if session is not None:
+            session.end, session.waited = at, False
+            session.go_on(at)
+
+    def _close_on(self, instance: Instance, at: float) -> None:
+        """End the sessions on a vanished instance, slices elsewhere too, as the policy does."""
+        for name, session in tuple(self._open.items()):
+            if any(piece.instance == instance.instance for piece in session.start.placement):
+                self._close(name, at)
+
+    def _follow(self, command: Command, at: float) -> None:
+        match command:
+            case SetTimer():
+                self.timers[command.name] = command.at
+            case ExtendTrial() | StopTrial():
+                session = self.sessions.get(command.session)
+                if session is not None:
+                    _change(session, command, at)
+            case StartTrial():
+                begun = Session(command, at, command.until_epoch, at, last=command.start_epoch)
+                self.sessions[command.session] = self._open[command.session] = begun
+            case Launch():
+                asked = Instance(command.intent, command, at)
+                self.instances.setdefault(command.intent, asked)
+            case Release():
+                if command.intent in self.instances:
+                    self.instances[command.intent].released = True
+                    self.instances[command.intent].leave(at)
+            case PlanAnew():
+                pass  # it is on record, and nothing is to be done
+            case EndRun():
+                self.ended = command.reason
+            case _:
+                assert_never(command)
+
+
+def _late(epoch: Epoch) -> bool:
+    return epoch.told.checkpoint is not None and epoch.told.at < epoch.session.end
+
+
+def _change(session: Session, command: ExtendTrial | StopTrial, at: float) -> None:
+    """Take a grant or a stop down.
+
+    A session that waited at its rung can't begin its next epoch before the grant; one that still
+    trains isn't held up by it.
+    """
+    if isinstance(command, StopTrial):
+        session.stopping = at if session.stopping is None else session.stopping
+        session.waited = False
+        session.go_on(at)
+        return
+    session.after = max(session.after, at) if session.waits else session.after
+    session.go_on(at)
+    session.until = max(session.until, command.until_epoch)
+
+
+def read(entries: Iterable[Entry]) -> Timeline:
+    """Return what a ledger tells, from its entries in order."""
+    timeline = Timeline()
+    for entry in entries:
+        timeline.read(entry)
+    return timeline
+
+
+def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
+    """Return the offer of each instance by intent, at the price that the policy reckoned with.
+
+    Raises:
+        KeyError: the run rented something that isn't among the offers.
+    """
+    keyed: dict[PoolName, list[Offer]] = {}
+    for offer in offers:
+        keyed.setdefault(pool(offer), []).append(offer)
+    return {name: _offer(keyed, each.launch) for name, each in timeline.instances.items()}
+
+
+def _offer(keyed: Mapping[PoolName, list[Offer]], launch: Launch) -> Offer:
+    kind, market = launch.instance_type, launch.market
+    places = dict.fromkeys(((kind, market, launch.zone), (kind, market, "")))
+    known = [offer for place in places for offer in keyed.get(place, ())]
+    if not known:
+        raise KeyError(kind, market, launch.zone)
+    return next((each for each in known if each.usd_per_hour == launch.usd_per_hour), known[0])

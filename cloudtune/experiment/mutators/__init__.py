@@ -1,1 +1,0 @@
-"""The choices of a script's mutators, read without running it."""

@@ -1,0 +1,1 @@
+"""What a user's script shows without being run."""

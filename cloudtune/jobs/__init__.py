@@ -1,1 +1,0 @@
-"""How an experiment becomes a plan, a run and a report."""

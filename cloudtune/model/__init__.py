@@ -1,0 +1,1 @@
+"""The nouns: what is rented, trained and planned, and what happens to it."""

@@ -1,0 +1,108 @@
+"""Everything that a policy can ask of a world.
+
+A command names what it makes or changes by an id that the policy gave (`intent`, `session`,
+timer `name`), so that applying a command twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.model.trial import EndReason, Slice, TrialId, Width
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Rent one instance. The intent is on record before the cloud is asked.
+
+    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the policy reckons
+    with; 0 where none is known.
+    """
+
+    intent: str
+    instance_type: str
+    market: str
+    zone: str = ""
+    usd_per_hour: float = field(default=0.0, compare=False)  # it follows from the others
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give the instance of an intent back, or drop the intent where none was launched."""
+
+    intent: str
+
+
+@dataclass(frozen=True)
+class StartTrial:
+    """Start a trial's workers on these slices, from a checkpoint or from scratch.
+
+    The session trains epochs `start_epoch` + 1 … `until_epoch`, and then waits.
+    """
+
+    session: str
+    trial: TrialId
+    config: Mapping[str, object]
+    width: Width
+    placement: tuple[Slice, ...]
+    checkpoint: str | None
+    start_epoch: int
+    until_epoch: int
+
+
+@dataclass(frozen=True)
+class ExtendTrial:
+    """Let a waiting session go on to `until_epoch` on the same workers."""
+
+    session: str
+    until_epoch: int
+
+
+@dataclass(frozen=True)
+class StopTrial:
+    """End a session's workers; its last checkpoint stays.
+
+    With `stacks` each worker writes to its log where it is, before it ends.
+    """
+
+    session: str
+    stacks: bool = False
+
+
+@dataclass(frozen=True)
+class SetTimer:
+    """Fire `TimerFired(name)` at that time; a later one of the same name replaces it."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True)
+class PlanAnew:
+    """The rest of the run goes by another plan, from stage `stage` (from 0) on.
+
+    Nothing is to be carried out. What has changed (`why`), what is done from now on (`plan`), and
+    when the run is to end by that, in run seconds, at which bill.
+    """
+
+    stage: int
+    why: str
+    plan: str
+    seconds: float
+    dollars: float
+
+
+@dataclass(frozen=True)
+class EndRun:
+    """The run is over: no instance is left, no session runs."""
+
+    reason: EndReason
+
+
+Command: TypeAlias = (
+    Launch | Release | StartTrial | ExtendTrial | StopTrial | SetTimer | PlanAnew | EndRun
+)

@@ -1,0 +1,241 @@
+"""The instances of a run as the policy knows them, and what they cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.model.catalog import Offer
+
+
+@dataclass
+class Rented:
+    """One launch intent, from the request until the cloud says that the instance is going.
+
+    `zone` is where the instance was asked for: the offer's zone, or one that was picked for an
+    offer without a zone; "" left it to the cloud. `surplus` is one that is to go, `lost` one that
+    goes because the cloud takes it or because it was never of use. `last_words` is the end of its
+    console, where it never joined.
+    """
+
+    intent: str
+    offer: Offer
+    requested_at: float
+    zone: str = ""
+    instance: str | None = None
+    launched_at: float | None = None
+    joined: bool = False
+    surplus: bool = False
+    lost: bool = False
+    released: bool = False
+    released_at: float = 0.0
+    gone_at: float | None = None
+    last_words: str = ""
+    book: FleetBook | None = field(default=None, repr=False, compare=False)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if self.book is not None:
+            self.book.forget(self)
+
+    @property
+    def over(self) -> bool:
+        """Whether the instance can't bill any more."""
+        return self.gone_at is not None
+
+    @property
+    def launched(self) -> bool:
+        """Whether the instance was launched, or may have been: its request isn't answered yet."""
+        return self.launched_at is not None or not self.over
+
+    @property
+    def began_at(self) -> float:
+        """When the instance was launched; before that is known, when it was requested."""
+        return self.requested_at if self.launched_at is None else self.launched_at
+
+    @property
+    def usable(self) -> bool:
+        """Whether trials may be started on the instance."""
+        return self.joined and not (self.surplus or self.released or self.over)
+
+    def dollars(self, at: float) -> float:
+        """Return the dollars that the instance has cost if it is given back at that time.
+
+        A request that isn't answered yet counts from when it was made: it may exist already.
+        """
+        if not self.launched:
+            return 0.0
+        end = at if self.gone_at is None else self.gone_at
+        return self.offer.charge(max(0.0, end - self.began_at))
+
+
+@dataclass
+class LaunchBackoff:
+    """What has gone wrong with launches of one offer.
+
+    Refusals come in rounds: `round` has the zones that have refused in the present one, and when
+    every zone has, that counts as one of `refusals`. Until `relaunch_at` (run seconds) the offer
+    isn't asked for, and further failures aren't counted: they answer the same requests. `avoided`
+    says until when each zone isn't asked. `no_shows` counts instances that were launched and never
+    joined. After a refusal `for_good` the offer is never asked for again.
+    """
+
+    refusals: int = 0
+    no_shows: int = 0
+    relaunch_at: float = 0.0
+    for_good: bool = False
+    avoided: dict[str, float] = field(default_factory=dict)
+    round: set[str] = field(default_factory=set)
+
+    def refuse(self, zones: Sequence[str], among: Sequence[str], at: float, pause: float) -> None:
+        """Take note of a refusal in `zones`; the offer can be had in all of `among`.
+
+        `at` is in run seconds; for `pause` seconds these zones aren't asked again.
+        """
+        for zone in zones:
+            self.avoided[zone] = at + pause
+        self.round.update(zones)
+        if self.round.issuperset(among):
+            self.round.clear()
+            self.refusals += at >= self.relaunch_at
+        soonest = min(self.avoided.get(zone, 0.0) for zone in among)
+        self.relaunch_at = max(self.relaunch_at, soonest)
+
+    def zone(self, among: Sequence[str]) -> str:
+        """Return the zone to ask next: the first that hasn't refused, or did longest ago."""
+        return min(among, key=lambda zone: self.avoided.get(zone, 0.0))
+
+    def note_end(self, at: float, pause: float) -> None:
+        """Take note of an instance that ended before it joined."""
+        self.no_shows += at >= self.relaunch_at
+        self.relaunch_at = at + pause
+
+    def used_up(self, rounds: int) -> bool:
+        """Whether asking for it again is pointless."""
+        return self.for_good or max(self.refusals, self.no_shows) >= rounds
+
+
+class FleetBook:
+    """Every intent of a run, in the order of the requests.
+
+    What it is asked at every event, it answers with the same object until an instance changes:
+    it is to be read only.
+    """
+
+    def __init__(self) -> None:
+        self.rented: dict[str, Rented] = {}
+        self._instances: dict[str, Rented] = {}
+        self._going_on: list[Rented] = []  # all that isn't over, and some that is
+        self._settled: set[str] = set()  # what is over, and in the next two
+        self._settled_dollars, self._settled_launches = 0.0, 0
+        self._alive: list[Rented] | None = None
+        self._wanted: list[Rented] | None = None
+        self._usable: list[Rented] | None = None
+        self._held: Counter[Offer] | None = None
+        self._returning: bool | None = None
+        self._unsettled: bool | None = None
+
+    def forget(self, changed: Rented | None = None) -> None:
+        """Work everything out anew when it is asked for next: an instance has changed."""
+        if changed is not None and changed.intent in self._settled:
+            self._settled.clear()
+            self._settled_dollars, self._settled_launches = 0.0, 0
+            self._going_on = list(self.rented.values())
+        self._alive = self._wanted = self._usable = self._held = None
+        self._returning = self._unsettled = None
+
+    def __iter__(self) -> Iterator[Rented]:
+        return iter(self.rented.values())
+
+    def __getitem__(self, intent: str) -> Rented:
+        return self.rented[intent]
+
+    def request(self, offer: Offer, at: float, zone: str = "") -> Rented:
+        """Return a new intent, with an id of its own."""
+        rented = Rented(f"i{len(self.rented):03d}", offer, at, zone or offer.zone, book=self)
+        self.rented[rented.intent] = rented
+        self._going_on = [*self._going_on, rented]
+        self.forget()
+        return rented
+
+    def of(self, instance: str) -> Rented:
+        """Return what is known of an instance.
+
+        Raises:
+            KeyError: it is none of this run's.
+        """
+        known = self._instances.get(instance)
+        if known is None or known.instance != instance:
+            self._instances = {r.instance: r for r in reversed(self.rented.values()) if r.instance}
+        return self._instances[instance]
+
+    def last_words(self, instance: str | None = None) -> str:
+        """Return how an instance's console ends that never joined, to go on after what is said.
+
+        Of the last such instance, if none is named; "" where there is none.
+        """
+        found = [r.last_words for r in self if r.last_words and instance in {None, r.instance}]
+        return f"; its console ends with: {found[-1]}" if found else ""
+
+    def alive(self) -> list[Rented]:
+        """Return what exists or may exist, and bills."""
+        if self._alive is None:
+            # What is over stays so: a long run isn't slower for all that it has given back.
+            for rented in self._going_on:
+                if rented.over:
+                    self._settled.add(rented.intent)
+                    self._settled_dollars += rented.dollars(0.0)
+                    self._settled_launches += rented.launched
+            self._going_on = [r for r in self._going_on if not r.over]
+            self._alive = self._going_on
+        return self._alive
+
+    def wanted(self) -> list[Rented]:
+        """Return what is alive and is to stay."""
+        if self._wanted is None:
+            self._wanted = [r for r in self.alive() if not (r.surplus or r.released)]
+        return self._wanted
+
+    def held(self) -> Counter[Offer]:
+        """Return how many are to stay, by offer."""
+        if self._held is None:
+            self._held = Counter(r.offer for r in self.wanted())
+        return self._held
+
+    def usable(self) -> list[Rented]:
+        """Return what trials may be started on."""
+        if self._usable is None:
+            self._usable = [r for r in self.alive() if r.usable]
+        return self._usable
+
+    def returning(self) -> bool:
+        """Whether any instance is to go, and hasn't been given back yet."""
+        if self._returning is None:
+            self._returning = any(r.surplus and not r.released for r in self.alive())
+        return self._returning
+
+    def unsettled(self) -> bool:
+        """Whether any instance has yet to join, or has been given back and isn't gone."""
+        if self._unsettled is None:
+            self._unsettled = any(not r.joined or r.released for r in self.alive())
+        return self._unsettled
+
+    @property
+    def launches(self) -> int:
+        """How many were launched, or may have been."""
+        alive = len(self.alive())
+        return alive + self._settled_launches
+
+    def dollars(self, at: float) -> float:
+        """Return the bill for all instances if everything is given back at that time."""
+        alive = sum([r.dollars(at) for r in self.alive()])
+        return self._settled_dollars + alive
+
+    def settled_dollars(self) -> float:
+        """Return the bill for the instances that can't bill any more."""
+        self.alive()
+        return self._settled_dollars

@@ -1,0 +1,344 @@
+"""A plan: which instances, when, how many trials on them, how wide, at what price."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.model.catalog import Offer, SpotBehaviour
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import Width
+
+
+BY_PLAN = "planned"
+"""The name of the allocator and of the fleet rule that go by a plan of stages."""
+Objective: TypeAlias = Literal["cost", "time"]
+"""What a plan is the least of, within the limits."""
+SLACK = 1e-9
+"""What sums of floats in another order may differ by, as a share."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The work between two rungs: `trials` trials train from `start_epoch` to `end_epoch`."""
+
+    trials: int
+    start_epoch: int
+    end_epoch: int
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that each trial of the stage trains."""
+        return self.end_epoch - self.start_epoch
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds and dollars that a run may take from now; None where there is no limit."""
+
+    deadline: float | None = None
+    budget: float | None = None
+
+    def admit(self, estimate: Estimate) -> bool:
+        """Whether such a plan stays within both limits."""
+        in_time = self.deadline is None or estimate.seconds <= self.deadline * (1 + SLACK)
+        in_money = self.budget is None or estimate.dollars <= self.budget * (1 + SLACK)
+        return in_time and in_money
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected seconds from now and dollars."""
+
+    seconds: float
+    dollars: float
+
+
+@dataclass(frozen=True)
+class Charges:
+    """What a run costs besides its instances' price by the hour.
+
+    `usd_per_launch`: for each instance launched (the data set that it loads). `usd_per_second`:
+    from the begin of the plan to its end (the head node, the checkpoints in storage).
+    """
+
+    usd_per_launch: float = 0.0
+    usd_per_second: float = 0.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The part of a stage on one offer: `trials` trials on `instances`, each `width` GPUs wide.
+
+    If the trials don't all fit at once, they train in `waves` rounds, one after the other.
+    """
+
+    offer: Offer
+    instances: int
+    width: Width
+    trials: int
+    waves: int
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """How one stage is to run: one group, or several with an offer each.
+
+    `begin` and `seconds` are seconds from the start of the plan; `overhead` of the seconds are
+    spent before training (booting, starting, resizing), by the group that takes longest. `dollars`
+    are the charges that fall due in the stage, so that the stages add up to the plan's price.
+    `busy` is the share of the GPU-seconds paid for in which trials train.
+    """
+
+    stage: Stage
+    groups: tuple[Group, ...]
+    begin: float = 0.0
+    seconds: float = 0.0
+    overhead: float = 0.0
+    dollars: float = 0.0
+    busy: float = 0.0
+
+    @property
+    def instances(self) -> int:
+        """Instances of all groups."""
+        return sum(group.instances for group in self.groups)
+
+    @cached_property
+    def fleet(self) -> Counter[Offer]:
+        """The instances of each offer; to be read only."""
+        return Counter({group.offer: group.instances for group in self.groups})
+
+    def group(self, offer: Offer) -> Group | None:
+        """Return the group on an offer, if the stage has one."""
+        return next((group for group in self.groups if group.offer == offer), None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages in order, and what they take.
+
+    `gap` bounds how much dearer (or slower, by objective) the plan is than the best of its model,
+    as a share of the best: 0 where proven optimal, None where nothing is known. `status` says what
+    the planner achieved: "optimal", "feasible" (a search that was cut short), or "heuristic".
+    What is alive never exceeds `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`), at a
+    hand-over neither. `wished` is set where somebody chose the plan for its time: a rest that is
+    planned anew takes no longer in all, as far as the limits let it.
+    """
+
+    planner: str
+    stages: tuple[StagePlan, ...]
+    estimate: Estimate
+    max_instances: int
+    gap: float | None = None
+    status: str = "heuristic"
+    charges: Charges = Charges()
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
+    objective: Objective = "cost"
+    wished: float | None = None
+
+    def admits(self, alive: Mapping[Offer, int]) -> bool:
+        """Whether so many instances may be alive at once."""
+        return admits(self.max_instances, self.vcpu_quotas, alive)
+
+    @property
+    def choices(self) -> tuple[tuple[Group, ...], ...]:
+        """The groups of each stage: what was chosen, from which a request gives all the rest."""
+        return tuple(stage.groups for stage in self.stages)
+
+    @property
+    def peak_instances(self) -> int:
+        """The largest fleet that the plan ever holds."""
+        return max(stage.instances for stage in self.stages)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Every offer of the plan, in the order of their first use."""
+        return tuple(dict.fromkeys(g.offer for stage in self.stages for g in stage.groups))
+
+    @property
+    def launches(self) -> Mapping[Offer, int]:
+        """How many instances of each offer are launched in all, where nothing goes wrong."""
+        counts: dict[Offer, int] = {}
+        held: dict[Offer, int] = {}
+        for stage in self.stages:
+            now = {group.offer: group.instances for group in stage.groups}
+            for offer, count in now.items():
+                counts[offer] = counts.get(offer, 0) + max(0, count - held.get(offer, 0))
+            held = now
+        return counts
+
+
+def admits(max_instances: int, vcpu_quotas: Mapping[str, int], alive: Mapping[Offer, int]) -> bool:
+    """Whether so many instances of each offer may be alive at once."""
+    vcpus: dict[str, int] = {}
+    for offer, count in alive.items():
+        vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.vcpus
+    within = (vcpus[quota] <= most for quota, most in vcpu_quotas.items() if quota in vcpus)
+    return sum(alive.values()) <= max_instances and all(within)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The 5th, 50th and 95th percentile of what something may take, and its mean."""
+
+    p5: float
+    p50: float
+    p95: float
+    mean: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run may come to, over `samples` simulated runs; `seed` makes them the same again.
+
+    `source` says how they are made: "stages" draws the durations of a plan's stages, "policy" plays
+    the very policy with made-up metrics; so does "pools", of a run that follows stages, on spot
+    pools that come and go. `trials` are those that start; `epochs` those of the trial
+    that does best; `gpu_hours` are paid for, whether trials train in them or not; `instances` is
+    the most at once.
+
+    `in_time`, `in_money` and `within` are the probabilities that the deadline, the budget and both
+    are kept; None where there is no such limit. `results` is the share of the runs in which any
+    trial finishes an epoch.
+    """
+
+    seconds: Spread
+    dollars: Spread
+    trials: Spread
+    epochs: Spread
+    gpu_hours: Spread
+    instances: Spread
+    in_time: float | None
+    in_money: float | None
+    within: float | None
+    results: float
+    samples: int
+    seed: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Machines:
+    """So many instances of one offer."""
+
+    offer: Offer
+    instances: int
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What is known of a run before it begins: who decides, what it may rent, what to expect.
+
+    `strategy`, `allocator` and `fleet_rule` are the names that were chosen, `rules` what was
+    changed of the strategy's. `offers` are all that it rents, unless the cloud refuses them;
+    `fleet` is the largest fleet, as far as it is known beforehand. What is alive never exceeds
+    `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`). `staged` are the stages that a
+    planner made, where the run goes by any.
+    """
+
+    strategy: str
+    allocator: str
+    fleet_rule: str
+    offers: tuple[Offer, ...]
+    fleet: tuple[Machines, ...]
+    max_instances: int
+    forecast: Forecast
+    charges: Charges = field(default_factory=Charges)
+    vcpu_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
+    staged: Plan | None = None
+    rules: str = ""
+
+    @property
+    def by(self) -> str:
+        """The strategy, with what was changed of its rules."""
+        return f"{self.strategy} ({self.rules})" if self.rules else self.strategy
+
+    @property
+    def followed(self) -> Plan | None:
+        """The stages, where the run does just what they say; None where it decides as it goes."""
+        return self.staged if self.forecast.source in {"stages", "pools"} else None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The expected seconds and dollars: by the stages, else the medians of the forecast.
+
+        Stages on spot are those of pools that are there: what is expected has them come and go.
+        """
+        if self.followed is not None and self.forecast.source == "stages":
+            return self.followed.estimate
+        return Estimate(self.forecast.seconds.p50, self.forecast.dollars.p50)
+
+    @property
+    def peak_instances(self) -> int:
+        """The largest number of instances at once that is known beforehand."""
+        if self.followed is not None:
+            return self.followed.peak_instances
+        return sum(each.instances for each in self.fleet)
+
+    @property
+    def launches(self) -> Mapping[Offer, int]:
+        """How many instances of each offer are launched, where nothing goes wrong."""
+        if self.followed is not None:
+            return self.followed.launches
+        return {each.offer: each.instances for each in self.fleet}
+
+    @property
+    def usd_per_second(self) -> float:
+        """What the largest fleet costs, and what the run costs besides."""
+        rented = sum(each.offer.usd_per_second * each.instances for each in self.fleet)
+        return rented + self.charges.usd_per_second
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing that it could do costs anything."""
+        priced = any(offer.usd_per_second for offer in self.offers)
+        return not (priced or self.charges.usd_per_launch or self.charges.usd_per_second)
+
+
+def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
+    """Return the instances of the stage that costs most by the second."""
+
+    def rate(stage: StagePlan) -> float:
+        return sum(group.instances * group.offer.usd_per_second for group in stage.groups)
+
+    groups = max(plan.stages, key=rate).groups
+    return tuple(Machines(group.offer, group.instances) for group in groups)
+
+
+@dataclass(frozen=True)
+class Rentable:
+    """An offer, how the script scales there, and how many instances may be rented at once.
+
+    `behaviours` are how its spot pool may behave, one as likely as another: which of them it will
+    be, nobody knows beforehand. Without any it is always there, and loses what the offer says.
+    `behaviours_from` says whence they are, if not from `cloud.spot`, a trace or the plain prior.
+    """
+
+    offer: Offer
+    profile: ScalingProfile
+    most: int
+    behaviours: tuple[SpotBehaviour, ...] = ()
+    behaviours_from: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one instance."""
+        return self.offer.gpus
+
+    def epoch_seconds(self, width: Width) -> float:
+        """Return the expected seconds of an epoch, with what spot interruptions cost on average.
+
+        An interruption costs the half of an epoch that is lost, and a replacement's start.
+        """
+        epoch, profile = self.profile.epoch_seconds(width), self.profile
+        rate = self.offer.interruptions_per_hour / 3600.0
+        if rate == 0.0:
+            return epoch
+        back = profile.launch.mean + profile.boot.mean + profile.resize.mean
+        return epoch * (1.0 + rate * max(1, math.ceil(width / self.gpus)) * (back + epoch / 2))

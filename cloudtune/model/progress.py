@@ -1,0 +1,355 @@
+"""The trials of a run as the policy knows them: how far, how good, on which session."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from cloudtune.model.trial import better
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.events import EpochDone
+    from cloudtune.model.trial import Mode, Slice, Trial, TrialId, Width
+
+Status: TypeAlias = Literal[
+    "waiting",  # to be started, no session
+    "starting",  # its session is being set up
+    "training",
+    "at rung",  # its session is alive and waits for a decision
+    "stopping",  # its session is being ended; `after` follows
+    "parked",  # reached the rung, no session
+    "cut",
+    "failed",
+    "finished",
+]
+LIVE: frozenset[Status] = frozenset({"starting", "training", "at rung", "stopping"})
+OVER: frozenset[Status] = frozenset({"cut", "failed", "finished"})
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch that a run has seen; `unsaved` as in `EpochDone`."""
+
+    trial: TrialId
+    epoch: int
+    metric: float
+    checkpoint: str | None
+    unsaved: str = ""
+
+
+@dataclass
+class TrialProgress:
+    """One trial; a session is one start of its workers, named `<trial>.<number>`.
+
+    `offer` is where it has its GPUs: None while it waits for some.
+    `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
+    `epoch_since` is when it began the epoch that it trains now, in run seconds.
+    At less than `min_width` GPUs it ran out of memory, so it is never that narrow again; at more
+    than `max_width` its workers wouldn't train one model.
+    """
+
+    trial: Trial
+    id: TrialId = field(init=False, repr=False, compare=False)
+    status: Status = "waiting"
+    after: Status = "waiting"
+    sessions: int = 0
+    width: Width = 0
+    min_width: Width = 0
+    max_width: Width = math.inf
+    placement: tuple[Slice, ...] = ()
+    offer: Offer | None = None
+    epoch: int = 0
+    checkpoint: str | None = None
+    checkpoint_epoch: int = 0
+    metric: float | None = None
+    losses: int = 0
+    taken: int = 0
+    error: str = ""
+    traceback: str = ""
+    history: dict[int, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+    epoch_since: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.id = self.trial.id
+
+    @property
+    def live(self) -> bool:
+        """Whether a session of the trial holds GPUs."""
+        return self.status in LIVE
+
+    def width_for(self, width: Width) -> Width:
+        """Return the width that the trial gets where it is to have this one."""
+        return min(max(width, self.min_width), self.max_width)
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether all that the trial has trained would be lost if it were started anew."""
+        return self.epoch > 0 and self.checkpoint is None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the trial still has to train in this stage."""
+        after = self.after if self.status == "stopping" else self.status
+        return after in {"waiting", "starting", "training"}
+
+    @property
+    def session(self) -> str:
+        """The id of the current or last session."""
+        return f"{self.id}.{self.sessions}"
+
+    def record(self, event: EpochDone, metric: float) -> None:
+        """Take note of an epoch."""
+        self.epoch, self.metric, self.losses = event.epoch, metric, 0
+        self.taken = 0
+        self.epoch_seconds = event.seconds or self.epoch_seconds
+        self.seconds += event.seconds
+        self.history[event.epoch] = metric
+        if event.checkpoint is not None:
+            self.checkpoint, self.checkpoint_epoch = event.checkpoint, event.epoch
+
+    def rewind(self) -> None:
+        """Fall back to the last checkpoint: what the next session starts from."""
+        self.epoch = self.checkpoint_epoch
+        self.metric = self.history.get(self.epoch)
+
+
+class LiveTrials(Collection[TrialProgress]):
+    """The trials of a run that have sessions, in the order in which those began.
+
+    How many of them stop or wait at a rung, and their GPUs, are counted as they come, change
+    and go: a round of decisions asks for it, however many there are. So each session begins by
+    `add`, ends by `remove`, and changes its trial's status by `become` alone.
+
+    What trials use is counted too, where that is billed (`Offer.per_function`): all of a session
+    but its waiting at rungs. `now` is the run second that these changes happen at.
+
+    `changes` has each trial that has changed, in order, those without a session included. Counts
+    that are kept elsewhere follow it (`Roster`).
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[TrialId, TrialProgress] = {}
+        self.changes: list[TrialProgress] = []
+        self.stopping = 0
+        self._at_rung: set[TrialId] = set()
+        self._busy: Counter[Width] = Counter()  # how many trials of each width aren't at a rung
+        self._idle: Counter[Width] = Counter()  # and how many are
+        self.now = 0.0
+        self._used_dollars = 0.0
+        self._using: dict[TrialId, tuple[float, float]] = {}  # since when, dollars a second
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[TrialProgress]:
+        return iter(self.by_id.values())
+
+    def __contains__(self, trial: object) -> bool:
+        return isinstance(trial, TrialProgress) and trial.id in self.by_id
+
+    @property
+    def at_rung(self) -> int:
+        """How many wait at a rung."""
+        return len(self._at_rung)
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs that they have."""
+        return self.busy_gpus + sum([width * count for width, count in self._idle.items()])
+
+    @property
+    def busy_gpus(self) -> float:
+        """The GPUs of those that don't wait at a rung."""
+        return sum([width * count for width, count in self._busy.items()])
+
+    def add(self, trial: TrialProgress) -> None:
+        """Take note of a session that begins: it is being set up."""
+        self.by_id[trial.id] = trial
+        self.changes.append(trial)
+        self._busy[trial.width] += 1
+        self._use(trial)
+
+    def become(self, trial: TrialProgress, status: Status) -> None:
+        """Change the status of one of them to another that has a session."""
+        self.stopping += (status == "stopping") - (trial.status == "stopping")
+        trial.status = status
+        self.changes.append(trial)
+        if status == "at rung":
+            if trial.id not in self._at_rung:
+                self._at_rung.add(trial.id)
+                self._busy[trial.width] -= 1
+                self._idle[trial.width] += 1
+                self._rest(trial)
+        elif self._at_rung:
+            self._leave_rung(trial)
+            self._use(trial)
+
+    def remove(self, trial: TrialProgress) -> None:
+        """Take note that a session is over; its trial's status is the caller's, from then on."""
+        self.stopping -= trial.status == "stopping"
+        self._leave_rung(trial)
+        self.changes.append(trial)
+        self._busy[trial.width] -= 1
+        self._rest(trial)
+        del self.by_id[trial.id]
+
+    def dollars(self, at: float) -> float:
+        """Return what trials have used by a run second, now or later, if they go on until then."""
+        if not self._using:
+            return self._used_dollars
+        going = sum([rate * max(0.0, at - since) for since, rate in self._using.values()])
+        return self._used_dollars + going
+
+    def _use(self, trial: TrialProgress) -> None:
+        rate = 0.0 if trial.offer is None else trial.offer.used_usd_per_second * trial.width
+        if rate > 0.0:
+            self._using.setdefault(trial.id, (self.now, rate))
+
+    def _rest(self, trial: TrialProgress) -> None:
+        since, rate = self._using.pop(trial.id, (0.0, 0.0))
+        self._used_dollars += rate * (self.now - since)
+
+    def _leave_rung(self, trial: TrialProgress) -> None:
+        if trial.id in self._at_rung:
+            self._at_rung.remove(trial.id)
+            self._idle[trial.width] -= 1
+            self._busy[trial.width] += 1
+
+
+class _Member(NamedTuple):
+    """What a roster counts of one trial; `queue`: which of those that may begin it is in."""
+
+    over: bool = False
+    arrived: bool = False
+    to_train: bool = True
+    offer: Offer | None = None
+    queue: Literal["here", "elsewhere", ""] = "elsewhere"
+
+
+class Roster:
+    """The trials of a stage, counted by how far they are: `members`, in order, to `end_epoch`.
+
+    A round of decisions asks for these counts again and again, however many trials there are. So
+    `follow` looks at no more than those that have changed since (`LiveTrials.changes`).
+
+    `begun` have started, ever; `over` won't train on; `arrived` wait at the rung; `to_train` have
+    yet to reach it. `placed` have a place in the stage, by offer, `placed_to_train` of the latter:
+    one that is done with the stage keeps its place, one that is to start again has none.
+    """
+
+    def __init__(
+        self,
+        members: tuple[TrialId, ...],
+        end_epoch: int,
+        trials: Mapping[TrialId, TrialProgress],
+        changes: Sequence[TrialProgress],
+    ) -> None:
+        self.members = members
+        self.end_epoch = end_epoch
+        self.over = 0
+        self.arrived = 0
+        self.to_train = len(members)
+        self.placed: Counter[Offer] = Counter()
+        self.placed_to_train: Counter[Offer] = Counter()
+        self._index = {name: index for index, name in enumerate(members)}
+        self._counted: dict[TrialId, _Member] = {}
+        self._here: list[int] = []  # by index, as are those below
+        self._elsewhere = list(range(len(members)))
+        self._changes = changes
+        self._followed = len(changes)
+        for name in members:
+            if name in trials:
+                self._count(trials[name])
+
+    @property
+    def begun(self) -> int:
+        """How many have started, ever."""
+        return len(self._counted)
+
+    def follow(self) -> Roster:
+        """Count what has changed; returns itself."""
+        if self._followed < len(self._changes):
+            for trial in self._changes[self._followed :]:
+                if trial.id in self._index:
+                    self._count(trial)
+            self._followed = len(self._changes)
+        return self
+
+    def next(self, room: int) -> list[TrialId]:
+        """Return those that may begin: all that can where they are, then others in the room."""
+        others = self._elsewhere[: max(0, room - len(self._here))]
+        return [self.members[index] for index in (*self._here, *others)]
+
+    def names_to_train(self) -> list[TrialId]:
+        """Return those that have yet to reach the rung, in order."""
+        counted = self._counted
+        return [name for name in self.members if name not in counted or counted[name].to_train]
+
+    def _count(self, trial: TrialProgress) -> None:
+        before = self._counted.get(trial.id, _Member())
+        now = self._counted[trial.id] = self._member(trial)
+        if now == before:
+            return
+        self.over += now.over - before.over
+        self.arrived += now.arrived - before.arrived
+        self.to_train += now.to_train - before.to_train
+        for member, change in ((before, -1), (now, 1)):
+            if member.offer is not None:
+                self.placed[member.offer] += change
+                self.placed_to_train[member.offer] += change * member.to_train
+        if now.queue != before.queue:
+            index = self._index[trial.id]
+            if before.queue:
+                queue = self._here if before.queue == "here" else self._elsewhere
+                del queue[bisect.bisect_left(queue, index)]
+            if now.queue:
+                bisect.insort(self._here if now.queue == "here" else self._elsewhere, index)
+
+    def _member(self, trial: TrialProgress) -> _Member:
+        status, last = trial.status, trial.trial.epochs
+        reached = trial.epoch >= (self.end_epoch if last is None else min(self.end_epoch, last))
+        over = status in OVER
+        waits = status in {"at rung", "parked"}
+        leaves = over or (status == "stopping" and trial.after in OVER)
+        placed = status in {"starting", "training", "at rung"} or reached
+        here: Literal["here", "elsewhere"] = "here" if status == "at rung" else "elsewhere"
+        return _Member(
+            over=over,
+            arrived=waits and reached,
+            to_train=not (leaves or reached),
+            offer=trial.offer if placed and not over else None,
+            queue=here if waits and not reached else "",
+        )
+
+
+@dataclass
+class Record:
+    """The best epoch so far that can be delivered, and the best that was `seen`.
+
+    One with a checkpoint beats any without.
+    """
+
+    mode: Mode
+    best: Best | None = None
+    seen: Best | None = None
+
+    def offer(self, found: Best) -> None:
+        """Keep `found` if it beats what is held."""
+        if better(self.mode, found.metric, self.seen.metric if self.seen else None):
+            self.seen = found
+        held = self.best
+        if held is not None and (held.checkpoint is None) != (found.checkpoint is None):
+            if held.checkpoint is None:
+                self.best = found
+            return
+        if better(self.mode, found.metric, held.metric if held else None):
+            self.best = found

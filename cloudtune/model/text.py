@@ -1,0 +1,152 @@
+"""How machines, widths, shares and ages are said, in tables and in sentences alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.model.catalog import LOCAL
+from cloudtune.model.units import format_dollars, format_seconds
+
+if TYPE_CHECKING:
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Group, Limits, Plan, RunPlan, StagePlan
+    from cloudtune.model.trial import Width
+
+
+_DAYS_OF_A_MONTH = 365.25 / 12
+
+
+def counted(count: float, noun: str) -> str:
+    """Return "1 GPU", "2 GPUs"."""
+    return f"{count:,.12g} {noun}{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How far trials are, as their experiment counts: a report each `every` units."""
+
+    unit: str = "epoch"
+    every: int = 1
+
+    def at(self, report: int) -> str:
+        """Return "epoch 4", "step 2,000"."""
+        return f"{self.unit} {report * self.every:,}"
+
+    def counted(self, reports: int) -> str:
+        """Return "1 epoch", "4,000 steps"."""
+        return counted(reports * self.every, self.unit)
+
+    def span(self, first: int, last: int) -> str:
+        """Return from where to where: "5-8" for the fifth to the eighth report."""
+        return f"{(first - 1) * self.every + 1:,}-{last * self.every:,}"
+
+
+EPOCHS = Scale()
+
+
+def width_text(width: Width) -> str:
+    """Return the number of GPUs, a packed share as "1/3"."""
+    parts = round(1 / width) if width > 0 else 0
+    return f"1/{parts}" if parts > 1 and abs(width * parts - 1) < 0.01 else f"{width:g}"
+
+
+def gpus_text(width: Width) -> str:
+    """Return "1/3 GPU", "1 GPU", "8 GPUs"."""
+    return f"{width_text(width)} GPU{'s' if width > 1 else ''}"
+
+
+def machine_text(instance_type: str, market: str, zone: str) -> str:
+    """Return what is rented, without its price: "p3.16xlarge spot us-east-1a", "local-8x-cpu"."""
+    if instance_type.startswith(LOCAL):
+        return instance_type
+    return " ".join(part for part in (instance_type, market, zone) if part)
+
+
+def offer_text(offer: Offer) -> str:
+    """Return an offer without its price: "p3.16xlarge spot us-east-1a"."""
+    return machine_text(offer.instance_type.name, offer.market, offer.zone)
+
+
+def price_text(offer: Offer) -> str:
+    """Return "$9.00/h" or "$7.1283/h": two to four decimals."""
+    if not offer.usd_per_hour:
+        return "no price"
+    cents, _, rest = f"{offer.usd_per_hour:,.4f}".partition(".")
+    return f"${cents}.{rest[:2]}{rest[2:].rstrip('0')}/h"
+
+
+def group_text(group: Group) -> str:
+    """Return "8 x p3.16xlarge spot us-east-1a"."""
+    return f"{group.instances} x {offer_text(group.offer)}"
+
+
+def stage_text(stage: StagePlan) -> str:
+    """Return how a stage trains: "2 GPUs each, on 4 x g7.12xlarge on-demand", group by group."""
+    if len(stage.groups) == 1:
+        [group] = stage.groups
+        return f"{gpus_text(group.width)} each, on {group_text(group)}"
+    return " and ".join(
+        f"{counted(group.trials, 'trial')} at {gpus_text(group.width)} on {group_text(group)}"
+        for group in stage.groups
+    )
+
+
+def fleet_text(plan: Plan) -> str:
+    """Return the machines of a plan, briefly: "8 x p3.16xlarge spot, up to 2 x g5.xlarge".
+
+    "up to" stands where their number changes; zones and "on-demand" are left out.
+    """
+    parts = []
+    for offer in plan.offers:
+        groups = [stage.group(offer) for stage in plan.stages]
+        sizes = [group.instances if group else 0 for group in groups]
+        upto = "" if min(sizes) == max(sizes) else "up to "
+        market = "" if offer.market == "on-demand" else offer.market
+        machine = machine_text(offer.instance_type.name, market, zone="")
+        parts.append(f"{upto}{max(sizes)} x {machine}")
+    return ", ".join(parts)
+
+
+def proof(plan: RunPlan) -> str:
+    """Return what is proven of a plan: "proven optimal", "gap 3 %", "heuristic, not proven" …."""
+    if plan.followed is None:
+        return "forecast, not proven"
+    gap = plan.followed.gap
+    if gap is None or plan.forecast.source == "pools":
+        return "heuristic, not proven"
+    return "proven optimal" if gap <= 0 else f"gap {percent(gap)}"
+
+
+def percent(share: float) -> str:
+    """Return "97.3 %"; never "100 %" or "0 %" of what is only nearly all or nothing."""
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    if 0.999 < share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f}".removesuffix(".0") + " %"
+
+
+def age_text(days: int) -> str:
+    """Return "today", "12 days old", "4 months old", "3 years old"."""
+    if days <= 0:
+        return "today"
+    if days < 2 * _DAYS_OF_A_MONTH:
+        return f"{counted(days, 'day')} old"
+    if days < 2 * 365.25:
+        return f"{round(days / _DAYS_OF_A_MONTH)} months old"
+    return f"{round(days / 365.25)} years old"
+
+
+def ago_text(days: int) -> str:
+    """Return "today", "3 days ago", "4 months ago", "3 years ago"."""
+    return age_text(days).replace(" old", " ago")
+
+
+def limits_text(limits: Limits) -> str:
+    """Return "deadline 2h, budget $40.00", or "none"."""
+    parts = [
+        *([f"deadline {format_seconds(limits.deadline)}"] if limits.deadline is not None else []),
+        *([f"budget {format_dollars(limits.budget)}"] if limits.budget is not None else []),
+    ]
+    return ", ".join(parts) or "none"

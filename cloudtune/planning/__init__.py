@@ -1,0 +1,1 @@
+"""From an experiment to the plan of its run."""

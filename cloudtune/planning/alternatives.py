@@ -1,0 +1,444 @@
+"""What else could be done about an experiment, as plans beside the one that was chosen."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.model.catalog import Catalog
+from cloudtune.model.plans import BY_PLAN, Limits, Stage
+from cloudtune.model.text import limits_text
+from cloudtune.model.units import format_seconds
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.explore import Explored, explore
+from cloudtune.planners.naive import NaivePlanner
+from cloudtune.planners.reserve import Reserve
+from cloudtune.planners.selection import described, measures
+from cloudtune.planners.static import StaticPlanner
+from cloudtune.planning import make, stages
+from cloudtune.planning.problem import problem_of
+from cloudtune.policy.registry import Choice
+from cloudtune.runs.job import MAX_TRIALS, choice_of
+from cloudtune.strategies.samplers.sampler import MODEL_BASED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.model.plans import Objective, Plan, RunPlan
+    from cloudtune.planners.base import Planner, PlanRequest
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Asked, Problem
+    from cloudtune.runs.job import Job
+
+_POINTS = 15
+_DOUBLINGS = range(-3, 5)
+"""How often the number of trials is doubled, for what other numbers cost."""
+_DRAWS = 200
+"""Draws for each alternative; the plan itself gets more."""
+_POOL_RUNS = 5
+"""As many simulated runs on spot pools."""
+_RUNS = 5
+"""As many simulated runs at most for each choice that is compared."""
+_SECONDS = 5.0
+"""What a slow planner may take where planners are compared."""
+_FLEETS = ("naive", "constant")
+_ALLOCATORS = ("same", "static-fluid", "dynamic-fluid")
+_PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another plan that could be made instead."""
+
+    name: str
+    plan: RunPlan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a planner, or another choice, came to; no plan, but a message, where it failed.
+
+    `seconds` is what planning took.
+    """
+
+    name: str
+    plan: RunPlan | None
+    seconds: float
+    message: str = ""
+
+
+def front(planned: Planned) -> tuple[Plan, ...]:
+    """Return the best stages for their time, from the fastest to the cheapest.
+
+    Of the whole front the points that add most area: its knees.
+    """
+    if planned.asked is None or planned.plan.followed is None:
+        return ()
+    return tuple(stages.EXACT.front(_free(planned.asked.request), _POINTS))
+
+
+def at_point(planned: Planned, number: int) -> Planned:
+    """Return the same run by another point of the front, as they are numbered from 1.
+
+    Raises:
+        UsageError: there is no such point, or it breaks a limit.
+    """
+    asked, points = planned.asked, front(planned)
+    if asked is None or not points:
+        raise UsageError(
+            f"--point: {planned.plan.strategy} decides as it goes, so there is no front of stages"
+        )
+    if not 1 <= number <= len(points):
+        raise UsageError(f"--point {number}: the front has points 1 to {len(points)}")
+    found, kept = points[number - 1], asked.request.limits
+    if not kept.admit(found.estimate):
+        raise UsageError(
+            f"--point {number} takes {described(found)}, and a plan may take {limits_text(kept)} "
+            f"of {limits_text(planned.limits)}; raise --deadline or --budget"
+        )
+    best, objective = planned.plan.followed, asked.request.objective
+    assert best is not None
+    gap = _gap(found, best, objective)
+    chosen = replace(
+        found,
+        objective=objective,
+        gap=gap,
+        status=best.status if gap == 0 else "heuristic",
+        wished=found.estimate.seconds,
+    )
+    plan = make.run_plan(
+        planned.problem, planned.limits, planned.elapsed, request=asked.request, staged=chosen
+    )
+    return replace(planned, plan=plan)
+
+
+def _gap(plan: Plan, best: Plan, objective: Objective) -> float | None:
+    mine, least = measures(plan, objective)[0], measures(best, objective)[0]
+    if best.gap is None or least <= 0:
+        return None
+    return max(0.0, mine * (1 + best.gap) / least - 1)
+
+
+def by_trials(planned: Planned) -> tuple[Plan, ...]:
+    """Return for fewer and more trials the cheapest stages within the deadline, ascending.
+
+    Each has twice the trials of the one before; budgets are ignored.
+
+    Raises:
+        UsageError: nothing goes by stages that are planned beforehand.
+    """
+    problem, asked, chosen = planned.problem, planned.asked, planned.plan.followed
+    if asked is None or chosen is None:
+        raise UsageError(
+            f"--axis trials: {planned.plan.strategy} decides as it goes how many there are"
+        )
+    limits = Limits(asked.limits.deadline, None)
+    now, epochs = chosen.stages[0].stage.trials, problem.experiment.span.max
+    found = []
+    for count in dict.fromkeys(max(1, round(now * 2.0**power)) for power in _DOUBLINGS):
+        work = stages.work(problem.experiment, count, epochs)
+        request = replace(asked.request, work=work, limits=limits, objective="cost", mix=1)
+        plan = stages.EXACT.within(request)
+        if plan is not None:
+            found.append(plan)
+    return tuple(found)
+
+
+def _free(request: PlanRequest) -> PlanRequest:
+    return replace(request, limits=Limits())
+
+
+def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
+    """Return other stages as a plan of the same run, forecast against the same limits."""
+    return make.run_plan(
+        replace(planned.problem, rentables=request.rentables),
+        planned.limits,
+        planned.elapsed,
+        request=request,
+        staged=plan,
+        draws=_DRAWS,
+        reacts=False,
+    )
+
+
+def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
+    """Return other stages as a run of them on spot would go: pools come and go, and it reacts."""
+    problem = replace(planned.problem, rentables=request.rentables)
+    return make.run_plan(
+        problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=_POOL_RUNS
+    )
+
+
+def as_planned(planned: Planned) -> RunPlan:
+    """Return the plan with a forecast that other plans can be held against: nothing planned anew.
+
+    To plan anew for each of them would take too long.
+    """
+    if planned.plan.followed is None or planned.asked is None:
+        return planned.plan
+    return _as_run(planned, planned.asked.request, planned.plan.followed)
+
+
+def alternatives(planned: Planned) -> Iterator[Alternative]:
+    """Yield what else could be done: other stages, or other limits where nothing goes by stages."""
+    chosen, asked = planned.plan.followed, planned.asked
+    if asked is None:
+        yield from _other_limits(planned)
+    if chosen is None or asked is None:
+        return
+    yield from fixed_and_naive(planned)
+    free, exact = _free(asked.request), stages.EXACT
+    tries: list[tuple[str, Planner, PlanRequest]] = [
+        ("cheapest", exact, replace(free, objective="cost")),
+        ("fastest", exact, replace(free, objective="time")),
+    ]
+    other = _other_market(planned, asked)
+    if other is not None:
+        name, elsewhere = other
+        sure = stages.sure_planner(exact, planned.options, planned.problem.experiment)
+        tries.append((name, sure, replace(elsewhere, limits=asked.limits)))
+    yield from _tried(planned, asked, chosen, tries)
+
+
+def _other_limits(planned: Planned) -> Iterator[Alternative]:
+    """Yield the same run with half and twice of its budget (else of its time), and on spot or not.
+
+    By the same simulated runs of the same policy as the plan's own forecast.
+    """
+    limits, problem = planned.limits, planned.problem
+    what = "budget" if limits.budget is not None else "deadline"
+    value = getattr(limits, what)
+    if value is None:
+        return
+    for name, factor in (("half", 0.5), ("twice", 2.0)):
+        changed = replace(limits, **{what: value * factor})
+        yield Alternative(f"{name} the {what}", _played(planned, problem, changed))
+    other = _on_other_market(planned)
+    if other is not None:
+        name, elsewhere = other
+        yield Alternative(name, _played(planned, elsewhere, limits))
+
+
+def _played(planned: Planned, problem: Problem, limits: Limits) -> RunPlan:
+    samples = planned.plan.forecast.samples
+    return make.run_plan(problem, limits, planned.elapsed, runs=samples)
+
+
+def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
+    """Yield the best cluster of one size, and naive elasticity, within the same limits."""
+    chosen, asked = planned.plan.followed, planned.asked
+    if chosen is None or asked is None:
+        return
+    inside = replace(asked.request, limits=asked.limits)
+    experiment = planned.problem.experiment
+    tries = [
+        (name, stages.sure_planner(planner, planned.options, experiment), inside)
+        for name, planner in (
+            ("best static cluster", StaticPlanner()),
+            ("naive elastic", NaivePlanner()),
+        )
+    ]
+    yield from _tried(planned, asked, chosen, tries)
+
+
+def _tried(
+    planned: Planned,
+    asked: Asked,
+    chosen: Plan,
+    tries: Sequence[tuple[str, Planner, PlanRequest]],
+) -> Iterator[Alternative]:
+    for name, planner, request in tries:
+        plan = _plan_or_nearest(planner, request)
+        if plan is None:
+            continue
+        same = plan.choices == chosen.choices
+        judged = replace(request, limits=asked.request.limits)
+        steady = not any(rentable.behaviours for rentable in request.rentables)
+        if same or steady:
+            yield Alternative(name, _as_run(planned, judged, chosen if same else plan))
+        else:
+            yield Alternative(name, _on_pools(planned, judged, plan))
+
+
+def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:
+    """Return a plan within the limits, else one that comes near to them."""
+    try:
+        return planner.plan(request)
+    except InfeasibleError as error:
+        return stages.nearest(error, request) or error.fastest
+
+
+def _other_market(planned: Planned, asked: Asked) -> tuple[str, PlanRequest] | None:
+    """Return the same request on spot, or without it where the plan uses it."""
+    other = _on_other_market(planned)
+    if other is None:
+        return None
+    name, problem = other
+    return name, replace(asked.request, rentables=problem.rentables)
+
+
+def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
+    """Return the same problem on spot, or without it where the plan uses it."""
+    problem = planned.problem
+    on_spot = any(offer.market == "spot" for offer in planned.plan.offers)
+    profiles = [each.profile for each in problem.rentables]
+    name, market = ("on-demand", "on-demand") if on_spot else ("on spot", "spot")
+    try:
+        found = problem_of(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
+    except CloudtuneError:
+        return None  # nobody knows a price there
+    return (name, found) if found.rentables else None
+
+
+# ---- a run that was ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Against:
+    """What else could have been done instead of a run: plans alone, simulated, that nobody ran.
+
+    `planned` is the run's own plan, forecast as the `others` are; all of them were to keep
+    `limits`, and one that doesn't is the nearest to it that there is. `fully` is random search at
+    equal dollars: as many trials as what the run paid would have trained to the last epoch, none
+    stopped early, within the same deadline, and the cheapest plan of that; None where it pays for
+    no epoch.
+    """
+
+    planned: RunPlan
+    others: tuple[Alternative, ...]
+    limits: Limits
+    fully: Explored | None
+
+
+def against(job: Job, dollars: float) -> Against:
+    """Return what else could have been done instead of a run that paid so many dollars.
+
+    Everything is planned and simulated from what the run was planned by: its prices and profiles.
+    Beside a run that decided as it went stands the same on a fleet of one size.
+    """
+    chosen = job.plan.followed
+    rentables = (*job.rentables, *job.standins)
+    catalog = Catalog(tuple(each.offer for each in rentables), job.price_source, "")
+    problem = stages.Problem(job.experiment, catalog, rentables)
+    usable = stages.usable_limits(job.limits, rentables)
+    kept = Reserve(0.0).limits(usable)
+    if chosen is None:
+        fixed = replace(problem, experiment=_changed(job.experiment, _PLANNED))
+        request = stages.request_for(fixed, usable)
+        bought = replace(request, limits=Limits(kept.deadline, dollars))
+        others = _on_a_fixed_fleet(problem, job)
+        return Against(job.plan, others, job.limits, _fully(bought, job))
+    request = stages.request_for(problem, usable, chosen.objective)
+    request = replace(request, work=tuple(each.stage for each in chosen.stages))
+    planned = make.Planned(
+        problem,
+        job.plan,
+        stages.PlanOptions(),
+        job.limits,
+        asked=stages.Asked(request, kept, chosen.objective),
+    )
+    return Against(
+        as_planned(planned),
+        tuple(fixed_and_naive(planned)),
+        usable,
+        _fully(replace(request, limits=Limits(kept.deadline, dollars), objective="cost"), job),
+    )
+
+
+def _on_a_fixed_fleet(problem: Problem, job: Job) -> tuple[Alternative, ...]:
+    """Return the same strategy on as many instances as the budget pays for until the deadline."""
+    choice = replace(choice_of(job.experiment), fleet="constant")
+    used = {each.offer for each in job.plan.fleet}
+    rentables = tuple(each for each in problem.rentables if each.offer in used)
+    experiment = _changed(job.experiment, choice)
+    changed = replace(problem, experiment=experiment, rentables=rentables or problem.rentables)
+    try:
+        plan = make.run_plan(changed, job.limits, runs=_RUNS)
+    except CloudtuneError:
+        return ()
+    return (Alternative("the same on a fixed fleet", plan),)
+
+
+def _fully(request: PlanRequest, job: Job) -> Explored | None:
+    """Return as many trials as the limits pay for where each trains to the last epoch."""
+    try:
+        return explore(
+            stages.EXACT,
+            lambda trials, epochs: replace(request, work=(Stage(trials, 0, epochs),)),
+            max_trials=MAX_TRIALS,
+            max_epochs=job.experiment.span.max,
+        )
+    except InfeasibleError:
+        return None
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+
+
+def compared(planned: Planned) -> Iterator[Comparison]:
+    """Yield what every planner comes to, or every natural choice, on the same question."""
+    asked = planned.asked
+    if planned.plan.followed is None or asked is None:
+        yield from _other_choices(planned)
+        return
+    objective: Objective = "time" if asked.aim == "time" else "cost"
+    request = replace(asked.request, objective=objective, limits=asked.limits)
+    experiment = planned.problem.experiment
+    for name in stages.PLANNERS:
+        began = time.perf_counter()
+        plan, message = None, ""
+        try:
+            found = stages.planner_named(name, _seconds_left(began + _SECONDS))
+            staged = stages.sure_planner(found, planned.options, experiment).plan(request)
+            message = f"stopped after {format_seconds(_SECONDS)}" * (staged.status == "feasible")
+            plan = _as_run(planned, asked.request, staged)
+        except CloudtuneError as error:
+            message = str(error)
+        yield Comparison(name, plan, time.perf_counter() - began, message)
+
+
+def _seconds_left(end: float) -> Callable[[], float]:
+    return lambda: end - time.perf_counter()
+
+
+def _other_choices(planned: Planned) -> Iterator[Comparison]:
+    """Yield what the same limits come to with other fleets, with other widths, and planned."""
+    chosen = choice_of(planned.problem.experiment)
+    yield Comparison(_name(chosen), planned.plan, 0.0)
+    others = [
+        *(replace(chosen, fleet=fleet) for fleet in _FLEETS),
+        *(replace(chosen, allocator=allocator) for allocator in _ALLOCATORS),
+        _PLANNED,
+    ]
+    for choice in dict.fromkeys(others):
+        if choice == chosen:
+            continue
+        began = time.perf_counter()
+        plan, message = None, ""
+        try:
+            plan = _with(planned, choice)
+        except CloudtuneError as error:
+            message = str(error)
+        yield Comparison(_name(choice), plan, time.perf_counter() - began, message)
+
+
+def _name(choice: Choice) -> str:
+    return f"{choice.strategy}, {choice.allocator}, {choice.fleet}"
+
+
+def _with(planned: Planned, choice: Choice) -> RunPlan:
+    """Return the plan of the same experiment by another choice."""
+    problem = replace(planned.problem, experiment=_changed(planned.problem.experiment, choice))
+    options = stages.PlanOptions(confidence=planned.options.confidence)
+    return make.make_plan(problem, planned.limits, options, planned.elapsed, runs=_RUNS).plan
+
+
+def _changed(experiment: Experiment, choice: Choice) -> Experiment:
+    names = {"name": choice.strategy, "allocator": choice.allocator, "fleet": choice.fleet}
+    if choice.planned and experiment.strategy.sampler in MODEL_BASED:
+        names["sampler"] = "random"
+    strategy = experiment.strategy.model_copy(update=names)
+    return experiment.model_copy(update={"strategy": strategy})

@@ -1,0 +1,278 @@
+"""What a run may come to, told beforehand: by its stages, or by playing the very policy.
+
+The two estimators fill the same `Forecast`, and rent nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import cycle
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Protocol
+
+from cloudtune.engine.loop import run, without_collection
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import UsageError
+from cloudtune.model.plans import Forecast, Limits, Spread
+from cloudtune.model.scaling import DELAYS
+from cloudtune.planners.estimate.outlook import outlook
+from cloudtune.runs.figures import figures
+from cloudtune.runs.job import policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Plan, Rentable
+    from cloudtune.model.scaling import Measurement
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.runs.figures import Figures
+
+DRAWS = 1000
+"""So often the durations of stages are drawn."""
+RUNS = 31
+"""Simulated runs of a forecast, at most. Each 2^k - 1 of them lie evenly about the median."""
+MIN_RUNS = 3
+FORECAST_EVENTS = 50_000
+"""Events of all simulated runs together, times their offers, at most: some seconds of planning.
+
+`MIN_RUNS` may take three times as many, and the first run any number.
+"""
+_OFFERS = 6
+"""Offers that a simulated run may choose from besides those of its stages' instance types."""
+_POOL_BASES = (17, 19, 23, 29, 31)
+MAX_EVENTS = 1_000_000
+"""A run without limits that goes on after so many events is taken to be endless."""
+
+
+class Estimator(Protocol):
+    """Says what a run may come to."""
+
+    def forecast(self) -> Forecast:
+        """Return the spreads of a run's seconds and dollars, and how likely it keeps its limits."""
+        ...
+
+
+@dataclass(frozen=True)
+class StageDraws:
+    """Draws the durations of a plan's stages; `request.limits` are those that it is to keep.
+
+    With `reacts` the run plans the rest anew when its speed isn't the profile's.
+    """
+
+    request: PlanRequest
+    plan: Plan
+    seed: int
+    samples: int = DRAWS
+    reacts: bool = False
+
+    def forecast(self) -> Forecast:
+        """Return the spreads of what the stages take, and how likely they keep the limits."""
+        given = {"samples": self.samples, "seed": self.seed}
+        return outlook(self.request, self.plan, reacts=self.reacts, **given)
+
+
+@dataclass(frozen=True)
+class PlayedRuns:
+    """Plays the very policy, with made-up metrics, at speeds that may be those of the profiles.
+
+    The runs ask for their first instance at `begin` (run seconds). Large jobs are played less
+    often: `samples` times at most, those beyond `FORECAST_EVENTS` once or a few times.
+    A sampler that learns draws at random here: metrics are made up, and a configuration doesn't
+    say how long it trains. A run that `follows` its stages is played for the spot pools that it
+    rents from.
+    """
+
+    experiment: Experiment
+    rentables: tuple[Rentable, ...]
+    limits: Limits
+    begin: float = 0.0
+    staged: Plan | None = None
+    samples: int = RUNS
+    follows: bool = False
+
+    def forecast(self) -> Forecast:
+        """Return the spreads of what the runs come to, and how many keep the limits.
+
+        Raises:
+            UsageError: no limit is set, and a run wouldn't end.
+        """
+        policy, events = self._play(0)
+        played = [policy]
+        while len(played) < self._affordable(events):
+            played.append(self._play(len(played))[0])
+        source = "pools" if self.follows else "policy"
+        done = [self._in_full(policy) for policy in played]
+        return _told([figures(policy) for policy in played], played, done, self.limits, source)
+
+    def _affordable(self, events: int) -> int:
+        """Return how many runs of about so many events are played: 2^k - 1."""
+        each = events * len(self._likely)
+        least = MIN_RUNS if each <= FORECAST_EVENTS else 1
+        count = min(self.samples, max(least, FORECAST_EVENTS // max(1, each)))
+        return (1 << (count + 1).bit_length() - 1) - 1
+
+    @cached_property
+    def _likely(self) -> tuple[Rentable, ...]:
+        """The offers that a run is played with; of a whole catalogue the most likely ones.
+
+        To replan over hundreds of offers takes a third of a second, and a run does that at each
+        rung. Instance types of the stages stay, in each zone and market, and the offers with the
+        cheapest epochs.
+        """
+        if self.staged is None or len(self.rentables) <= _OFFERS:
+            return self.rentables
+        types = {offer.instance_type for offer in self.staged.offers}
+        kept = [each for each in self.rentables if each.offer.instance_type in types]
+        others = [each for each in self.rentables if each.offer.instance_type not in types]
+
+        def usd_per_epoch(rentable: Rentable) -> float:
+            width = min(rentable.profile.widths, key=lambda w: abs(w - 1))
+            share = width / rentable.offer.gpus
+            return share * rentable.offer.usd_per_second * rentable.epoch_seconds(width)
+
+        return (*kept, *sorted(others, key=usd_per_epoch)[:_OFFERS])
+
+    def _in_full(self, policy: RunPolicy) -> bool:
+        """Whether a run did all that its stages say; one without stages to follow has no such end.
+
+        A run always ends at its limits. What may fail to fit in them is the work.
+        """
+        if self.staged is None or not self.follows:
+            return True
+        stages = [each.stage for each in self.staged.stages]
+        planned = sum(stage.trials * (stage.end_epoch - stage.start_epoch) for stage in stages)
+        trained = sum(max(trial.history, default=0) for trial in policy.trials.values())
+        return trained >= planned
+
+    def _play(self, seed: int) -> tuple[RunPolicy, int]:
+        """Return the policy of a run that is over, and how many events it took."""
+        experiment, metric = self.experiment, self.experiment.metric
+        policy = policy_of(
+            experiment,
+            self._likely,
+            self.limits,
+            self.staged,
+            heartbeat=False,
+            checked=False,
+            learns=False,
+        )
+        curves = synthetic_metric(metric.mode, seed)
+        most = MAX_EVENTS if self.limits == Limits() else None
+        real = tuple(
+            _as_it_may_be(each, seed, base)
+            for each, base in zip(self._likely, cycle(_POOL_BASES), strict=False)
+        )
+        world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
+        counting = _Counting(world, most)
+        with without_collection():
+            run(policy, counting, _Nothing())
+        if not policy.ended:
+            raise UsageError(
+                f"{experiment.strategy_name} would never end: {MAX_EVENTS:,} events of a simulated "
+                "run are over, and it goes on. Set --deadline or --budget, or fewer --trials"
+            )
+        return policy, counting.events
+
+
+def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:
+    """Return a rentable as it may be in a run, by the errors of its profile and by its spot pool.
+
+    Runs are spread evenly over what may be (a Halton sequence), and all offers are slow together;
+    their pools behave each in a way of its own, by `base`. The profile returned has no error left:
+    the world would draw it a second time.
+    """
+    profile = rentable.profile
+    slowness = math.exp(profile.error * _deviation(run, 2))
+    bases = dict(zip(DELAYS, (3, 5, 7, 11, 13), strict=True))
+
+    def off(name: str, delay: Measurement) -> Measurement:
+        return replace(
+            delay, mean=max(0.0, delay.mean + delay.error * _deviation(run, bases[name]))
+        )
+
+    ways = rentable.behaviours
+    chosen = (ways[int(len(ways) * _share_of(run, base))],) if ways else ()
+    real = replace(profile.slowed(slowness).with_delays(off), error=0.0)
+    return replace(rentable, profile=real, behaviours=chosen)
+
+
+def _deviation(run: int, base: int) -> float:
+    """Return the standard normal of a run; the first is the median."""
+    return NormalDist().inv_cdf(_share_of(run, base))
+
+
+def _share_of(run: int, base: int) -> float:
+    """Return the number between 0 and 1 of a run."""
+    share, digit, left = 0.0, 1.0 / base, run + 1
+    while left:
+        left, rest = divmod(left, base)
+        share += rest * digit
+        digit /= base
+    return share
+
+
+class _Counting:
+    """A world that counts its events, and ends after `most` events, whatever goes on."""
+
+    def __init__(self, world: SimWorld, most: int | None) -> None:
+        self._world, self._most = world, most
+        self.apply = world.apply
+        self.events = 0
+
+    def next_event(self) -> Event | None:
+        self.events += 1
+        over = self._most is not None and self.events > self._most
+        return None if over else self._world.next_event()
+
+
+class _Nothing:
+    """A ledger of what nobody will ask about."""
+
+    def append(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Forget it."""
+
+
+def _told(
+    found: Sequence[Figures],
+    played: Sequence[RunPolicy],
+    done: Sequence[bool],
+    limits: Limits,
+    source: str,
+) -> Forecast:
+    deadline, budget = limits.deadline, limits.budget
+    # Counted from the run's begin, when nothing was asked for yet.
+    in_time = [deadline is None or policy.over_at <= deadline for policy in played]
+    in_money = [budget is None or each.dollars <= budget for each in found]
+    both = [all(kept) for kept in zip(in_time, in_money, done, strict=True)]
+    return Forecast(
+        seconds=_spread([each.seconds for each in found]),
+        dollars=_spread([each.dollars for each in found]),
+        trials=_spread([each.trials for each in found]),
+        epochs=_spread([each.epochs for each in found]),
+        gpu_hours=_spread([each.gpu_hours for each in found]),
+        instances=_spread([each.instances for each in found]),
+        in_time=None if deadline is None else _share(in_time),
+        in_money=None if budget is None else _share(in_money),
+        within=None if limits == Limits() else _share(both),
+        results=_share([policy.best is not None for policy in played]),
+        samples=len(found),
+        seed=0,
+        source=source,
+    )
+
+
+def _share(of: Sequence[bool]) -> float:
+    return sum(of) / len(of)
+
+
+def _spread(draws: Sequence[float]) -> Spread:
+    """Return the percentiles: the least draws that so large a share of all doesn't exceed."""
+    ordered, count = sorted(draws), len(draws)
+    p5, p50, p95 = (ordered[max(0, -(-count * share // 100) - 1)] for share in (5, 50, 95))
+    return Spread(p5, p50, p95, sum(draws) / count)

@@ -1,0 +1,492 @@
+"""The plan of a run: who decides, what to expect, and whether that keeps the limits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.node.lease import RENEW_SECONDS
+from cloudtune.model.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
+from cloudtune.model.text import counted, limits_text, offer_text, percent
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.selection import measures
+from cloudtune.planning.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
+from cloudtune.planning.problem import no_profile
+from cloudtune.planning.reach import derived_deadline, needs
+from cloudtune.planning.stages import (
+    EXACT,
+    SETUP_SECONDS,
+    Asked,
+    PlanOptions,
+    Problem,
+    follows,
+    request_for,
+    staged_plan,
+    usable_limits,
+)
+from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.registry import SEARCHES
+from cloudtune.runs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.model.plans import Limits, Plan
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.planning.forecasting import Estimator
+    from cloudtune.policy.registry import Choice
+
+LEASE_GRACE_SECONDS = 600.0
+"""How much longer than its run may take an instance may live, if nobody gives it back."""
+_NEAR = 0.95
+"""A plan that takes more than this share of a limit says what is beyond that limit's edge."""
+_CANDIDATES = 8
+"""Plans of a front that are judged by simulated runs, at most."""
+_GLANCE, _DOUBT = 7, 0.3
+"""Runs of a first look, and how far their share may lie below what is asked for."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run before it begins, within its `limits`; `elapsed` seconds are gone already.
+
+    `derived` says why the deadline is what it is, where the user has set a budget alone. `asked` is
+    None where nothing goes by stages. The experiment of the problem may have other
+    trials than the user's: as many as can be had. `remarks` say why it is this plan, and what is
+    beyond the edge of a limit.
+    """
+
+    problem: Problem
+    plan: RunPlan
+    options: PlanOptions
+    limits: Limits
+    elapsed: float = 0.0
+    asked: Asked | None = None
+    derived: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def rentables(self) -> tuple[Rentable, ...]:
+        """The rentables that the plan uses."""
+        return tuple(each for each in self.problem.rentables if each.offer in self.plan.offers)
+
+    @property
+    def standins(self) -> tuple[Rentable, ...]:
+        """The other rentables, which the run may turn to where these can't be had."""
+        return tuple(each for each in self.problem.rentables if each.offer not in self.plan.offers)
+
+
+def make_plan(
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions | None = None,
+    elapsed: float = 0.0,
+    *,
+    force: bool = False,
+    runs: int = RUNS,
+) -> Planned:
+    """Return what a run of an experiment would do, within the limits.
+
+    With `force` also where no plan keeps them: such a run ends at its limits. A forecast that plays
+    the policy plays it up to `runs` times.
+
+    Raises:
+        InfeasibleError: no plan keeps the limits, or in no simulated run a trial finished an epoch;
+            carries the fastest, the cheapest and the nearest plan of stages there is.
+        UsageError: a choice has no such name, an option makes no sense for it, or the run would
+            never end.
+    """
+    options = (options or PlanOptions()).over(problem.experiment)
+    choice = choice_of(problem.experiment)
+    options.check(choice)
+    sampler_name(problem.experiment)  # refuses one that doesn't go with the others
+    if not problem.rentables:
+        raise no_profile(problem.experiment, problem.notes)
+    refuse_endless(problem.experiment, limits)
+    limits, derived = _with_deadline(problem, limits, elapsed)
+    try:
+        planned = _searched(problem, limits, options, elapsed, force=force, runs=runs)
+        if not force:
+            _refuse_unsure(planned)
+    except InfeasibleError:
+        surest = _by_runs(problem, limits, options, elapsed, runs)
+        if surest is None:
+            raise
+        planned = surest
+    return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
+
+
+def _searched(
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float,
+    *,
+    force: bool,
+    runs: int,
+) -> Planned:
+    """Return the plan that the planner finds, or what a strategy without one would do."""
+    asked = staged = None
+    if choice_of(problem.experiment).planned:
+        problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
+    request = None if asked is None else asked.request
+    plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
+    return _expected_cheapest(Planned(problem, plan, options, limits, elapsed, asked), runs)
+
+
+def _refuse_unsure(planned: Planned) -> None:
+    """Pass if the runs train something, and keep the limits as often as was asked for.
+
+    Raises:
+        InfeasibleError: they don't.
+    """
+    plan = planned.plan
+    if plan.forecast.results == 0:
+        raise InfeasibleError(_no_result(planned.problem, plan, planned.limits), None, None)
+    if not _sure_enough(plan, planned.options):
+        raise InfeasibleError(_too_rarely(planned), None, None)
+
+
+def _by_runs(
+    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
+) -> Planned | None:
+    """Return the best plan that is sure by simulated runs; None if none is found.
+
+    With spot the search of `--confidence` isn't enough: it draws the durations of stages, and those
+    don't say what a run does about pools that are away. So plans of the front are judged by runs,
+    beside what the search finds on demand alone: by its means spot looks best everywhere.
+    """
+    aim = options.aim
+    if options.confidence is None or options.planner not in (None, "exact", "ilp"):
+        return None
+    spot = any(each.behaviours for each in problem.rentables)
+    if aim == "trials" or not spot or not follows(choice_of(problem.experiment)):
+        return None
+    best = _on_demand(problem, limits, options, elapsed, runs)
+    usable = usable_limits(limits, problem.rentables, elapsed)
+    request = request_for(problem, usable, aim)
+    front = [p for p in EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
+    for staged in sorted(front, key=lambda plan: measures(plan, aim)):
+        if best is not None and measures(staged, aim) >= measures(best.plan, aim):
+            break  # outages make a plan dearer and slower than its means say
+        surest = _judged(problem, staged, limits, options, elapsed, runs=runs)
+        if surest is None:
+            continue
+        if best is None or measures(surest.plan, aim) < measures(best.plan, aim):
+            return surest
+        break  # what follows is dearer by its means
+    return best
+
+
+def _judged(
+    problem: Problem,
+    staged: Plan,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float,
+    *,
+    runs: int,
+) -> Planned | None:
+    """Return a plan of stages if its simulated runs are sure enough; None if they aren't.
+
+    Where they aren't, also with the plan's own offers alone: a run that may turn to dearer ones
+    while these are away spends money that its work then lacks.
+    """
+    own = tuple(each for each in problem.rentables if each.offer in staged.offers)
+    names = ", ".join(map(offer_text, staged.offers))
+    remark = f"only on {names}: with other offers the limits are kept too rarely"
+    problems: list[tuple[Problem, tuple[str, ...]]] = [(problem, ())]
+    if len(own) < len(problem.rentables):
+        problems.append((replace(problem, rentables=own), (remark,)))
+    for within, remarks in problems:
+        usable = usable_limits(limits, within.rentables, elapsed)
+        request = request_for(within, usable, options.aim)
+        looks = partial(run_plan, within, limits, elapsed, request=request, staged=staged)
+        glance = looks(runs=_GLANCE).forecast.within
+        if glance is not None and glance < (options.confidence or 0.0) - _DOUBT:
+            continue
+        plan = looks(runs=runs)
+        if _sure_enough(plan, options):
+            asked = Asked(request, usable, options.aim)
+            return Planned(within, plan, options, limits, elapsed, asked, remarks=remarks)
+    return None
+
+
+def _on_demand(
+    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
+) -> Planned | None:
+    """Return a plan that is sure enough on demand alone; None if there is none."""
+    steady = tuple(each for each in problem.rentables if not each.behaviours)
+    if not steady:
+        return None
+    without = replace(problem, rentables=steady)
+    try:
+        planned = _searched(without, limits, options, elapsed, force=False, runs=runs)
+    except InfeasibleError:
+        return None
+    return planned if _sure_enough(planned.plan, options) else None
+
+
+def _cliffs(planned: Planned) -> Iterator[str]:
+    """Say of stages what a little less of a limit would make of them, and what set-up has made.
+
+    Between `plan` and `run` some seconds pass. At the edge of a limit they lead to another plan.
+    """
+    staged, asked = planned.plan.followed, planned.asked
+    if staged is None or asked is None or asked.aim not in ("cost", "time"):
+        return
+    if planned.plan.forecast.source == "pools":
+        return  # its price isn't that of its stages
+    deadline, budget = planned.limits.deadline, planned.limits.budget
+    most = asked.limits
+    if not most.admit(staged.estimate):
+        return  # it was insisted on
+    if deadline is not None and staged.estimate.seconds > _NEAR * (most.deadline or math.inf):
+        shorter = replace(planned.limits, deadline=_NEAR * deadline)
+        yield f"near the deadline: with 5 % less time {_instead(planned, shorter)}"
+    if budget is not None and staged.estimate.dollars > _NEAR * (most.budget or math.inf):
+        smaller = replace(planned.limits, budget=_NEAR * budget)
+        yield f"near the budget: with 5 % less money {_instead(planned, smaller)}"
+    if planned.elapsed > 0:
+        first = _other_stages(planned, planned.limits, 0.0)
+        if first is not None and first.stages != staged.stages:
+            gone = format_seconds(planned.elapsed)
+            yield f"not the plan that `cloudtune plan` shows, {_taking(first)}: {gone} are gone"
+
+
+def _instead(planned: Planned, limits: Limits) -> str:
+    other = _other_stages(planned, limits, planned.elapsed)
+    return "no plan fits" if other is None else f"it would be another plan, {_taking(other)}"
+
+
+def _taking(plan: Plan) -> str:
+    estimate = plan.estimate
+    return f"{format_seconds(estimate.seconds)} for {format_dollars(estimate.dollars)}"
+
+
+def _other_stages(planned: Planned, limits: Limits, elapsed: float) -> Plan | None:
+    """Return the stages within other limits, or from another second on; None where none fit."""
+    try:
+        return staged_plan(planned.problem, limits, planned.options, elapsed, force=False)[2]
+    except InfeasibleError:
+        return None
+
+
+def _expected_cheapest(planned: Planned, runs: int) -> Planned:
+    """Return a plan without spot, where spot costs more, can't do the work or does it too rarely.
+
+    Stages are priced for pools that are there. With outages on-demand may be cheaper, and then the
+    run has to plan without spot from its beginning: replanning would go back to it.
+    """
+    problem, plan, asked, options = planned.problem, planned.plan, planned.asked, planned.options
+    steady = tuple(each for each in problem.rentables if not each.behaviours)
+    if plan.forecast.source != "pools" or not steady or asked is None:
+        return planned
+    sure = _sure_enough(plan, options)
+    if asked.aim != "cost" and sure:
+        return planned
+    without = replace(problem, rentables=steady)
+    limits, elapsed = planned.limits, planned.elapsed
+    try:
+        without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
+    except InfeasibleError:
+        return planned
+    done = plan.forecast.epochs.p50 >= staged.stages[-1].stage.end_epoch
+    if done and sure and asked.aim == "cost":
+        # Both by simulated runs: a run saves some resizes that stages count.
+        begin = elapsed + SETUP_SECONDS
+        played = PlayedRuns(problem.experiment, steady, limits, begin, staged, runs, follows=True)
+        if played.forecast().dollars.p50 >= plan.estimate.dollars:
+            return planned
+    if not done:
+        why = "most runs end early"
+    elif not sure:
+        why = "the limits are kept too rarely"
+    else:
+        why = f"{format_dollars(plan.estimate.dollars)} would be expected, more than on demand"
+    remark = f"not on spot: with its outages {why}"
+    other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
+    return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
+
+
+def _sure_enough(plan: RunPlan, options: PlanOptions) -> bool:
+    """Whether the forecast keeps the limits as often as was asked for, if it was."""
+    kept = plan.forecast.within
+    return options.confidence is None or kept is None or kept >= options.confidence
+
+
+def refuse_endless(experiment: Experiment, limits: Limits) -> None:
+    """Pass if limits, trials, an objective or a strategy say what is wanted.
+
+    Raises:
+        UsageError: none of them does.
+    """
+    named = experiment.trials or experiment.objective or experiment.strategy.name
+    if not named and limits.deadline is None and limits.budget is None:
+        raise UsageError(
+            "nothing says when to stop: give --deadline and --budget for the best model that they "
+            "buy, or --trials for a fixed piece of work"
+        )
+
+
+def _with_deadline(problem: Problem, limits: Limits, elapsed: float) -> tuple[Limits, str]:
+    """Return limits with a deadline, and why that one, where a search has a budget alone."""
+    experiment = problem.experiment
+    searches = experiment.strategy_name in SEARCHES
+    if not searches or limits.deadline is not None or limits.budget is None:
+        return limits, ""
+    seconds, why = derived_deadline(
+        problem.rentables, experiment.span.max, experiment.cloud.max_instances, limits.budget
+    )
+    return replace(limits, deadline=elapsed + SETUP_SECONDS + seconds), why
+
+
+def run_plan(
+    problem: Problem,
+    limits: Limits,
+    elapsed: float = 0.0,
+    *,
+    request: PlanRequest | None = None,
+    staged: Plan | None = None,
+    draws: int = DRAWS,
+    runs: int = RUNS,
+    reacts: bool = True,
+) -> RunPlan:
+    """Return what is known beforehand of a run, by the names that its experiment gives.
+
+    `staged` are the stages that it goes by, planned for `request`. The forecast draws their
+    durations `draws` times, with what is planned anew if the strategy does that (not without
+    `reacts`); where the run does anything else than follow them, the policy is played up to `runs`
+    times.
+
+    Raises:
+        UsageError: a choice has no such name, or the run would never end.
+    """
+    experiment, choice = problem.experiment, choice_of(problem.experiment)
+    cloud, offers = experiment.cloud, tuple(each.offer for each in problem.rentables)
+    estimator: Estimator
+    by_stages = request is not None and staged is not None and follows(choice)
+    begin = elapsed + SETUP_SECONDS
+    if request is not None and staged is not None and by_stages:
+        offers = staged.offers
+        anew = reacts and PLANNED[choice.strategy].plans_anew
+        estimator = StageDraws(request, staged, experiment.seed, draws, anew)
+        if reacts and any(request.rentable(offer).behaviours for offer in offers):
+            # What a run does about pools that go is the policy's to say, not the plan's.
+            rentables = problem.rentables
+            estimator = PlayedRuns(experiment, rentables, limits, begin, staged, runs, follows=True)
+    else:
+        estimator = PlayedRuns(experiment, problem.rentables, limits, begin, staged, runs)
+    return RunPlan(
+        strategy=choice.strategy,
+        allocator=choice.allocator,
+        fleet_rule=choice.fleet,
+        offers=offers,
+        fleet=_largest_fleet(problem, limits, choice, staged),
+        max_instances=cloud.max_instances,
+        forecast=estimator.forecast(),
+        charges=charges_of(experiment),
+        vcpu_quotas=cloud.vcpu_quotas,
+        staged=staged,
+        rules=str(switches_of(experiment)),
+    )
+
+
+def _largest_fleet(
+    problem: Problem, limits: Limits, choice: Choice, staged: Plan | None
+) -> tuple[Machines, ...]:
+    """Return what there may be at once; by stages that are planned anew, whatever is allowed.
+
+    The dearest offer stands in for spot pools that may be away.
+    """
+    dearest = max((each.offer for each in problem.rentables), key=lambda o: o.usd_per_second)
+    if staged is not None and follows(choice):
+        away = {each.offer for each in problem.rentables if each.behaviours}
+        if away.intersection(staged.offers):
+            return (Machines(dearest, staged.peak_instances),)
+        return largest_fleet(staged)
+    if choice.fleet == BY_PLAN:
+        return (Machines(dearest, problem.experiment.cloud.max_instances),)
+    policy = policy_of(problem.experiment, problem.rentables, limits, staged)
+    rule, state = policy.fleet_rule, policy.state
+    wanted = rule.target(state, rule.max_gpus(state))
+    return tuple(Machines(offer, count) for offer, count in wanted.items() if count)
+
+
+def _too_rarely(planned: Planned) -> str:
+    forecast, confidence = planned.plan.forecast, planned.options.confidence
+    runs = counted(forecast.samples, "simulated run")
+    return (
+        f"the best plan does all of its work within {limits_text(planned.limits)} in "
+        f"{percent(forecast.within or 0.0)} of {runs}, and --confidence asks for "
+        f"{percent(confidence or 0.0)}: spot instances come and go. Take --market any or "
+        "on-demand, raise --deadline or --budget, or lower --confidence"
+    )
+
+
+def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
+    experiment, cap = problem.experiment, problem.experiment.cloud.max_instances
+    rentables, scale = problem.rentables, experiment.scale
+    takes = "; ".join(needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max))
+    return (
+        f"no trial finishes its first {scale.unit} within {limits_text(limits)}, in any of "
+        f"{plan.forecast.samples} simulated runs. {takes[0].upper()}{takes[1:]}. Raise --deadline "
+        "or --budget (--force runs it all the same)" + _quotas(experiment)
+    )
+
+
+def _quotas(experiment: Experiment) -> str:
+    """Return the vCPU quotas of an account, which may be why nothing can be rented."""
+    quotas = experiment.cloud.vcpu_quotas.items()
+    said = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
+    return f". The account's vCPU quota allows {said} at once" if said else ""
+
+
+# ---- what it may come to at the worst ------------------------------------------------------------
+
+
+def join_seconds(profile: ScalingProfile) -> float:
+    """Return what an instance may take to join, and then to have its lease renewed."""
+    return profile.launch.high + profile.boot.high + 2 * RENEW_SECONDS
+
+
+def longest(plan: RunPlan, limits: Limits | None = None) -> float:
+    """Return the seconds after which a run, or an instance of it, is given up.
+
+    Three times the estimate, or what 19 of 20 runs take if that is longer, and an hour; or as long
+    as the budget pays for the cheapest instance alone if that is longer.
+    """
+    likely = max(plan.estimate.seconds, plan.forecast.seconds.p95)
+    seconds = 3 * likely + 3600.0
+    if limits is None or limits.budget is None:
+        return seconds
+    rate = min(offer.usd_per_second for offer in plan.offers)
+    return max(seconds, limits.budget / rate + 3600.0) if rate > 0 else seconds
+
+
+def worst_bill(plan: RunPlan, limits: Limits, rentables: Sequence[Rentable]) -> tuple[float, str]:
+    """Return the largest bill that a run can end with, and when it does.
+
+    Leases end what is rented when the limits would be passed, whatever becomes of the controller;
+    an instance that still boots has the seconds that joining may take, until the deadline at most.
+    """
+    lives = min(longest(plan, limits), limits.deadline or math.inf)
+    if limits.budget is None:
+        launched = sum(plan.launches.values()) * plan.charges.usd_per_launch
+        when = f"the run goes on for {format_seconds(lives)}"
+        dollars = plan.usd_per_second * lives + launched
+        return dollars, f"no budget is set: that is if {when} with all of it rented"
+    joining = max(join_seconds(each.profile) for each in rentables)
+    booting = plan.usd_per_second * joining
+    return limits.budget + booting, (
+        f"the run itself stops below {format_dollars(limits.budget)}, and if this machine dies, "
+        f"leases end the instances by then; what is still booting may last "
+        f"{format_seconds(joining)} longer ({format_dollars(booting)}). `cloudtune gc` ends all at "
+        "once"
+    )

@@ -1,0 +1,175 @@
+"""Plans on disk: what `plan --save` writes and `run` carries out, if nothing has changed since."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.planning.problem import catalog_of
+from cloudtune.planning.stages import work
+from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.registry import SEARCHES
+from cloudtune.private_files import for_others
+from cloudtune.profiles import store
+from cloudtune.runs import home
+from cloudtune.runs.identity import identity_of
+from cloudtune.runs.job import Job, choice_of, trials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.model.catalog import Catalog, Market
+    from cloudtune.model.plans import Plan, RunPlan
+    from cloudtune.planning.make import Planned
+
+VERSION = 3
+TOLERANCE = 0.05
+"""By how much a price may have moved since the plan was made, as a share of it."""
+
+
+def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
+    """Return the job that carries a plan out."""
+    wanted, catalog = planned.problem.experiment, planned.problem.catalog
+    with home.with_module(wanted):
+        identity = identity_of(wanted)
+        script_hash = store.script_hash(wanted.train_file) if wanted.train_file.exists() else ""
+    return Job(
+        run="",
+        experiment=wanted.named,
+        plan=planned.plan,
+        rentables=planned.rentables,
+        standins=planned.standins,
+        limits=planned.limits,
+        began=began,
+        paced=paced,
+        price_source=f"{catalog.source}, {catalog.as_of}",
+        past=planned.problem.past,
+        script_hash=script_hash,
+        identity=identity,
+    )
+
+
+def save_plan(path: Path, planned: Planned) -> None:
+    """Write a plan down so that `run` can carry out exactly that plan.
+
+    Raises:
+        UsageError: it can't be written there.
+    """
+    data = plan_bytes(job_of(planned, 0.0, paced=False))
+    try:
+        with for_others():
+            path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"--save: {path} can't be written: {error.strerror}") from None
+
+
+def plan_bytes(job: Job) -> bytes:
+    """Return what is in the file of a saved plan."""
+    data = {"cloudtune_plan": VERSION, **job.to_json()}
+    return (json.dumps(data, indent=1) + "\n").encode()
+
+
+def load_plan(path: Path) -> Job | None:
+    """Return a saved plan; None if the file isn't one (it may be an experiment).
+
+    Raises:
+        UsageError: the script has changed since, or the plan is damaged or of another version.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply for a plan") from None
+    if not isinstance(data, dict) or "cloudtune_plan" not in data:
+        return None
+    if data["cloudtune_plan"] != VERSION:
+        raise UsageError(f"{path}: a plan of another version of cloudtune; plan again")
+    try:
+        job = Job.from_json(data)
+        trouble = _damage(job)
+        planned = {job.script_hash, *(each.profile.script_hash for each in job.rentables)} - {""}
+    except (AttributeError, CloudtuneError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
+    if trouble:
+        raise UsageError(f"{path}: a damaged plan ({trouble}); make it again")
+    if not job.experiment.runs_command:
+        home.put_back(job.experiment.train_file)
+    job.experiment.check_train()
+    script = job.experiment.train_file
+    changed = (
+        [] if job.identity is None else list(job.identity.changes(identity_of(job.experiment)))
+    )
+    if changed or planned - {store.script_hash(script)}:
+        what = f" ({'; '.join(changed)})" if changed else ""
+        raise UsageError(f"{path}: {script} has changed since this was planned{what}; plan again")
+    return job
+
+
+def _damage(job: Job) -> str:
+    """Return what makes a plan impossible to carry out, "" where nothing does."""
+    plan, choice = job.plan, choice_of(job.experiment)
+    if (plan.strategy, plan.allocator, plan.fleet_rule) != astuple(choice):
+        return "its strategy, allocator and fleet aren't those of its experiment"
+    if choice.planned != (plan.staged is not None):
+        return "it has no stages to go by" if choice.planned else "nothing goes by its stages"
+    if not set(plan.offers) <= {each.offer for each in job.rentables}:
+        return "nothing is known of one of its offers"
+    figures = (plan.estimate.seconds, plan.estimate.dollars, *filter(None, astuple(job.limits)))
+    if not all(map(math.isfinite, figures)):
+        return "its time, its price or a limit is no number"
+    asked = job.experiment.limits
+    derived = asked.deadline is None and job.experiment.strategy_name in SEARCHES
+    deadline = job.limits.deadline if derived else asked.deadline
+    if (job.limits.deadline, job.limits.budget) != (deadline, asked.budget):
+        return "its limits aren't those of its experiment"
+    return "" if plan.staged is None else _damaged_stages(job.experiment, plan.staged)
+
+
+def _damaged_stages(experiment: Experiment, plan: Plan) -> str:
+    found = tuple(stage.stage for stage in plan.stages)
+    wished = work(experiment, len(trials(experiment)), experiment.span.max)
+    if found != wished and not PLANNED[experiment.strategy_name].explores:
+        return "its stages aren't those of its experiment"
+    for stage in plan.stages:
+        if sum(group.trials for group in stage.groups) != stage.stage.trials:
+            return "a stage's groups don't have its trials"
+        if any(g.instances < 1 or g.width <= 0 or g.waves < 1 for g in stage.groups):
+            return "a group has no instances, no width or no waves"
+        if stage.instances > plan.max_instances:
+            return "a stage has more instances than the plan allows"
+    return "" if plan.stages else "it has no stages to go by"
+
+
+def refuse_moved_prices(path: Path, job: Job, tolerance: float) -> None:
+    """Pass if the plan's prices are today's, give or take the tolerance (a share of each).
+
+    Raises:
+        UsageError: some prices have moved, or are not offered any more; names them.
+    """
+    markets: tuple[Market, ...] = tuple(dict.fromkeys(o.market for o in job.plan.offers))
+    today = catalog_of(job.experiment, markets)
+    moved = list(_moved(job.plan, today, tolerance))
+    if moved:
+        raise UsageError(
+            f"{path}: prices have moved by more than {tolerance:.0%} since this was planned: "
+            f"{'; '.join(moved)}. Plan again, or accept it with --price-tolerance"
+        )
+
+
+def _moved(plan: RunPlan, today: Catalog, tolerance: float) -> Iterator[str]:
+    for offer in plan.offers:
+        name = f"{offer.instance_type.name} {offer.market}"
+        zone = offer.zone or None
+        try:
+            now = today.offer(offer.instance_type.name, offer.market, zone).usd_per_hour
+        except UsageError:
+            yield f"{name} is not offered any more"
+            continue
+        if abs(now - offer.usd_per_hour) > tolerance * offer.usd_per_hour:
+            yield f"{name} was ${offer.usd_per_hour:g} an hour and is ${now:g}"

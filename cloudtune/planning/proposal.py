@@ -1,0 +1,453 @@
+"""The finding of `cloudtune plan`, with all figures that the screen and the JSON show."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
+from cloudtune.model.scaling import Provenance, Seen
+from cloudtune.model.serialization import encode
+from cloudtune.model.text import fleet_text, proof
+from cloudtune.planners.reserve import MARGIN
+from cloudtune.planning.alternatives import alternatives, as_planned, by_trials, compared, front
+from cloudtune.planning.make import worst_bill
+from cloudtune.planning.reach import fits, needs
+from cloudtune.planning.stages import usable_limits
+from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.profiles.provenance import Basis, seen_text, told
+from cloudtune.profiles.store import age
+from cloudtune.runs import home
+from cloudtune.runs.basis import basis_of
+from cloudtune.runs.job import max_trials, sampler_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudtune.model.plans import Limits, Plan, Rentable, RunPlan
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.text import Scale
+    from cloudtune.planning.alternatives import Alternative, Comparison
+    from cloudtune.planning.make import Planned
+
+_LIKELY = 0.5
+"""A run that decides as it goes is told to break a limit that it keeps more rarely than this."""
+
+
+@dataclass(frozen=True)
+class PriceNote:
+    """Where the prices come from, of which date, how many days ago that was."""
+
+    source: str
+    as_of: str
+    age_days: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProfileNote:
+    """What is known of the script's speed on one instance type.
+
+    `age_days` is None where nobody knows when it was measured. `error` is the relative standard
+    deviation of a profile derived from another type's; 0 where it was measured on this type.
+    An epoch takes `epoch_seconds` on `width` GPUs: one, or the fewest that were measured.
+    `text` is where it comes from, in few words, and `provenance` the same for programs. `seen` are
+    the earlier runs that its figures are of, and `seen_text` says of each what it saw.
+    """
+
+    instance_type: str
+    source: str
+    measured_at: str
+    age_days: int | None = None
+    error: float = 0.0
+    text: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
+    seen: tuple[Seen, ...] = ()
+    seen_text: tuple[str, ...] = ()
+    width: float = 1.0
+    epoch_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a run of an experiment would do, how sure that is, and what else could be done.
+
+    `trials` is how many are started, at most where that is decided as results come in; None where
+    the limits alone end the run. `chosen` says why the strategy is what it is, where none was
+    named, `derived` why the deadline is. `short_of` is what one full training takes, where the
+    limits don't allow it. `notes` are of the instances and the profiles, `remarks` of the plan.
+    `confidence` is the probability with which the limits are to be kept; None where the plan was
+    made to keep them on average. `objective` is what its stages are the best of; None where there
+    are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
+    its alternatives; `by_trials` are plans for fewer and more trials, where that was asked for.
+    `considered` counts the offers that could be chosen from. `storage` is where checkpoints go.
+    `past` are the earlier runs that have a say in which configurations are tried, with how many
+    trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
+    everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
+    `epochs` are reports, which `scale` tells as the experiment counts. `head` is an hour of the
+    instance that carries the run; None where a machine of its user's does.
+    """
+
+    name: str
+    trials: int | None
+    epochs: tuple[int, int]
+    scale: Scale
+    eta: int
+    sampler: str
+    max_concurrent: int | None
+    target: float | None
+    metric: str
+    objective: str | None
+    confidence: float | None
+    limits: Limits
+    plan: RunPlan
+    alternatives: tuple[Alternative, ...]
+    front: tuple[Plan, ...]
+    prices: PriceNote
+    profiles: tuple[ProfileNote, ...]
+    considered: int
+    worst_dollars: float
+    worst_why: str
+    storage: str
+    basis: Basis
+    head: float | None = None
+    assumptions: tuple[str, ...] = ()
+    comparison: tuple[Comparison, ...] = ()
+    usable: Limits | None = None
+    as_planned: RunPlan | None = None
+    by_trials: tuple[Plan, ...] = ()
+    unsure: tuple[str, ...] = ()
+    past: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    chosen: str = ""
+    derived: str = ""
+    remarks: tuple[str, ...] = ()
+    short_of: str = ""
+
+    @property
+    def kept(self) -> Limits:
+        """The limits for the stages alone: the run needs time and money before and after them."""
+        return self.limits if self.usable is None else self.usable
+
+    def broken(self, plan: RunPlan) -> tuple[str, ...]:
+        """Return which limits ("deadline", "budget") a plan doesn't keep, by what was asked.
+
+        With a confidence those kept too rarely, or both where only the two at once are. Else those
+        that the estimate of its stages exceeds; without stages, or on spot pools that come and go,
+        those that it rarely keeps.
+        """
+        sure = self.confidence
+        if sure is None and plan.followed is not None and plan.forecast.source == "stages":
+            return self.exceeded(plan.followed)
+        sure, forecast = _LIKELY if sure is None else sure, plan.forecast
+        chances = {"deadline": forecast.in_time, "budget": forecast.in_money}
+        limited = {name: chance for name, chance in chances.items() if chance is not None}
+        rare = tuple(name for name, chance in limited.items() if chance < sure)
+        if not rare and forecast.within is not None and forecast.within < sure:
+            return tuple(limited)
+        return rare
+
+    def exceeded(self, plan: Plan) -> tuple[str, ...]:
+        """Return which limits ("deadline", "budget") the estimate of stages is above."""
+        limits = self.kept
+        pairs = {
+            "deadline": (plan.estimate.seconds, limits.deadline),
+            "budget": (plan.estimate.dollars, limits.budget),
+        }
+        return tuple(
+            name for name, (taken, limit) in pairs.items() if limit is not None and taken > limit
+        )
+
+
+def propose(
+    planned: Planned, *, compare: bool = False, trials_axis: bool = False, others: bool = True
+) -> Proposal:
+    """Return what there is to tell of a run before it begins; without `others` of it alone.
+
+    Raises:
+        UsageError: other numbers of trials are asked for, where nothing is planned by stages.
+    """
+    experiment, plan, asked = planned.problem.experiment, planned.plan, planned.asked
+    catalog, staged = planned.problem.catalog, planned.plan.staged
+    today = time.strftime("%Y-%m-%d")
+    worst, why = worst_bill(plan, planned.limits, planned.rentables)
+    notes = (profile_note(each.profile, today) for each in planned.rentables)
+    return Proposal(
+        name=experiment.name,
+        trials=max_trials(experiment) if staged is None else staged.stages[0].stage.trials,
+        epochs=(experiment.span.min, experiment.span.max),
+        scale=experiment.scale,
+        eta=experiment.eta,
+        sampler=sampler_name(experiment),
+        max_concurrent=experiment.strategy.max_concurrent,
+        target=experiment.strategy.target,
+        metric=experiment.metric.name,
+        objective=None if asked is None else asked.aim,
+        confidence=planned.options.confidence,
+        limits=planned.limits,
+        usable=None if asked is None else asked.request.limits,
+        plan=plan,
+        alternatives=tuple(alternatives(planned)) if others else (),
+        front=front(planned) if others else (),
+        prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
+        profiles=tuple(dict.fromkeys(notes)),
+        considered=len(planned.problem.rentables),
+        worst_dollars=worst,
+        worst_why=why,
+        storage=home.storage(experiment.storage),
+        head=experiment.charges.head,
+        basis=basis_of(experiment, planned.rentables, today),
+        assumptions=tuple(_assumptions(planned)),
+        comparison=tuple(compared(planned)) if compare else (),
+        as_planned=as_planned(planned) if others else None,
+        by_trials=by_trials(planned) if trials_axis else (),
+        unsure=tuple(_unsure(planned)),
+        past={each.run: len(each.trials) for each in planned.problem.past},
+        notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
+        chosen="" if experiment.chosen is None else experiment.chosen.why,
+        derived=planned.derived,
+        remarks=planned.remarks,
+        short_of=_short_of(planned),
+    )
+
+
+def _short_of(planned: Planned) -> str:
+    """Return what one full training takes, where the limits don't allow even one."""
+    experiment, rentables = planned.problem.experiment, planned.problem.rentables
+    cap, last = experiment.cloud.max_instances, experiment.span.max
+    left = usable_limits(planned.limits, rentables, planned.elapsed)
+    if planned.plan.staged is not None or fits(rentables, last, cap, left):
+        return ""
+    return needs(rentables, last, cap, experiment.scale)
+
+
+def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
+    """Return what is told of a profile; `today` is a date, as in 2026-11-21."""
+    width = next((each for each in profile.widths if each >= 1), profile.widths[-1])
+    return ProfileNote(
+        profile.instance_type,
+        profile.source,
+        profile.measured_at,
+        age(profile.measured_at, today),
+        profile.error,
+        told(profile, today),
+        profile.provenance,
+        profile.seen,
+        tuple(
+            seen_text(each, profile.derived_from or profile.instance_type, today)
+            for each in profile.seen
+        ),
+        width,
+        profile.epoch_seconds(width),
+    )
+
+
+def _unsure(planned: Planned) -> Iterator[str]:
+    """Yield what the forecast reckons with that nobody has measured, and what it leaves out."""
+    several = len(planned.rentables) > 1
+    for each in {each.profile.instance_type: each for each in planned.rentables}.values():
+        before = f"{each.profile.instance_type}: " if several else ""
+        yield from (f"{before}{text}" for text in each.profile.assumed)
+    on_spot = any(each.behaviours for each in planned.rentables)
+    refused = "on-demand that can't be had" if on_spot else "offers that can't be had"
+    left_out = ["trials that differ in speed among themselves", refused]
+    if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].plans_anew:
+        left_out.append("what is planned anew")
+    yield f"not in it: {', '.join(left_out)}"
+
+
+def _assumptions(planned: Planned) -> Iterator[str]:
+    plan, asked, sure = planned.plan, planned.asked, planned.options.confidence
+    charges = plan.charges
+    if plan.forecast.source in {"policy", "pools"}:
+        yield (
+            "the forecast's metrics are made up: who goes on, and so how much is trained, will "
+            "differ; seconds and dollars are the profile's and the catalog's"
+        )
+    yield from (*planned.remarks, *planned.problem.notes)
+    if asked is not None and sure is None:
+        yield f"planned on mean durations, with {MARGIN:.0%} of each limit in reserve"
+    elif asked is not None:
+        yield f"planned so that the limits hold with {sure:g} probability"
+    if asked is not None and asked.limits.budget is None and planned.limits.budget is not None:
+        yield "planned for the deadline; the budget ends the run where that comes first"
+    added = any(offer.added_usd_per_hour for offer in plan.offers)
+    if not (plan.free or charges.usd_per_launch or charges.usd_per_second or added):
+        yield "instances only: this machine, storage and transfer are not in the price (charges)"
+    yield from _spot_text(planned)
+    yield from crowded(planned.plan, planned.rentables)
+    if not basis_of(planned.problem.experiment, planned.rentables).own:
+        yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
+    if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
+        yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"
+    for quota, vcpus in plan.vcpu_quotas.items():
+        yield f"quota {quota}: {vcpus} vCPUs at once"
+
+
+def _spot_text(planned: Planned) -> Iterator[str]:
+    """Yield how the spot pools of a plan are taken to behave, and who says so."""
+    used = {each.offer: each for each in planned.rentables if each.behaviours}
+    if not used:
+        return
+    for ways, said in dict.fromkeys((r.behaviours, r.behaviours_from) for r in used.values()):
+        chances = [way.availability for way in ways]
+        there, losses = (_range(chances, ".0%"), _range([w.losses_per_hour for w in ways], ".2g"))
+        if said:
+            on_average = math.fsum(chances) / len(chances)
+            source = f"on average {on_average:.0%}; {said}"
+        elif ways == spot_prior():
+            source = f"assumed, as {SOURCE} were (cloud.spot says otherwise)"
+        else:
+            source = "as cloud.spot or the trace says"
+        yield (
+            f"spot: to be had {there} of the time, lost {losses} times an hour; {source}; work "
+            "since the last epoch is lost"
+        )
+    if planned.plan.followed is not None:
+        yield "spot: the stages are those of a pool that is there; the forecast has it come and go"
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = min(values), max(values)
+    return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
+
+
+def crowded(
+    plan: RunPlan, rentables: Sequence[Rentable], cores: int | None = None
+) -> Iterator[str]:
+    """Yield what is told where emulated GPUs need more than this machine's cores."""
+    cores = cores or len(os.sched_getaffinity(0))
+    known = {each.offer: _core_share(each.profile) for each in rentables}
+    wanted = sum(m.instances * m.offer.gpus * known.get(m.offer, 0.0) for m in plan.fleet)
+    if wanted > cores:
+        yield (
+            f"emulated: all these GPUs at work need {wanted:.1f} of this machine's cores, which "
+            f"has {cores}: epochs will take longer than planned"
+        )
+
+
+def _core_share(profile: ScalingProfile) -> float:
+    """Return how much of a core an emulated GPU needs to keep its pace; 0 where nobody knows."""
+    alone, width = profile.provenance.core_seconds, profile.widths[0]
+    return 0.0 if alone is None else alone / (profile.epoch_seconds(width) * width)
+
+
+# ---- as JSON -------------------------------------------------------------------------------------
+
+
+def to_json(proposal: Proposal) -> dict[str, Any]:
+    """Return a proposal as strict JSON: a number that isn't finite becomes null.
+
+    `saves` is what the chosen plan saves against another one; negative where the other is better.
+    Of the plans on the front only the figures are told.
+    """
+    plan = proposal.plan
+    data = {
+        "experiment": proposal.name,
+        "strategy": plan.strategy,
+        "allocator": plan.allocator,
+        "fleet_rule": plan.fleet_rule,
+        "rules": plan.rules,
+        "chosen": proposal.chosen,
+        "derived_deadline": proposal.derived,
+        "short_of": proposal.short_of,
+        "trials": proposal.trials,
+        "epochs": proposal.epochs,
+        "progress": encode(proposal.scale),
+        "eta": proposal.eta,
+        "sampler": proposal.sampler,
+        "max_concurrent": proposal.max_concurrent,
+        "history": dict(proposal.past),
+        "target": proposal.target,
+        "metric": proposal.metric,
+        "objective": proposal.objective,
+        "confidence": proposal.confidence,
+        "limits": encode(proposal.limits),
+        "planner": None if plan.staged is None else plan.staged.planner,
+        "proof": proof(plan),
+        "plan": plan_json(plan),
+        "launches": _launches(plan),
+        "peak_instances": plan.peak_instances,
+        "breaks": proposal.broken(plan),
+        "alternatives": [_alternative(proposal, other) for other in proposal.alternatives],
+        "unsure": proposal.unsure,
+        "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
+        "front": [
+            {"point": number, **_stages_told(proposal, each)}
+            for number, each in enumerate(proposal.front, start=1)
+        ],
+        "by_trials": [
+            {"trials": each.stages[0].stage.trials, **_stages_told(proposal, each)}
+            for each in proposal.by_trials
+        ],
+        "provenance": encode(proposal.basis),
+        "prices": encode(proposal.prices),
+        "profiles": encode(proposal.profiles),
+        "considered": proposal.considered,
+        "worst": {"dollars": proposal.worst_dollars, "why": proposal.worst_why},
+        "storage": proposal.storage,
+        "head_usd_per_hour": proposal.head,
+        "assumptions": proposal.assumptions,
+        "comparison": [_comparison(row) for row in proposal.comparison],
+    }
+    return _strict(data)
+
+
+def _stages_told(proposal: Proposal, plan: Plan) -> dict[str, Any]:
+    return {
+        **encode(plan.estimate),
+        "machines": fleet_text(plan),
+        "peak_instances": plan.peak_instances,
+        "breaks": proposal.exceeded(plan),
+    }
+
+
+def plan_json(plan: RunPlan) -> dict[str, Any]:
+    """Return a plan as JSON, with what it is expected to take."""
+    return {**encode(plan), "estimate": encode(plan.estimate)}
+
+
+def _comparison(row: Comparison) -> dict[str, Any]:
+    plan = row.plan
+    told = None if plan is None else plan_json(plan)
+    proven = None if plan is None else proof(plan)
+    return {**encode(row), "plan": told, "proof": proven}
+
+
+def _launches(plan: RunPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "instance_type": offer.instance_type.name,
+            "market": offer.market,
+            "region": offer.region,
+            "zone": offer.zone,
+            "usd_per_hour": offer.usd_per_hour,
+            "added_usd_per_hour": offer.added_usd_per_hour,
+            "billing": offer.billing,
+            "instances": count,
+        }
+        for offer, count in plan.launches.items()
+    ]
+
+
+def _alternative(proposal: Proposal, other: Alternative) -> dict[str, Any]:
+    chosen, estimate = proposal.plan.estimate, other.plan.estimate
+    return {
+        "name": other.name,
+        "plan": plan_json(other.plan),
+        "proof": proof(other.plan),
+        "saves": {
+            "seconds": estimate.seconds - chosen.seconds,
+            "dollars": estimate.dollars - chosen.dollars,
+        },
+        "breaks": proposal.broken(other.plan),
+    }
+
+
+def _strict(data: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
+    return made

@@ -1,0 +1,107 @@
+"""What limits allow one trial: how long to its last epoch, at what price, and by which deadline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.model.plans import Limits
+from cloudtune.model.text import counted, gpus_text
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.strategies.seer_rules import by_worth, cheapest_width
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.model.plans import Rentable
+    from cloudtune.model.text import Scale
+    from cloudtune.model.trial import Width
+
+TRAININGS = 3.0
+"""A derived deadline lasts as many full trainings: time to explore, and then to finish the best."""
+_MINUTE = 60.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """One trial from the first epoch to the last, in seconds and dollars, boot included.
+
+    `instances` of the offer carry its `width` GPUs.
+    """
+
+    rentable: Rentable
+    width: Width
+    instances: int
+    seconds: float
+    dollars: float
+
+    @property
+    def text(self) -> str:
+        """Return "12m 3s and $0.11 on 1 GPU (1 x g4dn.xlarge)"."""
+        machines = f"{self.instances} x {self.rentable.offer.instance_type.name}"
+        price = f" and {format_dollars(self.dollars)}" if self.dollars > 0 else ""
+        return f"{format_seconds(self.seconds)}{price} on {gpus_text(self.width)} ({machines})"
+
+
+def trainings(rentables: Sequence[Rentable], epochs: int, max_instances: int) -> Iterator[Training]:
+    """Yield what one trial takes for so many epochs, on each offer and at each width."""
+    for rentable in rentables:
+        profile = rentable.profile
+        for width, epoch in profile.epoch.items():
+            instances = math.ceil(width / rentable.gpus)
+            if instances > max_instances:
+                continue
+            trained = profile.boot.mean + profile.start.mean + epochs * epoch.mean
+            billed = max(rentable.offer.minimum_seconds, trained + profile.release.mean)
+            dollars = instances * billed * rentable.offer.usd_per_second
+            seconds = profile.launch.mean + trained + profile.release.mean
+            yield Training(rentable, width, instances, seconds, dollars)
+
+
+def needs(rentables: Sequence[Rentable], epochs: int, max_instances: int, scale: Scale) -> str:
+    """Return what one training takes: the cheapest way, and the fastest where it differs."""
+    ways = list(trainings(rentables, epochs, max_instances))
+    if not ways:
+        return ""
+    cheapest = min(ways, key=lambda way: (way.dollars, way.seconds))
+    fastest = min(ways, key=lambda way: (way.seconds, way.dollars))
+    text = f"training one trial for {scale.counted(epochs)} takes {cheapest.text}"
+    if fastest.seconds < 0.95 * cheapest.seconds:
+        text += f", or {fastest.text}"
+    return text
+
+
+def fits(rentables: Sequence[Rentable], epochs: int, max_instances: int, limits: Limits) -> bool:
+    """Whether one trial could be trained that far within the limits, with nothing else going on."""
+    deadline = math.inf if limits.deadline is None else limits.deadline
+    budget = math.inf if limits.budget is None else limits.budget
+    return any(
+        way.seconds <= deadline and way.dollars <= budget
+        for way in trainings(rentables, epochs, max_instances)
+    )
+
+
+def derived_deadline(
+    rentables: Sequence[Rentable], epochs: int, max_instances: int, budget: float
+) -> tuple[float, str]:
+    """Return a sensible deadline for a budget, in seconds from the first request, and why that.
+
+    Three trainings of one trial at its cheapest width; longer where all instances together can't
+    spend the budget by then, and never longer than the budget pays for one instance.
+    """
+    rentable = by_worth(rentables, Limits(None, budget), max_instances)[0]
+    profile, price = rentable.profile, rentable.offer.usd_per_second
+    arrival = profile.launch.mean + profile.boot.mean + profile.start.mean
+    training = epochs * profile.epoch_seconds(cheapest_width(rentable))
+    alone = budget / price if price > 0 else math.inf
+    together = alone / max_instances
+    span = min(alone, max(TRAININGS * training, together))
+    if span == alone:
+        why = "as long as the budget pays for one instance"
+    elif span == together:
+        why = f"the budget pays for {counted(max_instances, 'instance')} until then"
+    else:
+        why = f"{TRAININGS:g} trainings of one trial to its last epoch"
+    seconds = math.ceil((arrival + span) / _MINUTE) * _MINUTE
+    return seconds, why

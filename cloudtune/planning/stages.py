@@ -1,0 +1,366 @@
+"""The stages of a run that is planned beforehand: the best within its limits, by some planner."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, cast
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment.schema import Epochs
+from cloudtune.model.plans import BY_PLAN, Limits
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.estimate.chance_constrained import quantile_plan
+from cloudtune.planners.estimate.outlook import fitting
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import explore
+from cloudtune.planners.reserve import MARGIN
+from cloudtune.planners.selection import measures
+from cloudtune.planning.forecasting import DRAWS
+from cloudtune.policy.base import drain_seconds
+from cloudtune.policy.planned.stages import PLANNED, stages
+from cloudtune.policy.planned.stages import PLANNERS as QUICK_PLANNERS
+from cloudtune.policy.registry import SEARCHES
+from cloudtune.runs.job import MAX_TRIALS, charges_of, context_of, trials
+from cloudtune.strategies.seer_barrier import SeerBarrier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.experiment.defaults import Objective
+    from cloudtune.model.catalog import Catalog
+    from cloudtune.model.plans import Plan, Rentable, Stage
+    from cloudtune.planners.base import Planner
+    from cloudtune.policy.planned.stages import Planning
+    from cloudtune.policy.registry import Choice
+    from cloudtune.strategies.samplers.past_runs import PastRun
+
+SETUP_SECONDS = 12.0
+"""What a run takes before its first request: the check of the script, and Ray's head."""
+_POINTS = 60
+"""Plans of the front that are looked at for the one nearest to limits."""
+_MIXED_WAYS = 200_000
+"""Up to so many ways to split a stage over two offers, mixed stages are planned."""
+
+_QUICK_ARCS = 40_000
+"""How large a problem the integer program takes where it has seconds only."""
+EXACT = ExactPlanner()
+"""One for all questions of a command: most of them differ in their limits alone."""
+
+Aim = Literal["cost", "time", "trials"]
+PLANNERS = (*QUICK_PLANNERS, "ilp")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What can be rented for an experiment, at which prices, and how its script runs there.
+
+    `notes` say what a person should know of that. `past` is what earlier runs tell of its search
+    space.
+    """
+
+    experiment: Experiment
+    catalog: Catalog
+    rentables: tuple[Rentable, ...]
+    notes: tuple[str, ...] = ()
+    past: tuple[PastRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to plan: what for, by which planner, and how surely the limits are to be kept.
+
+    A field of None stands for what suits the strategy: for sha the least cost, by the exact
+    planner.
+    """
+
+    objective: Objective | None = None
+    planner: str | None = None
+    confidence: float | None = None
+
+    @property
+    def aim(self) -> Aim:
+        """The aim of the plan: least cost, least time or most trials."""
+        return "cost" if self.objective in {None, "best"} else cast("Aim", self.objective)
+
+    def over(self, experiment: Experiment) -> PlanOptions:
+        """Return the options, with what the experiment says where none was given."""
+        return replace(self, objective=self.objective or experiment.objective)
+
+    def check(self, choice: Choice) -> None:
+        """Pass if all that was asked for makes sense for these choices.
+
+        Raises:
+            UsageError: it says how to plan stages that there are none of, or that are planned so.
+        """
+        given = [f"--{name}" for name in ("objective", "planner") if getattr(self, name)]
+        if self.objective == "best":
+            if choice.strategy not in SEARCHES:
+                raise UsageError(
+                    f"--objective best is the strategy best, and {choice.strategy} is named; leave "
+                    "one of them out"
+                )
+            given.remove("--objective")
+        if not given:
+            return
+        how = PLANNED.get(choice.strategy)
+        if how is None:
+            why = f"{choice.strategy} decides as results come in, so there are no stages to plan"
+        elif not choice.planned:
+            why = (
+                f"with the {choice.allocator} allocator and the {choice.fleet} fleet nothing goes "
+                "by a plan of stages"
+            )
+        elif how.in_time or how.explores:
+            aim = "the most exploration" if how.explores else "the least cost in time"
+            why = f"{choice.strategy} is planned by the {how.planner} planner for {aim}"
+        else:
+            return
+        raise UsageError(f"{', '.join(given)}: {why}; leave it out (or take strategy: sha)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a planner of stages was asked.
+
+    `request.limits` are the user's less what a run needs before and after; `limits` are those that
+    the plan was made for: with something in reserve, unless it was made to be sure. `aim` is what
+    it is the best of.
+    """
+
+    request: PlanRequest
+    limits: Limits
+    aim: Aim
+
+
+def planner_named(name: str, left: Callable[[], float] | None = None) -> Planner:
+    """Return a planner by its name; a slow one may take as many seconds as `left` says.
+
+    Raises:
+        UsageError: there is none of such a name.
+    """
+    if name in QUICK_PLANNERS:
+        return QUICK_PLANNERS[name]
+    if name == "ilp":
+        from cloudtune.planners.ilp.planner import (  # noqa: PLC0415  the solver takes long
+            IlpPlanner,
+        )
+
+        return IlpPlanner() if left is None else IlpPlanner(left=left, max_arcs=_QUICK_ARCS)
+    raise UsageError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}")
+
+
+def follows(choice: Choice) -> bool:
+    """Whether a run does just what its stages say, instead of planning anew or something else."""
+    stays = choice.strategy in PLANNED and not PLANNED[choice.strategy].explores
+    return stays and choice.allocator == choice.fleet == BY_PLAN
+
+
+def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
+    """Return the stages of a strategy for so many trials, the best trained for `epochs` epochs."""
+    context = context_of(experiment, (), Limits())
+    first = min(context.min_epochs, epochs)
+    context = replace(context, min_epochs=first, max_epochs=epochs)
+    return stages(experiment.strategy_name, context, trials)
+
+
+def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> PlanRequest:
+    """Return what a planner is asked, for limits that are the plan's own."""
+    experiment, rentables = problem.experiment, problem.rentables
+    cloud, count = experiment.cloud, len(trials(experiment))
+    ways = sum(len(each.profile.widths) for each in rentables) * cloud.max_instances
+    return PlanRequest(
+        work=work(experiment, count, experiment.span.max),
+        rentables=rentables,
+        limits=limits,
+        max_instances=cloud.max_instances,
+        charges=charges_of(experiment),
+        objective="cost" if objective == "trials" else objective,
+        vcpu_quotas=cloud.vcpu_quotas,
+        mix=2 if count * ways**2 <= _MIXED_WAYS else 1,
+    )
+
+
+def staged_plan(
+    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, *, force: bool
+) -> tuple[Problem, Asked, Plan]:
+    """Return a problem as it is planned, what its stages were planned for, and the stages.
+
+    With `force` they are in time if possible, else as fast as they can be.
+
+    Raises:
+        InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
+    """
+    how, usable = _planning(problem), usable_limits(limits, problem.rentables, elapsed)
+    wished = Limits(usable.deadline, None) if how.in_time else usable
+    try:
+        return _stages_within(problem, limits, options, usable, wished)
+    except InfeasibleError:
+        if not force:
+            raise
+    try:
+        return _stages_within(problem, limits, options, usable, Limits(usable.deadline, None))
+    except InfeasibleError as error:
+        if error.fastest is None:
+            raise
+        return problem, Asked(request_for(problem, usable), usable, options.aim), error.fastest
+
+
+def _planning(problem: Problem) -> Planning:
+    return PLANNED[problem.experiment.strategy_name]
+
+
+def _stages_within(
+    problem: Problem, limits: Limits, options: PlanOptions, usable: Limits, wished: Limits
+) -> tuple[Problem, Asked, Plan]:
+    """Return the best stages within the wished limits; `limits` are the user's own."""
+    asked = wished if options.confidence is not None else fitting(wished)
+    how, request = _planning(problem), request_for(problem, asked, options.aim)
+    planner = planner_named(options.planner or how.planner)
+    planner = sure_planner(planner, options, problem.experiment)
+    try:
+        if how.explores:
+            plan = _seer(problem, request)
+            request = replace(request, work=tuple(each.stage for each in plan.stages))
+        else:
+            if options.aim == "trials":
+                problem, request = _explored(problem, request, planner)
+            plan = planner.plan(request)
+    except InfeasibleError as error:
+        raise _explained(error, request, limits, options) from None
+    aim: Aim = "trials" if how.explores else options.aim
+    return problem, Asked(replace(request, limits=usable), asked, aim), plan
+
+
+def usable_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float = 0.0) -> Limits:
+    """Return what a plan may take, less what the run needs before and after it."""
+    if limits.deadline is None:
+        return limits
+    profiles = [rentable.profile for rentable in rentables]
+    # The seconds of a plan have one return of its instances in them: it isn't reserved twice.
+    returned = min(profile.release.mean for profile in profiles)
+    reserve = elapsed + SETUP_SECONDS + drain_seconds(*profiles) - returned
+    return replace(limits, deadline=max(0.0, limits.deadline - reserve))
+
+
+def _seer(problem: Problem, request: PlanRequest) -> Plan:
+    """Return SEER's first plan, for as many trials as the limits pay for."""
+    experiment = problem.experiment
+    count, epochs = len(trials(experiment)), experiment.span
+    schedule = SeerBarrier(count, epochs.min, epochs.max, experiment.eta, experiment.metric.mode)
+    found = explore(
+        EXACT,
+        lambda trials, epochs: replace(request, work=schedule.rest(trials, 0, epochs), mix=1),
+        max_trials=count,
+        max_epochs=epochs.max,
+    )
+    return found.plan
+
+
+@dataclass(frozen=True)
+class _Sure:
+    """A planner whose plans keep the limits with a probability, instead of on average."""
+
+    planner: Planner
+    confidence: float
+    seed: int
+    reacts: bool
+
+    @property
+    def name(self) -> str:
+        return self.planner.name
+
+    def plan(self, request: PlanRequest) -> Plan:
+        plan, _ = quantile_plan(
+            self.planner,
+            request,
+            self.confidence,
+            samples=DRAWS,
+            seed=self.seed,
+            reacts=self.reacts,
+        )
+        return _against_the_mean(self.planner, request, plan)
+
+
+def sure_planner(planner: Planner, options: PlanOptions, experiment: Experiment) -> Planner:
+    """Return the planner, or one as sure as was wished by the forecast of the runs."""
+    if options.confidence is None:
+        return planner
+    reacts = PLANNED[experiment.strategy_name].plans_anew
+    return _Sure(planner, options.confidence, experiment.seed, reacts)
+
+
+def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Plan:
+    """Return a sure plan with its gap to the best plan that keeps the limits on average.
+
+    The planner's own gap held for the tighter limits that it had been given.
+    """
+    try:
+        best = planner.plan(request)
+    except InfeasibleError:
+        return replace(plan, gap=None, status="heuristic")
+    mine, least = (measures(each, request.objective)[0] for each in (plan, best))
+    if best.gap is None or least <= 0:
+        return replace(plan, gap=None, status="heuristic")
+    gap = max(0.0, mine * (1 + best.gap) / least - 1)
+    return replace(plan, gap=gap, status=best.status if gap == 0 else "heuristic")
+
+
+def _explored(
+    problem: Problem, request: PlanRequest, planner: Planner
+) -> tuple[Problem, PlanRequest]:
+    """Return the problem with as many trials as the limits pay for.
+
+    Raises:
+        UsageError: no limit is set.
+    """
+    experiment = problem.experiment
+    if request.limits == Limits():
+        raise UsageError(
+            "--objective trials: without a deadline or a budget there is no end to them; set "
+            "--deadline or --budget"
+        )
+    there_are = len(trials(experiment.model_copy(update={"trials": MAX_TRIALS})))
+    found = explore(
+        planner,
+        lambda trials, epochs: replace(request, work=work(experiment, trials, epochs)),
+        max_trials=there_are,
+        max_epochs=experiment.span.max,
+    )
+    first, every = experiment.span.min, experiment.progress.every
+    fitting = Epochs(min=min(first, found.epochs) * every, max=found.epochs * every)
+    changed = experiment.model_copy(update={"trials": found.trials, "epochs": fitting})
+    stages_found = work(experiment, found.trials, found.epochs)
+    return replace(problem, experiment=changed), replace(request, work=stages_found)
+
+
+def _explained(
+    error: InfeasibleError, request: PlanRequest, limits: Limits, options: PlanOptions
+) -> InfeasibleError:
+    """Return the error with what is kept in reserve, and the plan nearest to both limits."""
+    share = f" and {MARGIN:.0%} of each limit" if options.confidence is None else ""
+    kept = ", ".join(
+        [
+            *([format_seconds(limits.deadline)] if limits.deadline is not None else []),
+            *([format_dollars(limits.budget)] if limits.budget is not None else []),
+        ]
+    )
+    message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
+    return InfeasibleError(message, error.fastest, error.cheapest, nearest(error, request))
+
+
+def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
+    """Return the plan that comes nearest to both limits, where there are two."""
+    deadline, budget = request.limits.deadline, request.limits.budget
+    if deadline is None or budget is None or error.fastest is None:
+        return None
+
+    def excess(plan: Plan) -> float:
+        estimate = plan.estimate
+        in_time = estimate.seconds / deadline if deadline else math.inf
+        return max(in_time, estimate.dollars / budget if budget else math.inf)
+
+    front = EXACT.front(replace(request, limits=Limits()), _POINTS)
+    return min(front, key=excess, default=None)

@@ -1,0 +1,164 @@
+"""What a run does where no plan keeps its limits any more: the best that they allow.
+
+Fewer trials go on, as many as leave the last one a full training; else one goes on, for as many
+epochs as can be had.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.model.trial import rank_key
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.explore import Explored, explore, plan_within
+from cloudtune.planners.greedy import GreedyPlanner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.model.plans import Plan, Stage
+    from cloudtune.model.trial import TrialId
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.policy.planned.remaining_work import Rest
+
+_QUICK = GreedyPlanner()
+"""Finds out how much can be done: it takes a planning for each number of trials that is tried."""
+
+
+@dataclass(frozen=True)
+class BestEffort:
+    """A plan for fewer trials, or fewer epochs of the last: what the limits still allow.
+
+    `members` train on, to `epochs` of the `full` ones that were asked for.
+    """
+
+    plan: Plan
+    members: tuple[TrialId, ...]
+    next_trials: int
+    epochs: int
+    full: int
+
+
+class Effort:
+    """The search for the best that the limits allow of the rest of a run."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def found(self) -> BestEffort | None:
+        """Return what the limits allow: the most trials of which one is trained in full.
+
+        Else one trial, for as many epochs as can be had. In the midst of a stage its trials train
+        on to the rung if that still leaves a full training, else the worst of them are cut now.
+        """
+        whole = None if self._rest.fresh else self._most_after_the_rung()
+        if whole is not None and whole.epochs == whole.full:
+            return whole
+        fewer = self._most_from_now()
+        if fewer is None or (whole is not None and whole.epochs >= fewer.epochs):
+            return whole
+        return fewer
+
+    def _most_after_the_rung(self) -> BestEffort | None:
+        work = self._rest.work()
+        if len(work) == 1:
+            return None
+        most, first = work[1].trials, self._rest.rung
+
+        def stages(count: int, epochs: int) -> tuple[Stage, ...]:
+            return (work[0], *_cut_off(_scaled(work[1:], count), first + epochs))
+
+        return self._explored(stages, most, first, lambda _count: self._rest.members)
+
+    def _most_from_now(self) -> BestEffort | None:
+        ranked = self._ranked()
+        if not self._rest.fresh and not any(
+            self._rest.view.trials[n].history for n in ranked if n in self._rest.view.trials
+        ):
+            return None
+        work, training = self._rest.work(), set(self._rest.training)
+        first = work[0].start_epoch
+        now = replace(work[0], trials=len(ranked))
+
+        def stages(count: int, epochs: int) -> tuple[Stage, ...]:
+            return _cut_off(_scaled((now, *work[1:]), count), first + epochs)
+
+        if not training & set(ranked[:1]) and len(work) == 1:
+            return None  # the best has no more to train
+        return self._explored(stages, len(ranked), first, lambda count: ranked[:count])
+
+    def _explored(
+        self,
+        stages: Callable[[int, int], tuple[Stage, ...]],
+        most: int,
+        first: int,
+        members: Callable[[int], tuple[TrialId, ...]],
+    ) -> BestEffort | None:
+        last = (self._rest.later() or (self._rest.it.stage_plan.stage,))[-1].end_epoch
+        tight = self._rest.tight
+
+        def ask(count: int, epochs: int) -> PlanRequest:
+            return self._rest.request(
+                stages(count, epochs), members(count), self._rest.not_now, tight
+            )
+
+        try:
+            quick = explore(_QUICK, ask, max_trials=most, max_epochs=max(1, last - first))
+        except InfeasibleError:
+            return None
+        found = self._improved(quick, ask, most)
+        work = stages(found.trials, last - first)
+        choices = list(found.plan.choices)
+        choices += [choices[-1]] * (len(work) - len(choices))
+        whole = self._rest.request(work, members(found.trials), self._rest.not_now, tight)
+        plan = price(whole, choices, self._rest.planner.name)
+        kept = members(found.trials)
+        return BestEffort(plan, kept, found.trials, first + found.epochs, last)
+
+    def _improved(
+        self, quick: Explored, ask: Callable[[int, int], PlanRequest], most: int
+    ) -> Explored:
+        """Return what the run's own planner makes of it: one more trial, or a better plan."""
+        if (
+            quick.epochs == ask(quick.trials, quick.epochs).work[-1].end_epoch
+            and quick.trials < most
+        ):
+            more = plan_within(self._rest.planner, ask(quick.trials + 1, quick.epochs))
+            if more is not None:
+                return Explored(quick.trials + 1, quick.epochs, more)
+        plan = plan_within(self._rest.planner, ask(quick.trials, quick.epochs))
+        return quick if plan is None else replace(quick, plan=plan)
+
+    def _ranked(self) -> tuple[TrialId, ...]:
+        """Return the trials of the stage, the best first, by the last epoch that all have told of.
+
+        Just behind a rung they are in order already; those that have yet to begin come last.
+        """
+        members, known = self._rest.members, self._rest.view.trials
+        if self._rest.fresh:
+            return members
+        told = [known[n] for n in members if n in known and known[n].history]
+        epoch = min((max(t.history) for t in told), default=0)
+        keys = {t.id: (rank_key(self._rest.view.mode, t.history.get(epoch)), t.id) for t in told}
+        return (*sorted(keys, key=lambda n: keys[n]), *(n for n in members if n not in keys))
+
+
+def _scaled(stages: Sequence[Stage], trials: int) -> tuple[Stage, ...]:
+    """Return the stages with so many trials in the first, and as much fewer in the others."""
+    most = stages[0].trials
+    share = trials / most if most else 1.0
+    return tuple(
+        replace(each, trials=max(1, math.ceil(each.trials * share - 1e-9))) for each in stages
+    )
+
+
+def _cut_off(stages: Sequence[Stage], end: int) -> tuple[Stage, ...]:
+    """Return the stages up to an epoch."""
+    return tuple(
+        replace(each, end_epoch=min(each.end_epoch, end))
+        for each in stages
+        if each.start_epoch < end
+    )

@@ -1,0 +1,511 @@
+"""Planning the rest of a job anew, from what a run has by then.
+
+The work that is left, the instances that are held, the speeds that were measured, the time and the
+money that are left, and the offers without those that the cloud refuses.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+from cloudtune.model.placement import slots
+from cloudtune.model.plans import Estimate, Limits, Stage
+from cloudtune.model.progress import OVER
+from cloudtune.model.trial import EndReason
+from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import Explored, explore, plan_within
+from cloudtune.planners.reserve import NOISE, in_wished_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Group, Plan, Rentable
+    from cloudtune.model.trial import TrialId, Width
+    from cloudtune.planners.base import Planner
+    from cloudtune.planners.reserve import Reserve
+    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.strategies.base import StagedStrategy, View
+    from cloudtune.strategies.seer_barrier import SeerBarrier
+
+Place: TypeAlias = "tuple[Offer, Width]"
+LATE = 1.25
+"""An instance that takes so many times as long as expected to join is looked at again."""
+_EXACT = ExactPlanner()
+
+
+def limits_left(view: View, reserve: Reserve) -> Limits:
+    """Return the seconds and dollars that a plan for the rest may take, from now on."""
+    deadline, budget = view.limits.deadline, view.limits.budget
+    time = None if deadline is None else deadline - view.now - reserve.seconds
+    money = None if budget is None else budget - view.committed
+    return reserve.limits(Limits(time, money))
+
+
+def request_for_rest(
+    view: View,
+    itinerary: Itinerary,
+    reserve: Reserve,
+    *,
+    work: tuple[Stage, ...],
+    trials: Sequence[TrialId],
+    barred: Callable[[Offer], bool],
+) -> PlanRequest:
+    """Return the planning problem of the rest: `work` that these trials are to do from now on.
+
+    A plan may use the held instances of an offer that is `barred`, and no more of them.
+    """
+    plan = itinerary.plan
+    return PlanRequest(
+        work=work,
+        rentables=_rentables_for(view, reserve, trials, barred),
+        limits=limits_left(view, reserve),
+        max_instances=plan.max_instances,
+        fleet=_held(view, trials),
+        charges=plan.charges,
+        vcpu_quotas=plan.vcpu_quotas,
+    )
+
+
+def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
+    """Return the instances that are to stay, with their ages in seconds.
+
+    An instance carries the width of these trials only if every trial sits on GPUs. If some are
+    parked to let others train, the plan mustn't count on anybody to train on where it is.
+    """
+    known = [view.trials[name] for name in trials if name in view.trials]
+    settled = len(known) == len(trials) and all(trial.live for trial in known)
+    widths: dict[Offer, set[Width]] = {}
+    for trial in known if settled else ():
+        if trial.offer is not None:
+            widths.setdefault(trial.offer, set()).add(trial.width)
+    ages: dict[Offer, list[float]] = {}
+    for rented in view.fleet.wanted():
+        ages.setdefault(rented.offer, []).append(max(0.0, view.now - rented.began_at))
+    return tuple(
+        Live(offer, tuple(sorted(each)), _only(widths.get(offer, set())))
+        for offer, each in ages.items()
+    )
+
+
+def _only(widths: Collection[Width]) -> Width | None:
+    """Return the one width that there is; None where there is none, or several."""
+    return next(iter(widths)) if len(widths) == 1 else None
+
+
+def _rentables_for(
+    view: View, reserve: Reserve, trials: Sequence[TrialId], barred: Callable[[Offer], bool]
+) -> tuple[Rentable, ...]:
+    """Return the rentables at these trials' speeds; of a barred offer only what is held."""
+    found = []
+    for rentable in reserve.rentables(view.rentables):
+        most = view.held.get(rentable.offer, 0) if barred(rentable.offer) else rentable.most
+        if most > 0:
+            found.append(replace(view.corrected(rentable, trials), most=most))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class GoingOn:
+    """What the present plan's rest comes to from now on, at realised figures.
+
+    `estimate` are the seconds from now to the end of training, and the dollars, the wait included.
+    """
+
+    plan: Plan
+    wait: float
+    estimate: Estimate
+    within: bool
+
+
+class Rest:
+    """One look at what is left of a run: its work, what going on comes to, what else there is.
+
+    `training` are the trials that still have to train in the present stage, `members` with those
+    that wait at its rung; `fresh` says that none has trained in it yet. `refused`: something of the
+    stage can't be had just now; `out_of_reach`: nothing of what is missing can be had at all.
+    """
+
+    def __init__(
+        self, view: View, itinerary: Itinerary, planner: Planner, reserve: Reserve
+    ) -> None:
+        self.view = view
+        self.it = itinerary
+        self.planner = planner
+        self.reserve = reserve
+        self.tight = reserve.tight
+        self.training = tuple(itinerary.roster(view).names_to_train())
+        missing = itinerary.missing(view)
+        self.shuns: Collection[
+            Offer
+        ] = ()  # what another plan is to do without, but for what is held
+        self.refused = any(map(view.avoided, missing))
+        self.out_of_reach = bool(missing) and all(map(view.refused, missing))
+        self.fresh = all(
+            name not in view.trials or view.trials[name].epoch == self._first
+            for name in self.training
+        )
+
+    # ---- the work that is left ----------------------------------------------------------------
+
+    @property
+    def _first(self) -> int:
+        return self.it.stage_plan.stage.start_epoch
+
+    @property
+    def rung(self) -> int:
+        """The epoch at which the present stage ends."""
+        return self.it.stage_plan.stage.end_epoch
+
+    @property
+    def members(self) -> tuple[TrialId, ...]:
+        """The trials of the stage that aren't over, those that wait at its rung included."""
+        known = self.view.trials
+        return tuple(n for n in self.it.members if n not in known or known[n].status not in OVER)
+
+    def later(self) -> tuple[Stage, ...]:
+        """Return the stages after this one, as they were planned first, for those that are left."""
+        it, most = self.it, len(self.members) + len(self.it.waiting)
+        same = len(it.first_plan.stages) == len(it.plan.stages)
+        plan = it.first_plan if same else it.plan
+        stages = (each.stage for each in plan.stages[it.stage + 1 :])
+        return tuple(replace(stage, trials=min(stage.trials, most)) for stage in stages)
+
+    @cached_property
+    def _epochs_left(self) -> dict[TrialId, int]:
+        known, rung = self.view.trials, self.rung
+        return {
+            name: max(1, rung - (known[name].epoch if name in known else 0))
+            for name in self.training
+        }
+
+    def work(self) -> tuple[Stage, ...]:
+        """Return the stages that are left; of the present one what its trials have yet to train.
+
+        Where they take turns that is the mean, else what is left of the one that is furthest back.
+        """
+        left, later = self._epochs_left, self.later()
+        turns = any(group.waves > 1 for group in self.it.stage_plan.groups)
+        mean = math.ceil(sum(left.values()) / len(left))
+        epochs = mean if turns else max(left.values())
+        trials = max(len(left), later[0].trials if later else 0)
+        return (Stage(trials, self.rung - epochs, self.rung), *later)
+
+    @property
+    def rounded(self) -> float:
+        """Seconds by which `work` says too much of trials that take turns: it has whole epochs.
+
+        No more than that on as many instances at once as there may be.
+        """
+        groups, left = self.it.stage_plan.groups, self._epochs_left
+        if all(group.waves <= 1 for group in groups) or not left:
+            return 0.0
+        first = self.work()[0]
+        counted = first.epochs * first.trials
+        known = {each.offer: each for each in self.view.rentables}
+        spans = [
+            self.view.corrected(known[group.offer], self.members).profile.epoch_seconds(group.width)
+            for group in groups
+        ]
+        least = min(group.width for group in groups)
+        gpus = max(offer.gpus for offer in known) * self.it.plan.max_instances
+        return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * min(spans)
+
+    # ---- going on -----------------------------------------------------------------------------
+
+    def going_on(self) -> GoingOn | None:
+        """Return what the present plan comes to; None where what it takes can't be had."""
+        view, missing = self.view, self.it.missing(self.view)
+        if any(map(view.refused, missing)):
+            return None
+        plan = self.present()
+        pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
+        wait = self._wait() - max(self.rounded, self._overlap(plan)) + max([0.0, *pauses])
+        seconds = wait + sum(stage.seconds for stage in plan.stages)
+        estimate = Estimate(seconds, plan.estimate.dollars + wait * self._rate)
+        return GoingOn(plan, wait, estimate, self._keeps(estimate))
+
+    def _overlap(self, plan: Plan) -> float:
+        """Return the seconds by which trials that take turns are through before whole rounds are.
+
+        A plan prices whole rounds. In the midst of one, some trials are almost done, and the next
+        takes the GPUs of each that ends: counted so, a trial in its last second is no round.
+        """
+        view, stage = self.view, self.it.stage_plan
+        turns = any(group.waves > 1 for group in stage.groups)
+        if not turns or self.it.missing(view) or not all(r.joined for r in view.fleet.wanted()):
+            return 0.0
+        rentables = {each.offer: view.corrected(each, self.members) for each in view.rentables}
+        profiles = [(rentables[group.offer].profile, group.width) for group in stage.groups]
+        epoch = max(profile.epoch_seconds(width) for profile, width in profiles)
+        start = max(profile.start.mean for profile, _ in profiles)
+        at_once = sum(slots(g.width, g.offer.gpus, g.instances) for g in stage.groups)
+        ends: list[float] = []
+        queue: list[float] = []
+        for name, epochs in self._epochs_left.items():
+            trial = view.trials.get(name)
+            if trial is None or not trial.live:
+                queue.append(start + epochs * epoch)
+            else:
+                gone = view.now - trial.epoch_since if trial.status == "training" else 0.0
+                ends.append(epochs * epoch - min(gone, epoch))
+        ends += [0.0] * (at_once - len(ends))
+        heapq.heapify(ends)
+        for seconds in sorted(queue, reverse=True):
+            heapq.heapreplace(ends, ends[0] + seconds)
+        return max(0.0, plan.stages[0].seconds - max(ends))
+
+    def present(self) -> Plan:
+        """Return the rest of the present plan at realised figures, as if all of it could be had."""
+        request = self.request(self.work(), self.training, lambda _offer: False)
+        return price(request, _choices(self.it, request.work), self.it.plan.planner)
+
+    def _keeps(self, estimate: Estimate) -> bool:
+        """Whether going on keeps the limits, by a hair more than a hair."""
+        view, share = self.view, 1 - self.tight.share
+        deadline, budget = view.limits.deadline, view.limits.budget
+        in_time = deadline is None or estimate.seconds <= share * (
+            deadline - view.now - self.reserve.seconds
+        )
+        return in_time and (budget is None or estimate.dollars <= share * (budget - view.committed))
+
+    @property
+    def _rate(self) -> float:
+        """Dollars a second of what is held."""
+        held = sum(offer.held_usd_per_second * n for offer, n in self.view.held.items())
+        return held + self.it.plan.charges.usd_per_second
+
+    def _wait(self) -> float:
+        """Return the seconds until those that are held train; negative in the midst of epochs."""
+        view = self.view
+        boots = [
+            joins_in(view, r.offer) - (view.now - r.requested_at)
+            for r in view.fleet.wanted()
+            if not r.joined
+        ]
+        late = [
+            (view.now - r.requested_at) * (LATE - 1) for r in view.fleet.wanted() if not r.joined
+        ]
+        boot = max([max(a, min(a + b, b)) for a, b in zip(boots, late, strict=True)], default=0.0)
+        known = [view.trials[name] for name in self.training if name in view.trials]
+        if boot > 0 or len(known) < len(self.training):
+            return max(0.0, boot)
+        left = self._epochs_left
+        most = max(left.values())
+        behind = [t for t in known if left[t.id] == most]
+        if any(t.status != "training" or t.id not in self.it.heard for t in behind):
+            return 0.0
+        return -min(min(view.now - self.it.heard[t.id], t.epoch_seconds) for t in behind)
+
+    # ---- another plan -------------------------------------------------------------------------
+
+    def request(
+        self,
+        work: tuple[Stage, ...],
+        trials: Sequence[TrialId],
+        barred: Callable[[Offer], bool],
+        reserve: Reserve | None = None,
+    ) -> PlanRequest:
+        """Return the planning problem of so much work from now on; with a `reserve` in need."""
+        request = request_for_rest(
+            self.view,
+            self.it,
+            reserve or self.reserve,
+            work=work,
+            trials=trials,
+            barred=barred,
+        )
+        wait = self._wait() - self.rounded
+        deadline, budget = request.limits.deadline, request.limits.budget
+        if reserve is not None and deadline is not None:
+            # In need the run's own end is late enough: its returns are reckoned with already.
+            deadline += reserve.seconds * (1 - reserve.share)
+        limits = Limits(
+            None if deadline is None else max(0.0, deadline - wait),
+            None if budget is None else max(0.0, budget - wait * self._rate),
+        )
+        return replace(request, limits=limits, objective=self.it.plan.objective)
+
+    def other(self) -> Plan | None:
+        """Return the best plan for the rest, by what the run has seen; None: none is within."""
+        request = self.request(self.work(), self.training, self.not_now)
+        wished = self._in_wished_time(request)
+        if wished is not None:
+            found, going_on = plan_within(self.planner, wished), self.going_on()
+            if found is not None or (going_on is not None and going_on.within):
+                return found
+        return plan_within(self.planner, request)
+
+    def not_now(self, offer: Offer) -> bool:
+        """Whether another plan is to do without any more of an offer."""
+        return offer in self.shuns or self.view.avoided(offer)
+
+    def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:
+        """Return a request that also keeps the time for which the plan was chosen, if any was."""
+        wished = self.it.first_plan.wished
+        if wished is None:
+            return None
+        began = self.it.stage_began[0] if self.it.stage_began else self.view.now
+        seconds = began + wished * (1 + NOISE) - self.view.now
+        return replace(request, limits=in_wished_time(request.limits, seconds))
+
+    def reached(self, going_on: GoingOn) -> float:
+        """Return the epoch to which going on trains the last trial before a limit ends the run."""
+        limits = limits_left(self.view, replace(self.reserve, share=0.0))
+        time = math.inf if limits.deadline is None else limits.deadline - going_on.wait
+        money = math.inf if limits.budget is None else limits.budget
+        epoch = float(going_on.plan.stages[0].stage.start_epoch)
+        for stage in going_on.plan.stages:
+            training = max(stage.seconds - stage.overhead, 1e-9)
+            rate = max(stage.dollars / stage.seconds, 1e-12) if stage.seconds > 0 else 1e-12
+            lasts = min(time, money / rate)
+            if lasts < stage.seconds:
+                part = max(0.0, lasts - stage.overhead) / training
+                return epoch + part * stage.stage.epochs
+            time, money = time - stage.seconds, money - stage.dollars
+            epoch = float(stage.stage.end_epoch)
+        return epoch
+
+
+def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
+    """Put a plan that begins now in the midst of the present stage.
+
+    What the stage has taken so far counts to it, as far as its plan went.
+    """
+    old, began, number = itinerary.stage_plan, itinerary.stage_began[-1], itinerary.stage
+    gone = view.now - began
+    share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
+    itinerary.splice(rest, number, view)
+    new = itinerary.stage_plan
+    begun = replace(
+        new,
+        stage=replace(new.stage, start_epoch=old.stage.start_epoch),
+        begin=began,
+        seconds=gone + new.seconds,
+        dollars=share * old.dollars + new.dollars,
+    )
+    stages = (*itinerary.plan.stages[:number], begun, *itinerary.plan.stages[number + 1 :])
+    itinerary.plan = replace(itinerary.plan, stages=stages)
+
+
+def places(itinerary: Itinerary) -> set[Place]:
+    """Return wherever the rest of the plan trains."""
+    stages = itinerary.plan.stages[itinerary.stage :]
+    return {(group.offer, group.width) for stage in stages for group in stage.groups}
+
+
+def joins_in(view: View, offer: Offer) -> float:
+    """Return the seconds from a request until the instance joins, by what was seen."""
+    return view.delay(offer, "launch") + view.delay(offer, "boot")
+
+
+def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:
+    """Return what the present plan does for so much work."""
+    stages = itinerary.plan.stages[itinerary.stage :]
+    return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
+
+
+def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
+    """Return the groups with so many trials, in as many rounds as that takes."""
+    found, left = [], trials
+    for number, group in enumerate(groups):
+        count = left if number == len(groups) - 1 else min(group.trials, left)
+        left -= count
+        if count > 0:
+            at_once = max(1, slots(group.width, group.offer.gpus, group.instances))
+            found.append(replace(group, trials=count, waves=math.ceil(count / at_once)))
+    return tuple(found)
+
+
+class HalvingSchedule:
+    """Successive halving by its own stages: the plan is kept, whatever the results.
+
+    The first of them is the itinerary's stage `begins`.
+    """
+
+    def __init__(self, strategy: StagedStrategy, name: str = "sha", begins: int = 0) -> None:
+        self.name = name
+        self._strategy = strategy
+        self._begins = begins
+
+    def promote(
+        self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
+    ) -> tuple[TrialId, ...]:
+        """Return the best of the rung, as many as the next stage takes."""
+        return self._strategy.promote(itinerary.stage - self._begins, results)
+
+
+class SeerSchedule:
+    """Keeps the most trials at each rung of which the best can still be trained in full.
+
+    The reconstruction of SEER's run (docs/seer.md): the rest is planned anew at each rung. If
+    the limits don't pay for one trial in full, the best is trained as far as they go; the run ends
+    at the rung from which not one more epoch fits.
+
+    All trials of a stage on one offer have one width, so survivors don't differ in width by their
+    rank; a stage is wider where the rest of the job meets its deadline in no cheaper way.
+    """
+
+    name = "seer-barrier"
+
+    def __init__(self, strategy: SeerBarrier, reserve: Reserve) -> None:
+        self._strategy = strategy
+        self._reserve = reserve
+
+    def promote(
+        self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
+    ) -> tuple[TrialId, ...] | EndReason:
+        """Return as many of the best trials as can go on; their plan becomes the itinerary's."""
+        ranked, rung = self._strategy.ranked(results), itinerary.stage_plan.stage.end_epoch
+        left = self._strategy.max_epochs - rung
+        if not ranked or left <= 0:
+            return ()
+
+        def ask(trials: int, epochs: int) -> PlanRequest:
+            return request_for_rest(
+                view,
+                itinerary,
+                self._reserve,
+                work=self._strategy.rest(trials, rung, rung + epochs),
+                trials=ranked[:trials],
+                barred=view.barred,
+            )
+
+        try:
+            found = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
+        except InfeasibleError as error:
+            last = self._unreserved(ask(1, left))
+            if last is None:
+                return binding(error, limits_left(view, self._reserve))
+            found = Explored(1, left, last)
+        if found.epochs < left and (last := self._unreserved(ask(1, left))) is not None:
+            found = Explored(1, left, last)
+        itinerary.splice(found.plan, itinerary.stage + 1, view)
+        return ranked[: found.trials]
+
+    def _unreserved(self, request: PlanRequest) -> Plan | None:
+        """Return the plan of one trial's training to its end that takes all that is left.
+
+        Its last seconds are those in which everything is given back.
+        """
+        share = 1 - self._reserve.share
+        deadline, budget = request.limits.deadline, request.limits.budget
+        limits = Limits(
+            None if deadline is None else deadline / share + self._reserve.seconds,
+            None if budget is None else budget / share,
+        )
+        return plan_within(_EXACT, replace(request, limits=limits))
+
+
+def binding(error: InfeasibleError, limits: Limits) -> EndReason:
+    """Return which limit leaves no plan; where nothing could be rented it is the offers."""
+    if error.fastest is None:
+        return EndReason.NO_CAPACITY
+    late = limits.deadline is not None and error.fastest.estimate.seconds > limits.deadline
+    return EndReason.DEADLINE if late else EndReason.BUDGET

@@ -1,0 +1,326 @@
+"""When the rest of a planned run is planned anew, and what it does where no plan keeps the limits.
+
+At every rung, and whenever the forecast of the rest leaves what the plan expected or the limits,
+going on by the present plan and the best other plan are both reckoned with what the run has seen by
+then: speeds, delays, instances, refusals (`View.corrected`). The other one is followed where the
+present one breaks the limits, or where it is better by more than noise, the boots that it takes
+included. So nothing flaps, and a run that goes as planned stays as it was planned.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from cloudtune.model.commands import PlanAnew
+from cloudtune.model.text import counted, gpus_text, offer_text, stage_text
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planners.reserve import NOISE
+from cloudtune.planners.selection import measures
+from cloudtune.policy.planned.best_effort import Effort
+from cloudtune.policy.planned.remaining_work import (
+    LATE,
+    Rest,
+    follow_from_now,
+    joins_in,
+    places,
+)
+from cloudtune.policy.planned.safety_net import MarketWatch
+from cloudtune.strategies.base import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Plan
+    from cloudtune.model.trial import TrialId
+    from cloudtune.planners.base import Planner
+    from cloudtune.planners.reserve import Reserve
+    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.best_effort import BestEffort
+    from cloudtune.policy.planned.remaining_work import GoingOn, Place
+    from cloudtune.strategies.base import View
+
+
+QUIET = 0.02
+"""The part of the time left in which no other search is made, after one found nothing."""
+_HOUR = 3600.0
+_TOO_MUCH = "no plan keeps the limits any more"
+
+Heeds: TypeAlias = Literal["all", "shocks", "refusals"]
+
+
+class Replanner:
+    """Plans the rest of a run anew where the world isn't what its plan says.
+
+    `heeds` what: "all"; "shocks" alone, as offers that are refused and instances that are lost; or
+    "refusals" alone, where nothing of the plan can be had any more.
+    """
+
+    def __init__(self, planner: Planner, reserve: Reserve, heeds: Heeds = "all") -> None:
+        self._planner = planner
+        self._reserve = reserve
+        self._heeds = heeds
+        self._shocks = self._stage = 0
+        self._out_of_reach = False
+        self._look_at = math.inf
+        self.markets = MarketWatch() if heeds == "all" else None
+        self._seen: dict[Place, float] = {}
+        self._told: set[str] = set()
+        self._fruitless: object = None  # the state in which a search found nothing better
+        self._quiet_until = 0.0
+
+    # ---- when ---------------------------------------------------------------------------------
+
+    def unsettled(self, view: View, itinerary: Itinerary) -> bool:
+        """Whether what an epoch takes has become another by more than noise since the last look."""
+        if self._heeds != "all":
+            return False
+        profiles = {each.offer: each.profile for each in view.rentables}
+        for offer, width in places(itinerary):
+            now = view.slowest_epoch(itinerary.members, offer, width)
+            before = self._seen.get((offer, width), now)
+            if not self._seen:
+                before = profiles[offer].epoch_seconds(width)
+            if abs(now / before - 1) > NOISE:
+                return True
+        return False
+
+    def wake_at(self, view: View) -> float | None:
+        """Return when to look again: at an instance that should have joined by then, at markets."""
+        if self.markets is None:
+            return None
+        at = min(self._late_at(view), self.markets.look_at)
+        return at if at < math.inf else None
+
+    def _late_at(self, view: View) -> float:
+        """Return when an instance that has yet to join is looked at next; inf where there is none.
+
+        Nobody does where not all is heeded.
+        """
+        if self._heeds != "all":
+            return math.inf
+        asked = {(r.offer, r.requested_at) for r in view.fleet.wanted() if not r.joined}
+        return min([self._overdue_at(view, *each) for each in asked], default=math.inf)
+
+    def _overdue_at(self, view: View, offer: Offer, asked_at: float) -> float:
+        """Return when an instance that is late already, or will be, is looked at next."""
+        expected = max(1.0, joins_in(view, offer))
+        times = 1.0
+        while asked_at + expected * LATE * times <= view.now:
+            times *= LATE
+        return asked_at + expected * LATE * times
+
+    def react(self, view: View, itinerary: Itinerary) -> Mapping[TrialId, Verdict]:
+        """Change the plan where that is called for; returns the trials that are cut for it."""
+        cause = self._cause(view, itinerary)
+        itinerary.restless = False
+        if cause is None or not itinerary.roster(view).to_train:
+            return {}
+        state = self._state_of(view, itinerary)
+        if state == self._fruitless and view.now < self._quiet_until:
+            return {}
+        self._fruitless = None
+        self._seen = {
+            place: view.slowest_epoch(itinerary.members, *place) for place in places(itinerary)
+        }
+        rest = Rest(view, itinerary, self._planner, self._reserve)
+        return _Look(self, rest, cause).decide()
+
+    def _cause(self, view: View, itinerary: Itinerary) -> str | None:
+        """Return what has happened that may call for another plan; "" at a rung."""
+        shock, rung = view.shocks != self._shocks, itinerary.stage != self._stage
+        late = view.now >= self._look_at
+        called = self.markets is not None and self.markets.calls(view, itinerary)
+        self._shocks, self._stage = view.shocks, itinerary.stage
+        self._look_at = self._late_at(view)
+        missing, before = itinerary.missing(view), self._out_of_reach
+        self._out_of_reach = bool(missing) and all(map(view.refused, missing))
+        if self._out_of_reach and (not before or shock):
+            return "shock"
+        if self._heeds == "refusals":
+            return None
+        if shock:
+            return "shock"
+        if self._heeds == "all" and (late or itinerary.restless):
+            return "drift"
+        if rung and self._heeds == "all":
+            return ""
+        return "market" if called else None
+
+    # ---- for a look ---------------------------------------------------------------------------
+
+    def note_fruitless(self, view: View, itinerary: Itinerary) -> None:
+        """Search no more for a while unless trials or instances change: nothing was found.
+
+        Where no plan keeps the limits, or a pool refuses again and again, every event would call
+        for one more search.
+        """
+        left = view.seconds_left if math.isfinite(view.seconds_left) else _HOUR
+        self._fruitless = self._state_of(view, itinerary)
+        self._quiet_until = view.now + QUIET * left
+
+    @staticmethod
+    def _state_of(view: View, itinerary: Itinerary) -> object:
+        refused = frozenset(each.offer for each in view.rentables if view.refused(each.offer))
+        return itinerary.stage, itinerary.members, dict(view.held), refused
+
+    @property
+    def heeds(self) -> Heeds:
+        """What calls for another plan."""
+        return self._heeds
+
+    def tell(self, view: View, itinerary: Itinerary, why: str, what: str) -> None:
+        """Have the change of a plan, or that there is none left, on record; the same but once."""
+        if why + what not in self._told:
+            self._told.add(why + what)
+            found = itinerary.plan.estimate
+            said = PlanAnew(itinerary.stage, why, what, found.seconds, found.dollars)
+            itinerary.changes.append((view.now, said))
+            itinerary.untold.append(said)
+
+
+class _Look:
+    """What is done about the rest of a run, for a cause."""
+
+    def __init__(self, by: Replanner, rest: Rest, cause: str) -> None:
+        self._by = by
+        self._rest = rest
+        self._cause = cause
+
+    # ---- what is done -------------------------------------------------------------------------
+
+    def decide(self) -> Mapping[TrialId, Verdict]:
+        """Follow another plan where that is better; returns the trials that are cut for it."""
+        markets = self._by.markets
+        turn = None if markets is None else markets.look(self._rest)
+        if turn is not None:
+            if turn.plan is not None:
+                self._follow(turn.plan, turn.why)
+            elif turn.why:
+                self._by.tell(self._rest.view, self._rest.it, turn.why, turn.what)
+        if turn is not None or self._cause == "market":
+            return {}
+        going_on = self._rest.going_on()
+        within = going_on is not None and going_on.within
+        if (
+            going_on is not None
+            and within
+            and not self._rest.refused
+            and self._as_planned(going_on)
+        ):
+            return {}
+        found = self._rest.other()
+        if found is not None:
+            if self._rest.refused or not within or going_on is None or self._beats(found, going_on):
+                self._follow(found, self._why(going_on))
+            return {}
+        if within or (self._by.heeds == "shocks" and not self._rest.out_of_reach):
+            return {}
+        return self._do_what_can_be_done(going_on)
+
+    def _as_planned(self, going_on: GoingOn) -> bool:
+        """Whether going on comes to what the plan says, but for noise."""
+        it, found = self._rest.it, going_on.estimate
+        rest = it.plan.stages[it.stage :]
+        if self._cause == "shock":
+            return True
+        gone = max(0.0, self._rest.view.now - max(it.planned_at, rest[0].begin))
+        share = max(0.0, 1 - gone / rest[0].seconds) if rest[0].seconds > 0 else 0.0
+        seconds = share * rest[0].seconds + sum(stage.seconds for stage in rest[1:])
+        dollars = share * rest[0].dollars + sum(stage.dollars for stage in rest[1:])
+        near = abs(found.seconds - seconds) <= NOISE * seconds
+        return near and abs(found.dollars - dollars) <= NOISE * dollars
+
+    def _beats(self, found: Plan, going_on: GoingOn) -> bool:
+        objective = found.objective
+        mine, theirs = measures(going_on.plan, objective)[0], measures(found, objective)[0]
+        return theirs < mine * (1 - NOISE)
+
+    def _follow(self, found: Plan, why: str, what: str = "") -> None:
+        it, view = self._rest.it, self._rest.view
+        follow_from_now(it, found, view)
+        it.stuck = False
+        done = f"{stage_text(it.stage_plan)}; {what}" if what else stage_text(it.stage_plan)
+        end = it.plan.estimate
+        ends = f"to end at {format_seconds(end.seconds)}, {format_dollars(end.dollars)}"
+        if why:
+            self._by.tell(view, it, why, f"{done}; {ends}")
+
+    # ---- where no plan keeps the limits --------------------------------------------------------
+
+    def _do_what_can_be_done(self, going_on: GoingOn | None) -> Mapping[TrialId, Verdict]:
+        """Follow the best that the limits allow, if that is more than going on brings."""
+        why = self._why(going_on)
+        best = Effort(self._rest).found()
+        self._rest.it.stuck = best is None and self._rest.out_of_reach
+        if best is None or (
+            best.epochs < best.full
+            and going_on is not None
+            and best.epochs <= self._rest.reached(going_on) + max(1.0, NOISE * best.full)
+        ):
+            told = f"{_TOO_MUCH}: {why}"
+            self._by.tell(
+                self._rest.view, self._rest.it, told, "goes on as far as the limits allow"
+            )
+            self._by.note_fruitless(self._rest.view, self._rest.it)
+            return {}
+        cut = [name for name in self._rest.members if name not in best.members]
+        brought = self._brought(best, len(self._rest.members) if cut else 0)
+        now = self._rest.it.members
+        self._rest.it.members = tuple(name for name in now if name not in cut)
+        self._follow(best.plan, f"{_TOO_MUCH}: {why}" if brought else why, brought)
+        known = self._rest.view.trials
+        return {name: Verdict.CUT for name in cut if name in known}
+
+    def _brought(self, best: BestEffort, instead_of: int) -> str:
+        """Return in words what the limits allow; `instead_of` so many trials, if some are cut."""
+        parts = []
+        if instead_of:
+            parts.append(f"{counted(len(best.members), 'trial')} instead of {instead_of}")
+        later = self._rest.later()
+        if later and not instead_of and best.next_trials < later[0].trials:
+            parts.append(f"{best.next_trials} instead of {later[0].trials} to go on")
+        if best.epochs < best.full:
+            parts.append(f"the last one to about epoch {best.epochs} of {best.full}")
+        return ", ".join(parts)
+
+    # ---- why ----------------------------------------------------------------------------------
+
+    def _why(self, going_on: GoingOn | None) -> str:
+        """Return in words what is otherwise than planned, and what going on would come to."""
+        view, it = self._rest.view, self._rest.it
+        parts = []
+        refused = [offer for offer in it.missing(view) if view.avoided(offer)]
+        if refused:
+            parts.append(f"{', '.join(map(offer_text, refused))} can't be had")
+        elif self._cause == "shock":
+            parts.append("an instance was lost")
+        parts += _slower(view, it)
+        if going_on is not None and not going_on.within:
+            end = view.now + going_on.estimate.seconds
+            bill = view.committed + going_on.estimate.dollars
+            late = f"{format_seconds(end)} and {format_dollars(bill)}"
+            parts.append(f"going on would take until {late}")
+        return "; ".join(parts) or "at the rung"
+
+
+def _slower(view: View, itinerary: Itinerary) -> list[str]:
+    """Return in words by how much epochs of the present stage differ from the profile's."""
+    found = []
+    planned = {each.offer: each for each in view.rentables}
+    for group in itinerary.stage_plan.groups:
+        known = planned[group.offer]
+        real = view.corrected(known, itinerary.members)
+        ratio = real.profile.epoch_seconds(group.width) / known.profile.epoch_seconds(group.width)
+        if abs(ratio - 1) > NOISE:
+            where = f"{gpus_text(group.width)} of {group.offer.instance_type.name}"
+            found.append(f"an epoch takes {ratio:.2f} times the profile's on {where}")
+        before = known.profile.launch.mean + known.profile.boot.mean
+        boots = real.profile.launch.mean + real.profile.boot.mean
+        if abs(boots - before) > max(1.0, LATE * NOISE * before):
+            found.append(
+                f"{group.offer.instance_type.name} boots in {format_seconds(boots)} "
+                f"instead of {format_seconds(before)}"
+            )
+    return found

@@ -1,0 +1,481 @@
+"""Spot with a net below it: there is always time and money left to finish on demand.
+
+As long as that still fits after one more loss, spot may be used, and a pool that is away may be
+waited for: while nothing is rented, waiting costs nothing but time. At the last moment the rest is
+done on demand. From there a run goes back to spot as soon as some can be had, if it could lose that
+as well; what is held on demand trains on until the other is there. ("Can't Be Late", Wu et al.,
+NSDI 2024, has such rules for one job; here it is a whole tuning run, whose rest is planned at each
+look.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cloudtune.model.plans import Limits
+from cloudtune.model.text import offer_text, stage_text
+from cloudtune.model.units import format_seconds
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.reserve import NOISE
+from cloudtune.policy.planned.remaining_work import LATE, request_for_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Objective, Plan, Rentable
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.remaining_work import Rest
+    from cloudtune.strategies.base import View
+
+DEARER = 1.1
+"""What is done on demand at the last moment may cost so many times what it costs with time to
+spare: a run that waits pays no more than that for having waited."""
+PATIENCE = 0.5
+"""The share of its slack for which a run waits for spot that is away, if it can come back from
+on-demand while that trains on: the rest is for later losses. Where the cap on instances lets it
+hold but one of both, coming back costs time too, and it waits as long as it can."""
+NEXT_BEST = 0.5
+"""Another pool of spot is taken at once in place of one that is away, if it costs no more than this
+share of the way from that one to on-demand. Nobody knows whether a pool comes back in time: at even
+odds a wait that saves less than it may cost isn't worth the slack that it takes."""
+DETOURS = 4.0
+"""Under the cap a run leaves on-demand for spot if so many times what that takes is left."""
+AGAIN = 300.0
+"""Seconds after which a run on demand looks again whether it may go back to spot; under the cap,
+where that costs time, twice as many each time."""
+_EXACT = ExactPlanner()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What becomes of the plan: another one (`plan`), or none; `why`, and `what` is done instead.
+
+    Without a plan the present one stays. A plan without a `why` isn't told: it was before.
+    """
+
+    plan: Plan | None = None
+    why: str = ""
+    what: str = ""
+
+
+class MarketWatch:
+    """Says, look by look, when a run waits for spot, leaves it, and comes back to it.
+
+    `look_at` is the run second at which to look again, though nothing has happened.
+    """
+
+    def __init__(self) -> None:
+        self.look_at = 0.0  # before anything is asked for
+        self._waits_until: float | None = None
+        self._waits_since = 0.0
+        self._dry: set[Offer] = set()  # refused when it was asked last
+        self._stood_in: set[tuple[str, str]] = set()  # since the last epoch: told once
+        self._back_at = 0.0
+        self._detours = 0
+        self._first = True
+        self._answers = Answers()
+
+    def calls(self, view: View, itinerary: Itinerary) -> bool:
+        """Whether a look is due: it is time, or spot that was asked for besides the plan is there.
+
+        Before anything is asked for it is, where there are several markets.
+        """
+        return view.now >= self.look_at or any(
+            r.joined for r in view.fleet.wanted() if r.offer in itinerary.probes
+        )
+
+    def look(self, rest: Rest) -> Turn | None:
+        """Return what becomes of the plan; None where the markets leave it as it is.
+
+        `rest.shuns` then has the offers that no other plan should turn to just now.
+        """
+        net = SafetyNet(rest, self._answers)
+        first = self._first
+        self._first, self.look_at = False, math.inf
+        if not net.applies:
+            return Turn() if first else None
+        backoffs = rest.view.backoffs
+        self._dry |= {o for o in backoffs if o.market == "spot" and backoffs[o].refusals > 0}
+        self._dry -= rest.view.held.keys()
+        turn = self._turn(rest, net)
+        plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
+        stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
+        on_spot = any(group.offer.market == "spot" for group in stage.groups)
+        self.look_at = net.looks_at if on_spot else self._again_at(rest.view, net)
+        if rest.refused and net.room_for_both:
+            # It may be done on demand by another plan, which isn't known here. Under the cap a way
+            # back so soon costs time which slow trials turn out to need.
+            self.look_at = min(self.look_at, self._again_at(rest.view, net))
+        return Turn() if first and turn is None else turn
+
+    def _again_at(self, view: View, net: SafetyNet) -> float:
+        """Return when a run on demand looks for spot again."""
+        if not net.room_for_both:
+            if self._back_at <= view.now:
+                self._back_at = view.now + 2 * AGAIN
+            return self._back_at
+        spot = [each.offer for each in view.rentables if each.offer.market == "spot"]
+        pauses = [view.backoffs[o].relaunch_at for o in spot if o in view.backoffs]
+        return min([at for at in pauses if at > view.now], default=view.now + AGAIN)
+
+    def _turn(self, rest: Rest, net: SafetyNet) -> Turn | None:
+        if net.due:
+            self._over(rest)
+            return Turn(net.fallback, "one more loss on spot would leave no time for on-demand")
+        if net.on_spot:
+            rest.it.probes.clear()
+            if not rest.it.missing(rest.view):
+                rest.shuns = self._dry
+            return self._wait(rest, net)
+        return self._back(rest, net)
+
+    def _over(self, rest: Rest) -> None:
+        """Take note that the run goes over to on-demand."""
+        rest.it.probes.clear()
+        self._waits_until = None
+        self._back_at = rest.view.now + AGAIN * 2**self._detours
+
+    # ---- on spot ----------------------------------------------------------------------------
+
+    def _wait(self, rest: Rest, net: SafetyNet) -> Turn | None:
+        """Wait for what is away, while nothing is rented; None where that isn't so, or is over."""
+        view = rest.view
+        missing = rest.it.missing(view)
+        if not missing or max(rest.it.heard.values(), default=0.0) > self._waits_since:
+            self._waits_until, self._waits_since = None, view.now
+            self._stood_in.clear()
+        if view.fleet.wanted() or not all(o.market == "spot" and view.avoided(o) for o in missing):
+            return None
+        found, present = net.instead(), rest.present().estimate.dollars
+        if found is None:
+            return None
+        away = ", ".join(map(offer_text, missing))
+        if net.stands_in(found, present):
+            pools = away, stage_text(found.stages[0])
+            why = "" if pools in self._stood_in else f"{away} can't be had"
+            self._stood_in.add(pools)
+            return Turn(found, why)
+        if found.estimate.dollars <= (1 + NOISE) * present:
+            return None
+        if self._waits_until is None:
+            self._waits_until = view.now + net.patience()
+        pause = max(view.backoffs[offer].relaunch_at - view.now for offer in missing)
+        if view.now + pause > self._waits_until or not net.may_wait(pause):
+            self._over(rest)
+            return None
+        until = format_seconds(self._waits_until)
+        return Turn(None, f"{away} can't be had", f"waits for it, until {until} at most")
+
+    # ---- on demand --------------------------------------------------------------------------
+
+    def _back(self, rest: Rest, net: SafetyNet) -> Turn | None:
+        """Go back to spot where some is there, or may be; None where the run goes on on demand."""
+        view, it = rest.view, rest.it
+        asked = [r for r in view.fleet.wanted() if r.offer in it.probes]
+        whole = not it.missing(view)
+        if whole and asked and not all(rented.joined for rented in asked):
+            return Turn()
+        it.probes.clear()
+        may = asked or net.may_try(view.now >= self._back_at)
+        settled = whole and all(rented.joined for rented in view.fleet.wanted())
+        spot = [each.offer for each in view.rentables if each.offer.market == "spot"]
+        if asked:  # that pool is there: of others nobody knows
+            rest.shuns = [offer for offer in spot if all(r.offer != offer for r in asked)]
+        found = rest.other() if may and settled else None
+        # Whatever else is done now, it isn't done on spot.
+        if net.fallback is not None:
+            rest.shuns = spot
+        if found is None:
+            return None
+        if asked:
+            again = Turn(found, f"{offer_text(asked[0].offer)} can be had again")
+            return again if net.takes(found) else None
+        both = net.admitted(found)
+        if not (both or view.now >= self._back_at) or not net.may_leave(found):
+            return None
+        if both:
+            it.probes.update(net.wanted(found))
+            return Turn()
+        self._detours += 1
+        return Turn(found, "there is time to try spot again")
+
+
+class Answers:
+    """The exact planner, which remembers its last plan for each objective.
+
+    While a run waits for spot, each look asks the same with a little less time. A plan that was the
+    best within wider limits is the best within narrower ones, as long as they admit it.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Objective, tuple[PlanRequest, Plan]] = {}
+
+    def within(self, request: PlanRequest) -> Plan | None:
+        """Return the best plan within the limits; None where there is none."""
+        last = self._last.get(request.objective)
+        if last is not None and _answers(last, request):
+            return last[1]
+        plan = _EXACT.within(request)
+        if plan is not None:
+            self._last[request.objective] = request, plan
+        return plan
+
+
+def _answers(last: tuple[PlanRequest, Plan], request: PlanRequest) -> bool:
+    before, plan = last
+    if not request.limits.admit(plan.estimate) or not _within(request.limits, before.limits):
+        return False
+    return replace(request, limits=before.limits) == before
+
+
+def _within(limits: Limits, wider: Limits) -> bool:
+    pairs = (limits.deadline, wider.deadline), (limits.budget, wider.budget)
+    return all(wide is None or (own is not None and own <= wide) for own, wide in pairs)
+
+
+class SafetyNet:
+    """What a look at the rest of a run finds about finishing on demand.
+
+    Seconds and dollars. All plans leave the reserve and the margin that every plan leaves.
+    """
+
+    def __init__(self, rest: Rest, answers: Answers) -> None:
+        self._rest = rest
+        self._view = rest.view
+        self._answers = answers
+
+    @cached_property
+    def applies(self) -> bool:
+        """Whether there are both markets and a deadline, and no time that is to be saved."""
+        plan, rentables = self._rest.it.first_plan, self._view.rentables
+        if self._view.limits.deadline is None or plan.objective != "cost":
+            return False
+        markets = {each.offer.market for each in rentables if not self._view.barred(each.offer)}
+        return plan.wished is None and len(markets) > 1
+
+    # ---- finishing on demand ----------------------------------------------------------------
+
+    @cached_property
+    def fallback(self) -> Plan | None:
+        """The best plan for the rest on demand; None where none keeps the limits (any more)."""
+        request = self._request
+        return self._answers.within(request) if request.rentables else None
+
+    @cached_property
+    def slack(self) -> float:
+        """For how long nothing need be done, so that finishing on demand still fits.
+
+        Even if what spot puts at stake is lost by then. Below 0 where it doesn't fit; -inf if it
+        never does. Reckoned with the fastest plan that is hardly dearer than the best, and with
+        boots as late as they may be.
+        """
+        request, best = self._request, self.fallback
+        if best is None or request.limits.deadline is None:
+            return -math.inf
+        most, budget = DEARER * best.estimate.dollars, request.limits.budget
+        if budget is not None:
+            most = min(most, budget - self.dollars)
+        limits = Limits(request.limits.deadline, max(0.0, most))
+        fastest = self._answers.within(replace(request, limits=limits, objective="time"))
+        if fastest is None:
+            return -math.inf
+        return request.limits.deadline - fastest.estimate.seconds - self._late
+
+    def spares(self, seconds: float) -> bool:
+        """Whether there is so much slack; the best plan alone often says so already."""
+        return self._spared >= seconds or self.slack >= seconds
+
+    @cached_property
+    def _spared(self) -> float:
+        """The slack that the best plan leaves: no more than there is."""
+        limits, best = self._request.limits, self.fallback
+        deadline, budget = limits.deadline, limits.budget
+        if best is None or deadline is None:
+            return -math.inf
+        if budget is not None and best.estimate.dollars > budget - self.dollars:
+            return -math.inf
+        return deadline - best.estimate.seconds - self._late
+
+    @cached_property
+    def blind(self) -> float:
+        """Seconds that the rest may take longer on demand, as long as no epoch has told its speed.
+
+        Reckoned with where time goes by without anything learned.
+        """
+        plan = self.fallback
+        if plan is None or any(trial.history for trial in self._view.trials.values()):
+            return 0.0
+        error = max(each.profile.error for each in self._request.rentables)
+        return 2 * error * plan.estimate.seconds
+
+    @cached_property
+    def _request(self) -> PlanRequest:
+        """The planning problem of the rest, as if all spot instances were lost just now."""
+        rest = self._rest
+        request = request_for_rest(
+            rest.view,
+            rest.it,
+            rest.reserve,
+            work=rest.work(),
+            trials=rest.training,
+            barred=rest.view.avoided,
+        )
+        rentables = tuple(r for r in request.rentables if r.offer.market != "spot")
+        fleet = tuple(live for live in request.fleet if live.offer.market != "spot")
+        limits = request.limits
+        if limits.deadline is not None:
+            limits = replace(limits, deadline=limits.deadline + rest.rounded)
+        return replace(request, rentables=rentables, fleet=fleet, limits=limits)
+
+    @cached_property
+    def _late(self) -> float:
+        """Seconds by which an instance on demand, and its first trial, may be late."""
+        spans = (
+            sum(each.high - each.mean for each in (p.launch, p.boot, p.start))
+            for p in (rentable.profile for rentable in self._request.rentables)
+        )
+        return max(spans, default=0.0)
+
+    # ---- what spot puts at stake ------------------------------------------------------------
+
+    @property
+    def on_spot(self) -> bool:
+        """Whether anything of the present stage is on spot, or is to be."""
+        return any(group.offer.market == "spot" for group in self._rest.it.stage_plan.groups)
+
+    @property
+    def step(self) -> float:
+        """Seconds of an epoch on spot: what is lost with an instance that trains."""
+        spans = (each.profile.epoch_seconds(width) for each, width in self._on_spot())
+        return max(spans, default=0.0)
+
+    @property
+    def loss(self) -> float:
+        """Seconds until a spot instance that is asked for now has trained an epoch, and one more.
+
+        So much is lost with one that is taken back at the worst moment.
+        """
+        spans = [0.0]
+        for each, width in self._on_spot():
+            delays = each.profile.launch, each.profile.boot, each.profile.resize
+            spans.append(LATE * sum(d.mean for d in delays) + 2 * each.profile.epoch_seconds(width))
+        return max(spans)
+
+    @cached_property
+    def dollars(self) -> float:
+        """What spot instances cost that are lost at the worst moment: as many as may be rented."""
+        groups = [group for stage in self._rest.it.plan.stages for group in stage.groups]
+        most = max((group.instances for group in groups), default=1)
+        spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
+        return most * max((offer.charge(self.loss) for offer in spot), default=0.0)
+
+    def _on_spot(self) -> Sequence[tuple[Rentable, float]]:
+        """Return what can be rented on spot as it really is, with its widths of the present plan.
+
+        Of what isn't in that plan, its narrowest width.
+        """
+        rest, found = self._rest, []
+        stages = rest.it.plan.stages[rest.it.stage :]
+        widths = {group.offer: group.width for stage in stages for group in stage.groups}
+        planned = {offer for offer in widths if offer.market == "spot"}
+        for each in self._view.rentables:
+            if each.offer.market == "spot" and (not planned or each.offer in planned):
+                real = self._view.corrected(each, rest.members)
+                found.append((real, widths.get(each.offer, real.profile.widths[0])))
+        return found
+
+    # ---- what follows -----------------------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """Whether it is the last moment: from now on there is time for on-demand alone.
+
+        Not where finishing on demand doesn't fit any more: then any means is as good.
+        """
+        missing = self._rest.it.missing(self._view)
+        asks = any(o.market == "spot" and not self._view.avoided(o) for o in missing)
+        stake = self.loss if asks else self.step
+        return self.on_spot and self.fallback is not None and not self.spares(stake)
+
+    @property
+    def looks_at(self) -> float:
+        """The run second at which the last moment may have come, if nothing happens until then."""
+        least = max(self.step, 1.0)
+        slack = self._spared if self._spared > AGAIN + least else self.slack
+        return self._view.now + max(slack - self.step, least)
+
+    def patience(self) -> float:
+        """Return for how many seconds to wait for spot that has just gone, at most."""
+        share = PATIENCE if self.room_for_both else 1.0
+        return share * max(0.0, self.slack - self.blind)
+
+    def may_wait(self, pause: float) -> bool:
+        """Whether finishing on demand still fits if spot comes after a pause, and goes at once."""
+        return self.spares(self.blind + pause + self.loss)
+
+    def instead(self) -> Plan | None:
+        """Return the best plan for the rest with what can be had just now, where nothing is held.
+
+        Another pool of spot may be had while one is away.
+        """
+        spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
+        return self.fallback if all(map(self._view.avoided, spot)) else self._rest.other()
+
+    def stands_in(self, found: Plan, present: float) -> bool:
+        """Whether a plan on other spot is followed at once, in place of waiting for `present` ones.
+
+        `present` is in dollars: what the rest costs on the pool that is away.
+        """
+        if any(group.offer.market != "spot" for group in found.stages[0].groups):
+            return False
+        dear = math.inf if self.fallback is None else self.fallback.estimate.dollars
+        return found.estimate.dollars <= present + NEXT_BEST * max(0.0, dear - present)
+
+    def may_try(self, patient: bool) -> bool:
+        """Whether to look for spot, by a run on demand: `patient` where that may cost time too."""
+        spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
+        if all(map(self._view.avoided, spot)) or not (patient or self.room_for_both):
+            return False
+        return self.spares(self.loss)
+
+    def may_leave(self, found: Plan) -> bool:
+        """Whether another plan, on spot, is worth leaving what is held on demand for it.
+
+        Not where what both cost while the one boots is as much as it saves; and only if finishing
+        on demand still fits if that is lost again.
+        """
+        if not self.wanted(found):
+            return False
+        detour = self.loss if self.admitted(found) else (1 + DETOURS) * self.loss
+        held = sum(o.usd_per_second * n for o, n in self._view.held.items())
+        saved = self._rest.present().estimate.dollars - found.estimate.dollars
+        worth = saved > max(NOISE * found.estimate.dollars, held * self.loss)
+        return worth and self.spares(detour)
+
+    def wanted(self, found: Plan) -> Counter[Offer]:
+        """Return the spot instances that a plan begins with, and that aren't held."""
+        groups = (group for group in found.stages[0].groups if group.offer.market == "spot")
+        return Counter({g.offer: g.instances for g in groups}) - Counter(self._view.held)
+
+    def takes(self, found: Plan) -> bool:
+        """Whether a plan is to be followed that goes over to spot which is there."""
+        spot = any(group.offer.market == "spot" for group in found.stages[0].groups)
+        saves = found.estimate.dollars < (1 - NOISE) * self._rest.present().estimate.dollars
+        return spot and saves and self.spares(self.loss)
+
+    def admitted(self, found: Plan) -> bool:
+        """Whether the cap admits a plan's spot instances besides all that is alive."""
+        alive = Counter(rented.offer for rented in self._view.fleet.alive())
+        return self._view.admits(alive + self.wanted(found))
+
+    @cached_property
+    def room_for_both(self) -> bool:
+        """Whether the cap admits as many instances on demand as are planned on spot, besides."""
+        stages = self._rest.it.plan.stages[self._rest.it.stage :]
+        return 2 * max(stage.instances for stage in stages) <= self._view.max_instances

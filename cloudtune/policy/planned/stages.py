@@ -1,0 +1,285 @@
+"""Strategies with stages that are planned beforehand, by their names.
+
+How each of them is planned, and what carries its plan out: the same in `plan`, `run` and
+`simulate`.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.model.commands import PlanAnew
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.progress import OVER
+from cloudtune.model.text import stage_text
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.explore import explore
+from cloudtune.planners.greedy import GreedyPlanner
+from cloudtune.planners.naive import NaivePlanner
+from cloudtune.planners.reserve import Reserve
+from cloudtune.planners.static import StaticPlanner
+from cloudtune.policy.plan_executor import Itinerary, PlannedStages, PlannedWidths
+from cloudtune.policy.planned.fleet import PlannedFleet
+from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule, request_for_rest
+from cloudtune.policy.planned.replanner import Replanner
+from cloudtune.strategies.rungs import why_fewer
+from cloudtune.strategies.seer_barrier import SeerBarrier
+from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.model.plans import Plan, Stage
+    from cloudtune.model.trial import Trial, TrialId
+    from cloudtune.planners.base import Planner
+    from cloudtune.policy.base import Brakes
+    from cloudtune.policy.context import BuildContext
+    from cloudtune.policy.plan_executor import Schedule
+    from cloudtune.policy.planned.replanner import Heeds
+    from cloudtune.strategies.base import Sampler, View
+
+
+@dataclass(frozen=True)
+class Planning:
+    """How the stages of a strategy are planned.
+
+    `planner` by its name. With `in_time` alone the plan is the cheapest within the deadline and the
+    budget ends the run; where no plan keeps the deadline, the fastest is followed as far as that
+    lets it. With `explores` the planner also finds how many trials the limits pay for.
+    """
+
+    planner: str
+    in_time: bool = False
+    explores: bool = False
+
+    @property
+    def plans_anew(self) -> bool:
+        """Whether the rest is planned anew when speeds aren't the profile's."""
+        return not (self.in_time or self.explores)
+
+
+PLANNED: Mapping[str, Planning] = {
+    "sha": Planning("exact"),
+    "rubberband": Planning("greedy", in_time=True),
+    "rubberband-exact": Planning("exact", in_time=True),
+    "sha-static": Planning("static", in_time=True),
+    "seer-barrier": Planning("exact", explores=True),
+}
+"""Strategies with stages. All are successive halving, but for SEER's reconstruction."""
+
+PLANNERS: Mapping[str, Planner] = {
+    planner.name: planner
+    for planner in (ExactPlanner(), GreedyPlanner(), NaivePlanner(), StaticPlanner())
+}
+"""Planners that are quick enough to plan the rest of a job while it runs."""
+
+
+def stages(name: str, context: BuildContext, trials: int) -> tuple[Stage, ...]:
+    """Return the stages of a strategy for so many trials: the work that is to be planned."""
+    if PLANNED[name].explores:
+        return _seer(context, trials).stages()
+    return _halving(context, trials).stages()
+
+
+def _halving(context: BuildContext, trials: int) -> SuccessiveHalving:
+    return SuccessiveHalving(
+        trials, context.min_epochs, context.max_epochs, context.eta, context.mode
+    )
+
+
+def _seer(context: BuildContext, trials: int) -> SeerBarrier:
+    return SeerBarrier(trials, context.min_epochs, context.max_epochs, context.eta, context.mode)
+
+
+def reserve_of(brakes: Brakes) -> Reserve:
+    """Return what a plan leaves of the limits for a run with these brakes."""
+    return Reserve(brakes.tick + brakes.drain)
+
+
+def plan_stages(
+    name: str,
+    context: BuildContext,
+    brakes: Brakes,
+    *,
+    trials: int,
+    charges: Charges | None = None,
+    vcpu_quotas: Mapping[str, int] | None = None,
+) -> Plan:
+    """Return the plan of a strategy for up to so many trials, within the context's limits.
+
+    Raises:
+        UsageError: there is no trial.
+        InfeasibleError: no offer can train a trial, or no plan keeps the limits that it is for.
+    """
+    if trials < 1:
+        raise UsageError(f"{name}: there is no trial to run; give it one or more")
+    planning, reserve = PLANNED[name], reserve_of(brakes)
+
+    def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
+        deadline = None if limits.deadline is None else limits.deadline - reserve.seconds
+        return PlanRequest(
+            work=work,
+            rentables=reserve.rentables(context.rentables),
+            limits=reserve.limits(Limits(deadline, limits.budget)),
+            max_instances=context.max_instances,
+            charges=charges or Charges(),
+            vcpu_quotas=vcpu_quotas or {},
+        )
+
+    if planning.explores:
+        schedule = _seer(context, trials)
+        found = explore(
+            PLANNERS[planning.planner],
+            lambda count, epochs: request(schedule.rest(count, 0, epochs), context.limits),
+            max_trials=trials,
+            max_epochs=context.max_epochs,
+        )
+        return found.plan
+    work, planner = stages(name, context, trials), PLANNERS[planning.planner]
+    if not planning.in_time:
+        return planner.plan(request(work, context.limits))
+    return in_time_or_fastest(planner, request(work, Limits(context.limits.deadline, None)))
+
+
+def in_time_or_fastest(planner: Planner, request: PlanRequest) -> Plan:
+    """Return the plan, or the fastest that there is where none keeps the limits.
+
+    Raises:
+        InfeasibleError: no offer can train a trial.
+    """
+    try:
+        return planner.plan(request)
+    except InfeasibleError as error:
+        if error.fastest is None:
+            raise
+        return error.fastest
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """Takes more trials into a run of successive halving by a plan, which goes on after its end.
+
+    They begin at epoch 0 and are halved among themselves at each rung up to the one that the run's
+    own trials were training to. From there on all compete. One plan is made for both.
+    """
+
+    name: str
+    context: BuildContext
+    sampler: Sampler
+    reserve: Reserve
+
+    def join(self, view: View, itinerary: Itinerary, trials: int) -> Schedule | str:
+        """Put a plan of what is left and of so many more in the place of the present one's rest.
+
+        It is the fastest there is where none keeps the limits. Returns why not, if there is none.
+        """
+        if why := why_fewer(self.sampler.more(trials), trials):
+            return why
+        new = [trial for _ in range(trials) if (trial := self.sampler.ask()) is not None]
+        own = _halving(self.context, len(new))
+        joined = JoinedHalving(own, self._joining(view, itinerary, own))
+        try:
+            plan = self._plan(view, itinerary, joined.stages())
+        except InfeasibleError as error:
+            return str(error)
+        first = (*joined.joining.get(0, ()), *(trial.id for trial in new))
+        ends = [stage.end_epoch for stage in joined.stages()]
+        later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
+        itinerary.join(view, new, plan, first, later)
+        self._tell(view, itinerary, len(new))
+        return HalvingSchedule(joined, self.name, itinerary.stage)
+
+    def _joining(
+        self, view: View, itinerary: Itinerary, newcomers: SuccessiveHalving
+    ) -> Mapping[int, tuple[TrialId, ...]]:
+        """Return who joins the newcomers at which of their stages: where its own one ends."""
+        rungs = [stage.end_epoch for stage in newcomers.stages()]
+        known, end = view.trials, itinerary.stage_plan.stage.end_epoch
+        left = [n for n in itinerary.members if n not in known or known[n].status not in OVER]
+        found: dict[int, tuple[TrialId, ...]] = {}
+        for name, rung in (*((name, end) for name in left), *itinerary.waiting.items()):
+            at = bisect.bisect_left(rungs, rung)
+            found[at] = (*found.get(at, ()), name)
+        return found
+
+    def _plan(self, view: View, itinerary: Itinerary, work: tuple[Stage, ...]) -> Plan:
+        request = request_for_rest(
+            view, itinerary, self.reserve, work=work, trials=(), barred=view.barred
+        )
+        if PLANNED[self.name].in_time:
+            request = replace(request, limits=Limits(request.limits.deadline, None))
+        planner = PLANNERS.get(itinerary.plan.planner, PLANNERS["exact"])
+        objective = itinerary.plan.objective
+        return in_time_or_fastest(planner, replace(request, objective=objective))
+
+    @staticmethod
+    def _tell(view: View, itinerary: Itinerary, trials: int) -> None:
+        found = itinerary.plan.estimate
+        ends = f"to end at {format_seconds(found.seconds)}, {format_dollars(found.dollars)}"
+        what = f"{stage_text(itinerary.stage_plan)}; {ends}"
+        more = f"{trials} more {'trial' if trials == 1 else 'trials'}"
+        said = PlanAnew(itinerary.stage, more, what, found.seconds, found.dollars)
+        itinerary.changes.append((view.now, said))
+        itinerary.untold.append(said)
+
+
+@dataclass(frozen=True)
+class Follower:
+    """The parts of a run by a plan; each may be put together with others."""
+
+    itinerary: Itinerary
+    stages: PlannedStages
+    widths: PlannedWidths
+    fleet: PlannedFleet
+
+
+def follow(
+    name: str,
+    context: BuildContext,
+    plan: Plan,
+    trials: Sequence[Trial],
+    brakes: Brakes,
+    *,
+    sampler: Sampler | None = None,
+    planned_widths: bool = True,
+    planned_fleet: bool = True,
+) -> Follower:
+    """Return what carries a plan of a strategy out; the first of the trials are trained.
+
+    The `sampler` gives those that a run may be given more of, once it has ended.
+
+    With `planned_fleet` the rest is planned anew where the world isn't what the plan says; of a
+    run whose widths are another allocator's, where the cloud refuses an offer or takes an instance
+    back. Strategies that are planned for their deadline alone (`in_time`) keep their first plan, as
+    published, and SEER's reconstruction plans at its rungs: both do otherwise only where nothing of
+    what a stage takes can be had any more.
+    """
+    itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
+    reserve = reserve_of(brakes)
+    schedule: Schedule
+    if PLANNED[name].explores:
+        schedule = SeerSchedule(_seer(context, len(itinerary.trials)), reserve)
+    else:
+        schedule = HalvingSchedule(_halving(context, len(itinerary.trials)), name)
+    heeds: Heeds = "all" if planned_widths else "shocks"
+    if PLANNED[name].in_time or PLANNED[name].explores:
+        heeds = "refusals"
+    planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
+    reacting = Replanner(planner, reserve, heeds) if planned_fleet else None
+    explores = PLANNED[name].explores
+    joining = None if sampler is None or explores else Newcomers(name, context, sampler, reserve)
+    made = PlannedStages(
+        schedule,
+        itinerary,
+        reacting=reacting,
+        joining=joining,
+        planned_widths=planned_widths,
+        planned_fleet=planned_fleet,
+    )
+    widths = PlannedWidths(itinerary, planned_fleet=planned_fleet)
+    return Follower(itinerary, made, widths, PlannedFleet(itinerary))

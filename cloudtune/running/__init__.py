@@ -1,0 +1,1 @@
+"""A run from its first request to its last instance."""

@@ -1,0 +1,221 @@
+"""What is alive and what it costs; and giving back what runs that died have left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from cloudtune.infra import sweep as sweeping
+from cloudtune.infra.aws.pricing import catalog
+from cloudtune.infra.heads.launch import Remote, run_of
+from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
+from cloudtune.infra.provider import PRICE_TAG, calls_to, errors_at, provider_named
+from cloudtune.model.providers import PROVIDERS
+from cloudtune.runs import control, home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.infra.provider import Cloud, Instance
+
+
+__all__ = [
+    "Found",
+    "Head",
+    "abandoned",
+    "dead_heads",
+    "errors_at",
+    "give_back",
+    "keep_records",
+    "look",
+    "open_clouds",
+]
+
+RECORD = "head.json"
+_PATIENCE_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """An instance of ours, and whether somebody still looks after it.
+
+    An `emulated` one costs nothing, whatever its type's price.
+    """
+
+    instance: Instance
+    controlled: bool
+    known: bool
+    expired: bool
+    usd_per_hour: float
+    emulated: bool = False
+
+    @property
+    def orphan(self) -> bool:
+        """Whether no controller gives the instance back: its lease is over, or the run is ours."""
+        return not self.controlled and (self.known or self.expired)
+
+
+def open_clouds(region: str | None) -> list[Cloud]:
+    """Return every cloud that may hold instances of ours.
+
+    All providers are asked in every region that a run of this machine used, or that is named;
+    clouds on this machine only if they run.
+    """
+    used: dict[str, set[str]] = {name: set() for name in PROVIDERS}
+    for folder in _folders():
+        provider, place = control.place_of(folder)
+        if provider in used and place:
+            used[provider].add(place)
+    return [
+        cloud
+        for name, regions in used.items()
+        for cloud in provider_named(name).found(home.home(), regions, region)
+    ]
+
+
+def abandoned(*, end: bool) -> list[str]:
+    """Return the instances on this machine whose cloud has died; `end` ends them."""
+    return [
+        machine
+        for name in PROVIDERS
+        for machine in provider_named(name).abandoned(home.home(), end=end)
+    ]
+
+
+def look(cloud: Cloud) -> list[Found]:
+    """Return the billing instances of every run in a cloud."""
+    prices = {o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers}
+    alive = calls_to(cloud.endpoint).ours(ended=False)
+    carried = {run_of(instance.run) for instance in alive}
+    return [
+        Found(
+            instance=instance,
+            controlled=instance.run in carried
+            or run_of(instance.run) is not None  # what it carries ends it, or else its own lease
+            or _is_driven_here(instance.run),
+            known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
+            expired=_expired(instance.lease),
+            usd_per_hour=_price(instance, prices),
+            emulated=cloud.endpoint.url is not None and PRICE_TAG not in instance.tags,
+        )
+        for instance in alive
+    ]
+
+
+def _price(instance: Instance, prices: Mapping[str, float]) -> float:
+    """Return what an instance costs; where no table knows it, as of a user's machine, its tag."""
+    known = prices.get(instance.instance_type)
+    if known is not None:
+        return known
+    try:
+        return float(instance.tags.get(PRICE_TAG, 0.0))
+    except ValueError:  # anybody may have tagged it
+        return 0.0
+
+
+def is_controlled(run: str) -> bool:
+    """Whether a process on this machine drives a run, or a head."""
+    return bool(run) and control.is_driven(home.runs() / run)
+
+
+def _is_driven_here(run: str) -> bool:
+    """Whether a process on this machine drives a run: of heads the cloud itself tells."""
+    return bool(run) and Remote.of(home.runs() / run) is None and is_controlled(run)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is left on this machine of the Ray head of a run that nobody drives.
+
+    `processes` are those that can be proved to be its own. `trouble` says why there is no proof:
+    then nobody is ended.
+    """
+
+    folder: Path
+    processes: int
+    trouble: str = ""
+
+    def end(self) -> None:
+        """End its processes, and remove its temporary folder and its record."""
+        path = self.folder / RECORD
+        try:
+            recorded = ProcessGroup.recorded(path)
+        except DamagedRecordError:
+            return
+        if recorded is None:
+            return
+        group, extra = recorded
+        with contextlib.suppress(OSError, psutil.Error):  # instances are what costs money
+            group.stop()
+            temp = extra.get("temp")
+            if isinstance(temp, str) and Path(temp).name.startswith("ct-"):
+                shutil.rmtree(temp, ignore_errors=True)
+            if not group.members_alive():
+                path.unlink()
+
+
+def dead_heads() -> list[Head]:
+    """Return what is left of the heads of runs whose controller died."""
+    folders = [folder for folder in _folders() if (folder / RECORD).exists()]
+    return [_head_of(folder) for folder in folders if not is_controlled(folder.name)]
+
+
+def _head_of(folder: Path) -> Head:
+    try:
+        recorded = ProcessGroup.recorded(folder / RECORD)
+    except DamagedRecordError as error:
+        return Head(folder, 0, str(error))
+    members = [] if recorded is None else recorded[0].members()
+    return Head(folder, sum(map(is_running, members)))
+
+
+def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
+    """Give instances back and return those that EC2 didn't confirm in time."""
+    ec2 = calls_to(cloud.endpoint)
+    wanted = {found.instance.id for found in doomed}
+    ec2.terminate(sorted(wanted))
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        left = [instance for instance in ec2.ours(ended=False) if instance.id in wanted]
+        if not left or time.monotonic() > give_up:
+            break
+        time.sleep(0.5)
+    for run in {found.instance.run for found in doomed}:
+        if (home.runs() / run).is_dir():
+            sweeping.keep_records(ec2, run, home.runs() / run / "instances.json")
+    return left
+
+
+def keep_records(cloud: Cloud) -> None:
+    """Write down what a cloud says there was of runs that nobody has asked it of at their end.
+
+    Their controller died, and their leases have ended them: in an hour the cloud has forgotten.
+    """
+    ec2 = calls_to(cloud.endpoint)
+    unasked = {
+        folder.name: folder / "instances.json"
+        for folder in _folders()
+        if not (folder / "instances.json").exists() and not is_controlled(folder.name)
+    }
+    listed = {instance.run for instance in ec2.ours()} if unasked else set()
+    for run in listed & unasked.keys():
+        sweeping.keep_records(ec2, run, unasked[run])
+
+
+def _folders() -> list[Path]:
+    return sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
+
+
+def _expired(lease: str) -> bool:
+    try:
+        end = datetime.strptime(lease, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return end.timestamp() < time.time()

@@ -1,0 +1,332 @@
+"""Measuring an experiment's script: a run of its own, on as many instances as a trial may span."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.clock import unix_time
+from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import provider_named
+from cloudtune.model.scaling import EMULATED, Provenance
+from cloudtune.model.text import gpus_text
+from cloudtune.model.trial import EndReason
+from cloudtune.model.units import format_seconds
+from cloudtune.planning.make import LEASE_GRACE_SECONDS
+from cloudtune.planning.problem import catalog_of, markets_of
+from cloudtune.policy.measure import MeasurePolicy
+from cloudtune.profiles import store
+from cloudtune.profiles.measurements import (
+    TRIES,
+    Figures,
+    MeasureError,
+    instances_for,
+    widths_of,
+)
+from cloudtune.running.removal import MEASURE, clear
+from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
+from cloudtune.runs import control, home
+from cloudtune.runs.identity import identity_of
+from cloudtune.runs.job import charges_of, rules_of, trials
+from cloudtune.train.storage import LOGS, StorageError, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.plans import Limits
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import Width
+    from cloudtune.running.runner import Watch
+
+FIRST_EPOCH_SECONDS = 3600.0
+"""What an instance may take to join, and the first epoch, where measuring has no deadline."""
+_LONGEST_SECONDS = 30 * 86400.0
+"""What measuring without a deadline never takes: its first epoch sets it one."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A script on one instance type, and the dollars that it took to measure it.
+
+    `notes` say what isn't in the profile, and which configurations failed. `ending` is why it was
+    cut short, if it was.
+    """
+
+    profile: ScalingProfile
+    dollars: float
+    notes: tuple[str, ...] = ()
+    ending: EndReason | None = None
+
+
+def measure(
+    experiment: Experiment,
+    instance_type: str,
+    watch: Watch,
+    *,
+    pace: bool,
+    limits: Limits,
+    epochs: int = 4,
+    pack: int = 1,
+    widths: Sequence[int] = (),
+    share: float = 1.0,
+    core_seconds: float | None = None,
+    enough_usd: float = math.inf,
+) -> Measured:
+    """Measure an experiment's script within these limits, on instances of one type.
+
+    Of `widths` (else 1, 2, 4 … and all GPUs of one) those wider than an instance take several.
+    Nothing is paced meanwhile. Where `pace` is to be in runs, and the provider has a pace, the
+    profile is that of the pace: it begins with what an epoch takes on one core of this machine,
+    which is timed first unless it is known (`core_seconds`).
+
+    What is measured is on disk epoch by epoch: one that was killed is gone on with, and told of.
+
+    Up to `pack` trials share a GPU. Fewer than so many `epochs` at each width are measured where
+    they would take more than a `share` of what the limits leave. Once an epoch is known, no more
+    than `enough_usd` dollars are spent.
+
+    Raises:
+        UsageError: the instance has fewer GPUs than a trial is to have, or a width is none that
+            such instances can give.
+        CloudtuneError: it couldn't be measured; the message says why.
+        NoCapacityError: the cloud has no such instance now.
+    """
+    began = unix_time()
+    market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
+    offer = catalog_of(experiment, (market,)).offer(instance_type, market)
+    provider = provider_named(experiment.cloud.provider)
+    paced = pace and provider.paced
+    patience = FIRST_EPOCH_SECONDS * pack  # as much slower are its epochs, at the worst
+    kept = _Unfinished.of(experiment, instance_type, began)
+    policy = _policy(
+        experiment,
+        offer,
+        limits,
+        widths=widths_to_measure(experiment, offer, widths),
+        epochs=epochs,
+        pack=pack,
+        alone=paced and core_seconds is None,
+        patience=patience,
+        share=share,
+        known=kept.figures,
+        enough_usd=enough_usd,
+    )
+    preflight(experiment)
+    cloud = open_cloud(experiment, pace=False)
+    folder = home.new_run(experiment.name + home.PROFILE_TAIL)
+    lease = (limits.deadline or _LONGEST_SECONDS) + LEASE_GRACE_SECONDS
+    runner = Runner(
+        folder=folder,
+        experiment=experiment,
+        offers=(offer,),
+        cloud=cloud,
+        began=began,
+        lease_seconds=lease,
+        lease_end=began + lease,
+        join_seconds=min(lease, patience),
+        last_epoch=policy.last_epoch,
+    )
+    with control.driving(folder, where_of(experiment)):
+        header = {"measure": experiment.to_json()}
+        swept = runner.go(policy, folder / MEASURE, header, kept.watching(policy, watch))
+    _clear_storage(f"{home.storage(experiment.storage).rstrip('/')}/{folder.name}")
+    try:
+        _explain(policy, limits)
+    except CloudtuneError as error:
+        raise (swept.unconfirmed or error) from error
+    profile = _profile_of(experiment, policy, kept.measured_at)
+    if paced:
+        profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
+    if swept.unconfirmed is not None:
+        text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in "
+        raise CleanupError(text + str(keep_profile(profile)), swept.unconfirmed.instance_ids)
+    cut = policy.ending if policy.cut_short else None
+    return Measured(profile, policy.fleet.dollars(unix_time() - began), tuple(_notes(policy)), cut)
+
+
+def _clear_storage(uri: str) -> None:
+    """Delete the checkpoints of a measurement that is over: nothing is resumed from them."""
+    try:
+        clear(uri, keep=LOGS)  # what trials printed stays
+    except StorageError as error:
+        tell(f"the measurement's checkpoints could not be deleted: {error}")
+
+
+@dataclass
+class _Unfinished:
+    """What is measured of a script on an instance type as long as that isn't a profile, on disk."""
+
+    path: Path
+    cloud: str
+    measured_at: str
+    figures: Figures
+
+    @classmethod
+    def of(cls, experiment: Experiment, instance_type: str, began: float) -> _Unfinished:
+        """Return what a measurement that was killed has left, and tell of it; or nothing yet."""
+        path = store.unfinished_path(
+            home.home() / "profiles", identity_of(experiment), instance_type
+        )
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+        empty = cls(path, experiment.cloud.provider, now, Figures())
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(path, data["cloud"], data["measured_at"], Figures.of(data["figures"]))
+        except (AttributeError, OSError, KeyError, TypeError, ValueError):
+            return empty  # there is none, or it is damaged: it is measured anew
+        if found.cloud != empty.cloud or not found.figures.any:
+            return empty
+        widths = ", ".join(map(gpus_text, sorted(found.figures.epoch))) or "one core"
+        sys.stderr.write(
+            f"note: goes on with what a measurement of {found.measured_at} had found before it was "
+            f"killed: {widths} (delete {path} to measure it again)\n"
+        )
+        return found
+
+    def watching(self, policy: MeasurePolicy, watch: Watch) -> Watch:
+        """Return the watch of a measurement, which writes down what there is after each epoch."""
+
+        def watched(event: Event, commands: tuple[Command, ...]) -> None:
+            watch(event, commands)
+            figures = policy.so_far()
+            if figures.any and figures != self.figures:
+                self.figures = figures
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self.path, json.dumps(self._to_json()))
+
+        return watched
+
+    def _to_json(self) -> dict[str, Any]:
+        known = {"cloud": self.cloud, "measured_at": self.measured_at}
+        return {**known, "figures": self.figures.to_json()}
+
+
+def _profile_of(experiment: Experiment, policy: MeasurePolicy, measured_at: str) -> ScalingProfile:
+    """Return what was measured without a pace; on a machine without real GPUs that is emulated."""
+    provider = provider_named(experiment.cloud.provider)
+    unpaced = ", unpaced" * provider.paced
+    told = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
+    found = policy.figures.profile(
+        policy.offer.instance_type.name,
+        store.script_hash(experiment.train_file),
+        measured_at,
+        "; ".join(filter(None, told)),
+    )
+    found = replace(found, identity=identity_of(experiment))
+    made = Provenance(EMULATED, why="this machine's CPU")
+    return replace(found, provenance=made) if provider.paced else found
+
+
+def _policy(
+    experiment: Experiment,
+    offer: Offer,
+    limits: Limits,
+    *,
+    widths: Sequence[Width],
+    pack: int,
+    **options: Any,
+) -> MeasurePolicy:
+    """Return what measures; `options` are the policy's."""
+    gpus = offer.gpus * instances_for(max(widths), offer.gpus)
+    return MeasurePolicy(
+        trials=trials(replace_trials(experiment, TRIES * max(gpus, 1) * pack)),
+        offer=offer,
+        limits=limits,
+        widths=widths,
+        pack=1 if experiment.trial.gpus.min else pack,
+        charges=charges_of(experiment),
+        rules=rules_of(experiment),
+        # A command may have its last epoch written into it, and end there.
+        max_epochs=experiment.span.max if experiment.runs_command else None,
+        **options,
+    )
+
+
+def widths_to_measure(
+    experiment: Experiment, offer: Offer, asked: Sequence[int] = ()
+) -> tuple[Width, ...]:
+    """Return the widths to measure on instances of an offer, ascending.
+
+    Those that were asked for; else 1, 2, 4 … and all GPUs of one instance, within `trial.gpus`.
+
+    Raises:
+        UsageError: there is none that may be measured; or one that was asked for can't be.
+    """
+    bounds, name = experiment.trial.gpus, offer.instance_type.name
+    for width in asked:
+        _check_width(width, experiment, offer)
+    widths = tuple(map(float, sorted(set(asked)))) or widths_of(
+        offer.gpus, bounds.min or 1, bounds.max
+    )
+    if not widths:
+        raise UsageError(
+            f"{name} has {offer.gpus} GPUs, and trial.gpus.min is {bounds.min}; name larger "
+            "instances, or lower it"
+        )
+    return widths
+
+
+def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
+    bounds, name = experiment.trial.gpus, offer.instance_type.name
+    least, most = bounds.min or 1, math.inf if bounds.max is None else bounds.max
+    if not least <= width <= most:
+        raise UsageError(f"--widths {width}: trial.gpus of the experiment doesn't allow that width")
+    instances = instances_for(width, offer.gpus)
+    if instances > 1 and width % offer.gpus:
+        raise UsageError(
+            f"--widths {width}: {name} has {offer.gpus} GPUs, and a trial on several instances has "
+            f"all of theirs: {width - width % offer.gpus} or {instances * offer.gpus}"
+        )
+    if instances > experiment.cloud.max_instances:
+        raise UsageError(
+            f"--widths {width}: that takes {instances} {name}, and cloud.max_instances is "
+            f"{experiment.cloud.max_instances}"
+        )
+
+
+def _explain(policy: MeasurePolicy, limits: Limits) -> None:
+    """Pass if what was measured is of use; else say why, and what to do.
+
+    Raises:
+        CloudtuneError: it isn't.
+    """
+    try:
+        policy.raise_if_failed()
+    except MeasureError as error:
+        if limits.deadline is not None or error.reason is not EndReason.DEADLINE:
+            raise
+        raise MeasureError(
+            f"{error}: no epoch in {format_seconds(FIRST_EPOCH_SECONDS)}, which is what it may "
+            "take where no deadline is set; give it more time, as in --deadline 6h",
+            error.reason,
+        ) from None
+
+
+def _notes(policy: MeasurePolicy) -> Iterator[str]:
+    """Yield what a person should know of a measurement that was of use."""
+    yield from map(str, policy.failed)
+    if policy.cut_short:
+        widths = ", ".join(f"{width:g}" for width in sorted(policy.figures.epoch))
+        yield f"{policy.cut_short}; what was measured by then is kept: widths {widths}"
+    if not policy.saves:
+        yield "the script saves no checkpoints: no trial is moved, or widened, once it has begun"
+
+
+def replace_trials(experiment: Experiment, count: int) -> Experiment:
+    """Return the experiment with at least so many trials, for measuring."""
+    return experiment.model_copy(update={"trials": max(count, experiment.trials or count)})
+
+
+def keep_profile(profile: ScalingProfile) -> Path:
+    """Put a profile into this machine's store; returns where."""
+    return store.keep(home.home() / "profiles", profile)

@@ -1,0 +1,176 @@
+"""Removing runs: their folder on this machine, and their checkpoints and logs in the storage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.engine.ledger import DAMAGED
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.heads.launch import Remote, head_of
+from cloudtune.infra.provider import calls_to, ids, provider_named
+from cloudtune.running import cleanup
+from cloudtune.runs import control, home
+from cloudtune.train.storage import StorageError, delete, entries, filesystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cloudtune.infra.provider import Cloud
+
+MEASURE = "measure.jsonl"
+"""The ledger of a measurement."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A folder that goes with a run: its number of files, and their bytes."""
+
+    place: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Removable:
+    """A run that may be removed; `stored` is None where nothing says which storage it has."""
+
+    folder: Path
+    kept: Part
+    stored: Part | None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What there is to remove."""
+        return (self.kept,) if self.stored is None else (self.stored, self.kept)
+
+    def remove(self) -> None:
+        """Remove the run. The record on this machine goes last: what broke off is asked for again.
+
+        Raises:
+            UsageError: it has been resumed since.
+            StorageError: its storage can't be reached, or refuses.
+        """
+        _refuse_alive(self.folder)
+        if self.stored is not None:
+            clear(self.stored.place)
+        shutil.rmtree(self.folder)
+
+
+def removable(name: str) -> Removable:
+    """Return a run, or the measurement of a script, by its name or an unambiguous beginning.
+
+    Raises:
+        UsageError: there is no such run, or several; or it is alive, or may bill.
+        StorageError: its storage can't be reached.
+    """
+    # Measurements have a folder there, too, and no ledger of a run.
+    folders = sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
+    folder = home.the_one(name, folders)
+    _refuse_alive(folder)
+    _refuse_billing(folder)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    kept = Part(str(folder), len(files), sum(path.lstat().st_size for path in files))
+    uri = _storage_of(folder)
+    return Removable(folder, kept, None if uri is None else _stored(uri))
+
+
+def clear(uri: str, keep: str = "") -> None:
+    """Delete a run's folder in a storage; with `keep` all but the folder of that name.
+
+    Raises:
+        StorageError: the storage can't be reached, or refuses.
+    """
+    try:
+        fs, root = filesystem(uri)
+        infos = entries(fs, root)
+        for info in infos:
+            if info.base_name != keep:
+                delete(fs, info)
+        if infos and not keep:
+            fs.delete_dir(root)
+    except FileNotFoundError:  # an object store's folder goes with its last file
+        return
+    except (OSError, ValueError) as error:
+        raise StorageError(f"storage {uri}: {error}") from None
+
+
+def _refuse_alive(folder: Path) -> None:
+    if control.is_driven(folder):
+        raise UsageError(
+            f"run {folder.name} is alive and nothing was removed; `cloudtune stop {folder.name}` "
+            "ends it"
+        )
+    left = sum(head.processes for head in cleanup.dead_heads() if head.folder == folder)
+    if left:
+        raise UsageError(
+            f"run {folder.name} has left {left} processes here and nothing was removed; "
+            f"`cloudtune gc {folder.name}` ends them"
+        )
+
+
+def _refuse_billing(folder: Path) -> None:
+    for cloud in _clouds_of(folder):
+        try:
+            calls = calls_to(cloud.endpoint)
+            alive = [*calls.ours(folder.name, ended=False)]
+            alive += calls.ours(head_of(folder.name), ended=False)
+        except cleanup.errors_at(cloud.endpoint) as error:
+            raise UsageError(
+                f"run {folder.name} may still have instances and nothing was removed: "
+                f"{cloud.endpoint.region} can't be asked: {error}"
+            ) from None
+        billing = [instance for instance in alive if instance.billing]
+        if billing:
+            raise UsageError(
+                f"run {folder.name} still has {', '.join(ids(billing))} and nothing was removed; "
+                f"`cloudtune gc {folder.name}` gives them back"
+            )
+
+
+def _clouds_of(folder: Path) -> list[Cloud]:
+    """Return where a run rented; every cloud of this machine's runs where nothing says."""
+    provider, region = control.place_of(folder)
+    if not provider or not region:
+        return cleanup.open_clouds(None)
+    return provider_named(provider).found(home.home(), {region}, None)
+
+
+def _storage_of(folder: Path) -> str | None:
+    """Return STORAGE/RUN of a run or a measurement; None where its records don't say."""
+    try:
+        remote = Remote.of(folder)
+    except CloudtuneError:
+        remote = None
+    if remote is not None:
+        return remote.storage
+    for experiment in _experiments(folder):
+        given = experiment.get("storage")
+        if isinstance(given, str) and given:
+            return f"{home.storage(given).rstrip('/')}/{folder.name}"
+    return None
+
+
+def _experiments(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the experiment in the first line of each ledger, whatever version wrote it."""
+    for name, key in ((home.LEDGER, "experiment"), (MEASURE, "measure")):
+        try:
+            with (folder / name).open(encoding="utf-8", errors="replace") as lines:
+                yield dict(json.loads(lines.readline())[key])
+        except (OSError, *DAMAGED):
+            continue
+
+
+def _stored(uri: str) -> Part:
+    from pyarrow import fs as pyarrow_fs  # noqa: PLC0415  takes a while
+
+    try:
+        fs, root = filesystem(uri)
+        selector = pyarrow_fs.FileSelector(root, recursive=True, allow_not_found=True)
+        infos = [info for info in fs.get_file_info(selector) if info.is_file]
+    except (OSError, ValueError) as error:
+        raise StorageError(f"storage {uri}: {error}") from None
+    return Part(uri, len(infos), sum(info.size for info in infos))

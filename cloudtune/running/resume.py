@@ -1,0 +1,209 @@
+"""A run that goes on: what a person gives it, whether it can, and doing it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.engine.ledger import read_entries
+from cloudtune.engine.resume import replayed
+from cloudtune.errors import UsageError, shown
+from cloudtune.model.events import RunContinued
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason
+from cloudtune.model.units import format_dollars, format_seconds, parse_dollars, parse_seconds
+from cloudtune.planning.make import longest
+from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.running import runner
+from cloudtune.runs import control, home
+from cloudtune.runs.identity import refuse_changed_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cloudtune.engine.resume import InFlight
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.runs.job import Job
+
+
+@dataclass(frozen=True)
+class Further:
+    """What a person gives a run to go on with, as written; None leaves a limit as it was.
+
+    "+1h" is an hour from now, "+$10" ten dollars more than are spent by now; without the sign they
+    are in all: since the run first began, with what it has spent, measuring included. `trials`,
+    as "+16", are tried besides those that the run was to try.
+    """
+
+    deadline: str | None = None
+    budget: str | float | None = None
+    trials: str | int | None = None
+
+    @property
+    def more(self) -> int:
+        """How many more trials there are to be.
+
+        Raises:
+            UsageError: not written so, or none.
+        """
+        if self.trials is None:
+            return 0
+        text = str(self.trials).strip()
+        number = text.removeprefix("+")
+        signed = isinstance(self.trials, int) or text != number
+        if not (signed and number.isdecimal() and number.isascii() and int(number) > 0):
+            raise UsageError(
+                f"--trials {shown(self.trials)}: write how many there are to be besides those that "
+                "the run has, as in --trials +16"
+            )
+        return int(number)
+
+    def limits(self, job: Job, policy: RunPolicy, now: float) -> Limits:
+        """Return the limits from the run's begin; `now` is in seconds from there.
+
+        Raises:
+            UsageError: no duration, or no amount; or nothing is left within them.
+        """
+        found = Limits(self._deadline(job, policy, now), self._budget(job, policy, now))
+        name = job.run
+        if found.deadline is not None and policy.state.brakes.ahead(now) >= found.deadline:
+            ago = f"{format_seconds(found.deadline)} after the run began, {format_seconds(now)} ago"
+            raise UsageError(
+                f"run {name}: its deadline leaves no time: {ago}. Give it more, as in "
+                f"`cloudtune resume {name} --deadline +1h`; nothing was launched"
+            )
+        spent = policy.spent(now)
+        if found.budget is not None and spent >= found.budget:
+            raise UsageError(
+                f"run {name}: its budget of {format_dollars(found.budget)} leaves no money: "
+                f"{format_dollars(spent)} are spent. Give it more, as in "
+                f"`cloudtune resume {name} --budget '+$10'`; nothing was launched"
+            )
+        return found
+
+    def _deadline(self, job: Job, policy: RunPolicy, now: float) -> float | None:
+        if self.deadline is None:
+            asked = job.experiment.limits.deadline is not None or policy.state.paused > 0
+            known = policy.limits.deadline
+            # Nobody asked for the one that ends what would run for ever: it counts from now.
+            return known if asked or known is None else now + longest(job.plan)
+        text = self.deadline.strip()
+        seconds = parse_seconds(text.removeprefix("+"))
+        return now + seconds if text.startswith("+") else seconds
+
+    def _budget(self, job: Job, policy: RunPolicy, now: float) -> float | None:
+        if self.budget is None:
+            return policy.limits.budget
+        text = str(self.budget).strip()
+        dollars = parse_dollars(text.removeprefix("+"))
+        return dollars + (policy.spent(now) if text.startswith("+") else -job.measuring)
+
+
+def further_limits(
+    job: Job, policy: RunPolicy, left: InFlight, further: Further, now: float
+) -> Limits | None:
+    """Return the new limits of a run that goes on; None where it does within those that it has.
+
+    `policy` stands where the run's ledger ends, `now` is in seconds from its begin.
+
+    Raises:
+        UsageError: it can't go on, or has nothing left to go on with.
+    """
+    name = job.run
+    more = further.more
+    if not left.ended:
+        if further == Further():
+            return None
+        if more and policy.itinerary is not None:
+            raise UsageError(
+                f"run {name} is in the midst of its plan: `cloudtune resume {name}` first, and "
+                "give it more trials once it has ended, or was interrupted (Ctrl-C)"
+            )
+        if policy.winding_down:
+            raise UsageError(
+                f"run {name} is about to end: `cloudtune resume {name}` first, which gives back "
+                "what it has left; then give it new limits"
+            )
+        return further.limits(job, policy, now)
+    if why := policy.why_over(more=more > 0):
+        trained = "" if policy.why_over(more=True) else ", --trials +8 tries more"
+        raise UsageError(
+            f"run {name} has ended, and {why}; `cloudtune report {name}` shows how{trained}. If it "
+            "left an instance, `cloudtune gc` gives it back"
+        )
+    return further.limits(job, policy, now)
+
+
+def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
+    """Pass if a run can go on with more trials; `tried`, which stands at its end, is used up.
+
+    Raises:
+        UsageError: its strategy takes no more, or no plan for them keeps the limits.
+    """
+    tried.handle(event)
+    what = f"run {job.run}: {event.trials} more trials"
+    if tried.ending is EndReason.FAILED:
+        raise UsageError(f"{what}: {tried.state.trouble}; nothing was launched")
+    it = tried.itinerary
+    if it is None:
+        return
+    end, deadline, budget = it.plan.estimate, event.deadline, event.budget
+    late = deadline is not None and end.seconds > deadline
+    costly = budget is not None and end.dollars > budget
+    if late or (costly and PLANNED[tried.strategy.name].plans_anew):
+        left = format_seconds(end.seconds - event.at)
+        dollars = format_dollars(end.dollars - tried.spent(event.at))
+        raise UsageError(
+            f"{what}: no plan for them and for what is left keeps the limits. The fastest takes "
+            f"{left} from now, and {dollars} more: give it as much with --deadline and --budget, "
+            "or fewer trials; nothing was launched"
+        )
+
+
+def resume_job(
+    folder: Path,
+    watching: Callable[[str, RunPolicy], runner.Watch],
+    further: Further | None = None,
+    confirm: Callable[[Job], None] = lambda _: None,
+    *,
+    changed_script: bool = False,
+) -> runner.Ended:
+    """Go on with a run whose controller died, or that had ended, with what it has trained.
+
+    One that died has its instances still. One that had ended rents anew, once `confirm(job)` has
+    passed, which raises where nobody allows it.
+
+    Raises:
+        UsageError: it can't go on within these limits, or somebody drives it, or the script isn't
+            what it was, and that isn't allowed by `changed_script`.
+        CloudtuneError: its ledger can't be gone on with.
+    """
+    ledger = folder / home.LEDGER
+    job = runner.job_of_run(folder)
+    with control.driving(folder, runner.where_of(job.experiment)):
+        policy = job.policy()
+        left = replayed(policy, read_entries(ledger))
+        now = max(left.at, time.time() - job.began)
+        within = further_limits(job, policy, left, further or Further(), now)
+        more = 0 if further is None else further.more
+        if within is not None and more:
+            tried = job.policy()
+            replayed(tried, read_entries(ledger))
+            try_more(job, tried, RunContinued(now, within.deadline, within.budget, more))
+        job = replace(job, limits=within or policy.limits)
+        if not changed_script:
+            refuse_changed_files(job.run, job.identity, job.experiment)
+        runner.check_script(job.experiment)
+        runner.preflight(job.experiment)
+        if left.ended:
+            confirm(job)
+        adopt = not left.ended
+        cloud = runner.open_cloud(
+            job.experiment, pace=job.paced, profiles=job.profiles, adopt=adopt
+        )
+        driver = runner.runner_of(job, folder, cloud)
+        left.within, left.more = within, more
+        swept = driver.go(policy, ledger, None, watching(job.run, policy), left)
+    return runner.Ended(folder, policy, swept)

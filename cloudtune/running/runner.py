@@ -1,0 +1,475 @@
+"""Running policies on a cloud: opening it, driving them to their end, leaving nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.resume import resume
+from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.experiment.command import words_of
+from cloudtune.infra import sweep as sweeping
+from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
+from cloudtune.infra.cluster.node_provider import Journal
+from cloudtune.infra.cluster.world import CloudWorld
+from cloudtune.infra.environments import ready as environments
+from cloudtune.infra.environments.cache import is_there
+from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.node.messages import Training
+from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import calls_to, ids, provider_named
+from cloudtune.model.plans import Limits
+from cloudtune.planning.make import LEASE_GRACE_SECONDS, join_seconds, longest
+from cloudtune.policy.base import Policy
+from cloudtune.runs import control, home
+from cloudtune.runs.job import job_of_ledger
+from cloudtune.train.programs.program import Program
+from cloudtune.train.progress_cursor import Progress
+from cloudtune.train.storage import StorageError, try_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from cloudtune.engine.resume import InFlight
+    from cloudtune.experiment import Experiment
+    from cloudtune.infra.environments.build import Built
+    from cloudtune.infra.provider import Calls, Cloud, HeadOffer, Provider
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import TrialId
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.runs.job import Job
+
+    Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
+
+
+class Controlled(Policy, Protocol):
+    """A policy whose instances end by themselves where nobody drives it any more."""
+
+    def safe_until(self) -> float:
+        """Return when all that is rented must be gone if nothing more is decided, run seconds."""
+        ...
+
+    def dispensable(self) -> Sequence[TrialId]:
+        """Return the trials whose checkpoints are of no more use."""
+        ...
+
+
+_LEAST_FREE = 256 * 2**20
+SCREEN_LOG = "screen.log"
+_DELIVERY = "environment.json"
+
+
+def check_script(experiment: Experiment) -> None:
+    """Import the user's script in a process of its own, before anything is rented.
+
+    Raises:
+        UsageError: it can't be imported; the message has its traceback.
+    """
+    if experiment.runs_command:
+        environment(experiment)
+        return  # it runs as a program, which `check_train` has looked at
+    built = environment(experiment)[1]
+    code = (
+        "import sys; from pathlib import Path; "
+        "from cloudtune.train.user_script import load_function; "
+        "load_function(Path(sys.argv[1]), sys.argv[2])"
+    )
+    spec = f"{experiment.train_file.name}:{experiment.train_function}"
+    folder = experiment.train_file.parent
+    done = subprocess.run(
+        [sys.executable if built is None else str(built.python), "-c", code, str(folder), spec],
+        cwd=folder,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the folder is the user's
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 and experiment.setup.commands:
+        last = (done.stderr.strip().splitlines() or ["no word of why"])[-1]
+        sys.stderr.write(
+            f"note: {experiment.train_file}: can't be imported here, where setup.commands didn't "
+            f"run ({last})\n"
+        )
+    elif done.returncode != 0:
+        raise UsageError(
+            f"{experiment.train_file}: can't be imported; nothing was launched.\n"
+            f"{done.stderr.strip()}"
+        )
+
+
+def environment(experiment: Experiment) -> tuple[Delivery, Built | None]:
+    """Return how instances come by their Python, and the environment that is here; once built.
+
+    Raises:
+        UsageError: it can't be built, or kept.
+    """
+    storage = home.storage(experiment.storage)
+    return environments.ready(experiment, storage, home.home(), _say)
+
+
+def enter_environment(experiment: Experiment) -> None:
+    """Have this command go on by the Python of the experiment's environment, if it is another.
+
+    Raises:
+        UsageError: as `environment`.
+    """
+    environments.enter(experiment, home.storage(experiment.storage), home.home(), _say)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def check_storage(experiment: Experiment) -> None:
+    """Write to the experiment's storage, read it back and delete it, before anything is rented.
+
+    Where this machine isn't let in, but its instances have rights of their own, that is told and
+    no more.
+
+    Raises:
+        UsageError: nothing can be kept there; the message says why.
+    """
+    where = home.storage(experiment.storage)
+    try:
+        try_storage(where)
+    except StorageError as error:
+        if error.denied and experiment.cloud.instance_profile is not None:
+            told = "not tried from this machine, which isn't let in; its instances may be"
+            sys.stderr.write(f"note: storage {where}: {told} ({error})\n")
+            return
+        raise UsageError(f"storage {where}: {error}; nothing was launched") from None
+
+
+def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
+    """Find what would refuse a run's launches, before anything is rented: `head`'s, or its own.
+
+    Raises:
+        UsageError: something would; each such thing is a line.
+    """
+    check_storage(experiment)
+    found = [
+        *_full_disk(home.runs()),
+        *_unnamable(experiment.train_folder),
+        *provider_named(experiment.cloud.provider).preflight(experiment, head),
+    ]
+    if found:
+        raise UsageError("\n".join([*found, "nothing was launched"]))
+
+
+def _unnamable(folder: Path) -> Iterator[str]:
+    """Yield the first file that Ray can't bring to the instances, as its name isn't UTF-8."""
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if any("\ud800" <= letter <= "\udfff" for letter in name):
+                yield f"{os.path.join(where, name)!a}: rename it: the name isn't UTF-8"  # noqa: PTH118
+                return
+
+
+def _full_disk(folder: Path) -> Iterator[str]:
+    """Yield that there is no room for a run's record, where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_FREE:
+        yield f"{folder}: {free >> 20} MiB of disk are free, and a run's record needs more"
+
+
+def open_cloud(
+    experiment: Experiment,
+    *,
+    pace: bool,
+    profiles: Sequence[ScalingProfile] = (),
+    adopt: bool = False,
+) -> Cloud:
+    """Return the cloud of an experiment, ready to rent from; `adopt` for a run that goes on.
+
+    With `pace` training takes what the profiles say, where there are no real GPUs.
+
+    Raises:
+        UsageError: what its provider needs isn't in the experiment, or it can't be rented from.
+    """
+    provider = provider_named(experiment.cloud.provider)
+    provider.check(experiment)
+    return provider.open(experiment, home.home(), pace=pace, profiles=profiles, adopt=adopt)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a cloud was asked after a run, at `checked_at` (Unix time): is anything left?
+
+    `unconfirmed` names what is left or may be; None where the cloud confirmed that nothing is.
+    """
+
+    checked_at: float
+    unconfirmed: CleanupError | None = None
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One run of a policy on a cloud; `began` is its time zero (Unix time)."""
+
+    folder: Path
+    experiment: Experiment
+    offers: tuple[Offer, ...]
+    cloud: Cloud
+    began: float
+    lease_seconds: float
+    lease_end: float
+    join_seconds: float
+    last_epoch: int
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.folder.name
+
+    def go(
+        self,
+        policy: Controlled,
+        ledger: Path,
+        header: Mapping[str, Any] | None,
+        watch: Watch,
+        in_flight: InFlight | None = None,
+    ) -> Swept:
+        """Drive the policy to its end, and leave no instance behind, whatever happens.
+
+        Returns what the cloud said of that; a run that came to its end has a result whatever that
+        is. `in_flight` is what a controller that died has left; the run goes on from there, with
+        its ledger, which has a header already. The caller is `driving` the run.
+
+        Raises:
+            CleanupError: the run was ended by an error, and its cloud didn't confirm that every
+                instance of it is gone.
+        """
+        ec2 = calls_to(self.cloud.endpoint)
+        patient = _patient(watch, self.folder / SCREEN_LOG)
+        with control.interruptible() as interruption:
+            error: BaseException | None = None
+            try:
+                with contextlib.closing(FileLedger(ledger, header)) as record:
+                    world = self._world(ec2, policy, resumes=in_flight is not None)
+                    interruption.tell(world.interrupt)
+                    with world:
+                        interruption.install()  # again: Ray has put its own in their place
+                        if in_flight is None:
+                            run(policy, world, record, patient)
+                        else:
+                            resume(policy, world, record, in_flight, patient)
+            except BaseException as raised:  # noqa: BLE001  raised again below
+                error = raised
+            swept = self._sweep(ec2)
+        if error is None:
+            return swept
+        if swept.unconfirmed is None:
+            raise error
+        told = f"{swept.unconfirmed}\nBefore that the run was ended by an error: "
+        told += str(error) if isinstance(error, CloudtuneError) else repr(error)
+        raise CleanupError(told, swept.unconfirmed.instance_ids) from error
+
+    def _sweep(self, ec2: Calls) -> Swept:
+        """Give back what is left, and close the cloud; returns what is not confirmed to be gone.
+
+        No error of these may hide that an instance is left.
+        """
+        unconfirmed: CleanupError | None = None
+        journal = Journal(self.folder / JOURNAL)
+        try:
+            if left := sweeping.sweep(ec2, self.run, journal):
+                unconfirmed = CleanupError(
+                    f"EC2 did not confirm the end of {', '.join(ids(left))}; they may still bill. "
+                    "Run `cloudtune gc`, or end them in the EC2 console.",
+                    ids(left),
+                )
+        except CleanupError as error:
+            unconfirmed = error
+        except Exception as error:  # noqa: BLE001  whatever it is, the ids must be told
+            unconfirmed = sweeping.unasked(self.run, journal, error)
+        checked_at = time.time()
+        with contextlib.suppress(Exception):  # records, and processes on this machine: no money
+            sweeping.keep_records(ec2, self.run, self.folder / "instances.json")
+        with contextlib.suppress(OSError, CloudtuneError):
+            self.cloud.close()
+        return Swept(checked_at, unconfirmed)
+
+    def _world(self, ec2: Calls, policy: Controlled, *, resumes: bool) -> CloudWorld:
+        rental = Rental(
+            run=self.run,
+            endpoint=self.cloud.endpoint,
+            gpus={offer.instance_type.name: offer.gpus for offer in self.offers},
+            lease_seconds=self.lease_seconds,
+            lease_end=self.lease_end,
+            request=self.cloud.request,
+            tags=self.cloud.tags,
+            subnets=self.cloud.subnets,
+            join_seconds=self.join_seconds,
+            deadline=self.lease_end - LEASE_GRACE_SECONDS,
+            delivery=self._delivery(),
+        )
+        return CloudWorld(
+            RayHead(self.folder, rental, self._provider.own_address()),
+            ec2,
+            self._training(),
+            self.experiment.train_folder,
+            self.began,
+            leased_until=policy.safe_until,
+            dispensable=policy.dispensable,
+            resumes=resumes,
+        )
+
+    def _delivery(self) -> Delivery:
+        """Return how instances come by their Python: the same to the end of the run.
+
+        Asked for again by the next controller, a launch must be the very same.
+        """
+        path = self.folder / _DELIVERY
+        try:
+            known = Delivery.of(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            known = None
+        if known is not None and (known.pack is None or is_there(known.pack)):
+            return known
+        found = environment(self.experiment)[0]
+        write_atomically(path, json.dumps(found.to_json()))
+        return found
+
+    @property
+    def _provider(self) -> Provider:
+        return provider_named(self.experiment.cloud.provider)
+
+    def _training(self) -> Training:
+        experiment = self.experiment
+        return Training(
+            train=experiment.train_function
+            if experiment.runs_command
+            else f"{experiment.train_file.name}:{experiment.train_function}",
+            program=program_of(experiment),
+            progress=Progress(**experiment.progress.model_dump()),
+            metric_name=experiment.metric.name,
+            metric_mode=experiment.metric.mode,
+            max_epoch=self.last_epoch,
+            storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
+            seed=experiment.seed,
+            compared=experiment.trial.sync != "trusted",
+            has_gpus=self._provider.has_gpus,
+            fused=experiment.trains_fused,
+            losses_per_hour=max((o.interruptions_per_hour for o in self.offers), default=0.0),
+        )
+
+
+def program_of(experiment: Experiment) -> Program | None:
+    """Return the command that trains; None where a function does."""
+    if not experiment.runs_command:
+        return None
+    reports = experiment.reports
+    return Program(
+        text=experiment.train,
+        words=words_of(experiment.train),
+        until=experiment.epochs.max,
+        file=reports.file,
+        printed=reports.printed,
+        folder=experiment.checkpoints.folder,
+        alone=experiment.trial.gpus.max == 1,
+    )
+
+
+def where_of(experiment: Experiment) -> dict[str, str]:
+    """Return what is noted of where a run rents, so that `gc` finds it without its ledger."""
+    return {"provider": experiment.cloud.provider, "region": experiment.cloud.region}
+
+
+def _patient(watch: Watch, log: Path) -> Watch:
+    """Return the watch, whose errors go to a file: nobody's reading ends a run."""
+
+    def watched(event: Event, commands: tuple[Command, ...]) -> None:
+        try:
+            watch(event, commands)
+        except Exception:  # noqa: BLE001  a screen decides nothing
+            with contextlib.suppress(OSError), log.open("a", errors="backslashreplace") as file:
+                traceback.print_exc(file=file)
+
+    return watched
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over, and what its cloud said of its end."""
+
+    folder: Path
+    policy: RunPolicy
+    swept: Swept
+
+
+def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
+    """Carry a job out, from its first request to the confirmed end of its last instance.
+
+    `watching(run, policy)` gives what is told of each event and its commands.
+    """
+    preflight(job.experiment)
+    cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
+    folder = home.new_run(job.experiment.name)
+    with control.driving(folder, where_of(job.experiment)):
+        limits = bounded(job)
+        job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
+        policy = job.policy()
+        runner = runner_of(job, folder, cloud)
+        swept = runner.go(policy, folder / home.LEDGER, job.to_json(), watching(job.run, policy))
+    return Ended(folder, policy, swept)
+
+
+def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
+    """Return where else to ask where a zone is dry; nowhere if the experiment names its place."""
+    settings = experiment.cloud
+    if settings.zones or settings.subnet is not None:
+        return ()
+    if settings.subnets:
+        return tuple(settings.subnets)
+    return provider_named(settings.provider).zones(cloud)
+
+
+def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
+    """Return what carries a job out on a cloud, with its record in a folder."""
+    lives = longest(job.plan, job.limits)
+    return Runner(
+        folder=folder,
+        experiment=job.experiment,
+        offers=job.offers,
+        cloud=cloud,
+        began=job.began,
+        lease_seconds=lives + LEASE_GRACE_SECONDS,
+        lease_end=job.began + (job.limits.deadline or lives) + LEASE_GRACE_SECONDS,
+        join_seconds=max(join_seconds(each.profile) for each in (*job.rentables, *job.standins)),
+        last_epoch=job.experiment.span.max,
+    )
+
+
+def job_of_run(folder: Path) -> Job:
+    """Return the job that a run carries out."""
+    return job_of_ledger(folder / home.LEDGER)
+
+
+def bounded(job: Job) -> Limits:
+    """Return the job's limits with an end in any case: nothing of ours runs for ever.
+
+    Without a deadline the run gets one of three times the planned time and an hour (`longest`). Not
+    so a run with a budget that decides as it goes: its strategy would pace itself by a deadline
+    that nobody asked for, and the budget ends it anyway.
+    """
+    deadline, budget = job.limits.deadline, job.limits.budget
+    if deadline is None and (budget is None or job.plan.followed is not None):
+        deadline = longest(job.plan)
+    return Limits(deadline, budget)

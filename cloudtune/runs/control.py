@@ -1,0 +1,196 @@
+"""Who drives a run: one process at a time, known to others, that signals end in order.
+
+Beside a run's ledger:
+
+    controller.json    who drives it and in which cloud; it stays there when the run is over
+    controller.lock    locked for as long as somebody drives it: the system lets go of it when that
+                       process ends, however it ends
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.heads.launch import Remote
+from cloudtune.infra.heads.remote_runs import is_carried
+from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import IO
+
+CONTROLLER = "controller.json"
+LOCK = "controller.lock"
+_OVER = "over"
+_GLANCE_SECONDS = 1.0
+"""For so long a lock may be held by one who only looks whether it is (`is_driven`)."""
+
+
+@contextlib.contextmanager
+def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
+    """Drive a run for as long as the context lasts; `where` is its provider and region.
+
+    Raises:
+        UsageError: another process drives it.
+    """
+    with (folder / LOCK).open("a") as lock:
+        if not _locked(lock, fcntl.LOCK_EX, _GLANCE_SECONDS) or _recorded_alive(folder):
+            raise UsageError(_refusal(folder))
+        driver = ProcessGroup.of(os.getpid())
+        driver.record(folder / CONTROLLER, extra=where)
+        try:
+            yield
+        finally:  # a notebook lives on, and drives the run no more
+            with contextlib.suppress(OSError):
+                driver.record(folder / CONTROLLER, extra={**where, _OVER: "yes"})
+
+
+def is_driven(folder: Path) -> bool:
+    """Whether a process on this machine drives a run, or a head, whatever its records look like.
+
+    Raises:
+        StorageError: a head's run, whose storage can't be reached.
+    """
+    carried = is_carried(folder)
+    if carried is not None:
+        return carried
+    try:
+        with (folder / LOCK).open("r") as lock:
+            if not _locked(lock, fcntl.LOCK_SH, 0.0):
+                return True
+    except OSError:  # a run of an older version, or one that nobody has driven yet
+        pass
+    return _recorded_alive(folder)
+
+
+def place_of(folder: Path) -> tuple[str, str]:
+    """Return the provider and the region of a run; "" where nothing tells."""
+    remote = Remote.of(folder)
+    if remote is not None:
+        return remote.provider, remote.region
+    try:
+        recorded = ProcessGroup.recorded(folder / CONTROLLER)
+    except DamagedRecordError:
+        return "", ""
+    where = {} if recorded is None else recorded[1]
+    provider, region = where.get("provider"), where.get("region")
+    return (
+        provider if isinstance(provider, str) else "",
+        region if isinstance(region, str) else "",
+    )
+
+
+def _locked(lock: IO[str], kind: int, patience: float) -> bool:
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
+
+
+def _recorded_alive(folder: Path) -> bool:
+    """Whether another process lives that the record names; this one knows what it drives."""
+    driver = _driver(folder)
+    return driver is not None and driver.pid != os.getpid() and driver.alive()
+
+
+def _driver(folder: Path) -> ProcessGroup | None:
+    try:
+        recorded = ProcessGroup.recorded(folder / CONTROLLER)
+    except DamagedRecordError:
+        return None
+    return None if recorded is None or _OVER in recorded[1] else recorded[0]
+
+
+def _refusal(folder: Path) -> str:
+    driver = _driver(folder)
+    who = "another process" if driver is None else f"process {driver.pid}"
+    return f"run {folder.name} is driven by {who}; only a run whose process has died can be resumed"
+
+
+# ---- signals -------------------------------------------------------------------------------
+
+
+class Interruption:
+    """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
+
+    Until there is a world to tell, and while it is being swept up after, they are held back: an
+    instance that nobody gives back is worse than a few seconds of patience.
+
+    SIGHUP comes when a person's terminal goes away, as with a broken connection. It ends nothing:
+    the run goes on without a terminal.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals]) -> None:
+        self._signals = signals
+        self._tell: Callable[[], None] | None = None
+        self._pending = False
+
+    def install(self) -> None:
+        """Take the signals over."""
+        for number in self._signals:
+            heard = _unheard if number is signal.SIGHUP else self._heard
+            signal.signal(number, heard)
+
+    def tell(self, who: Callable[[], None]) -> None:
+        """Pass signals on to `who`, those that have come already too."""
+        self._tell = who
+        if self._pending:
+            who()
+
+    def _heard(self, *_: object) -> None:
+        self._pending = True
+        if self._tell is not None:
+            self._tell()
+
+
+def _unheard(*_: object) -> None:
+    """Do nothing; unlike SIG_IGN it isn't passed on to the processes that are started."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Give what hears the signals that end a run, in place of what heard them before."""
+    with _handlers((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as taken:
+        interruption = Interruption(taken)
+        interruption.install()
+        yield interruption
+
+
+@contextlib.contextmanager
+def outliving_its_terminal() -> Iterator[None]:
+    """Let SIGHUP end nothing: between a measurement and its run nobody may be lost either."""
+    with _handlers((signal.SIGHUP,)) as taken:
+        for number in taken:
+            signal.signal(number, _unheard)
+        yield
+
+
+@contextlib.contextmanager
+def _handlers(signals: Sequence[signal.Signals]) -> Iterator[tuple[signal.Signals, ...]]:
+    """Give those signals that are not ignored, as under nohup; put their handlers back.
+
+    Only the main thread may hear signals: none in another.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        signals = ()
+    kept = {number: signal.getsignal(number) for number in signals}
+    kept = {number: handler for number, handler in kept.items() if handler is not signal.SIG_IGN}
+    try:
+        yield tuple(kept)
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler or signal.SIG_DFL)

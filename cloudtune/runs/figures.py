@@ -1,0 +1,182 @@
+"""What a run has come to, as its policy and its record tell it."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.model.trial import better
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cloudtune.engine.record.timeline import Timeline
+    from cloudtune.model.plans import Limits
+    from cloudtune.model.trial import EndReason
+    from cloudtune.policy.run import RunPolicy
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run came to: the same figures of a simulated and of a real one.
+
+    `epochs` are those of the trial that did best; `gpu_hours` are paid for, whether trials train
+    in them or not; `instances` is the most at once.
+    """
+
+    seconds: float
+    dollars: float
+    trials: float
+    epochs: float
+    gpu_hours: float
+    instances: float
+
+
+@dataclass(frozen=True)
+class LegFigures:
+    """A part of a run up to an end, in seconds of the run: what it was given, and has spent.
+
+    `more` are the trials that it was to try besides those before; `ended` is None where it goes on.
+    """
+
+    begin: float
+    end: float
+    ended: EndReason | None
+    dollars: float
+    deadline: float | None
+    budget: float | None
+    more: int
+
+
+def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigures]:
+    """Return the parts of a run that went on after an end; `first` are the limits that it began in.
+
+    Their dollars add up to the run's.
+    """
+    begun = [timeline.began or 0.0, *(leg.event.at for leg in timeline.legs)]
+    until = [*(leg.over_at for leg in timeline.legs), policy.over_at]
+    ended = [*(leg.ended for leg in timeline.legs), timeline.ended]
+    given = [(first.deadline, first.budget, 0)]
+    given += [(each.event.deadline, each.event.budget, each.event.trials) for each in timeline.legs]
+    charges = policy.state.charges
+    found = []
+    for begin, end, reason, limits in zip(begun, until, ended, given, strict=True):
+        rented = [r for r in policy.fleet if r.launched and begin <= r.began_at <= end]
+        dollars = math.fsum(each.dollars(end) for each in rented)
+        dollars += len(rented) * charges.usd_per_launch
+        dollars += (end - begin) * charges.usd_per_second
+        found.append(LegFigures(begin, end, reason, dollars, *limits))
+    return found
+
+
+def figures(policy: RunPolicy) -> Figures:
+    """Return what a run has come to so far; of one that has ended, in all."""
+    end, best = policy.over_at, policy.best
+    began = end if policy.began is None else policy.began
+    rented = [each for each in policy.fleet if each.launched]
+    lives = [(r.began_at, end if r.gone_at is None else r.gone_at, r.offer.gpus) for r in rented]
+    return Figures(
+        seconds=max(0.0, end - began),
+        dollars=policy.spent(end),
+        trials=len(policy.trials),
+        epochs=0 if best is None else max([best.epoch, *policy.trials[best.trial].history]),
+        gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
+        instances=_most((since, until) for since, until, _ in lives),
+    )
+
+
+@dataclass(frozen=True)
+class Origins:
+    """How many configurations came from which earlier run, of all `trials`.
+
+    The trust in earlier runs is that at the first and at the last of these trials.
+    """
+
+    trials: int
+    named: Mapping[str, int]
+    trust: tuple[float, float]
+
+    def text(self) -> str:
+        """Return it as a sentence, as in "12 of 40 configurations came from r (trust 0.6)"."""
+        first, last = (f"{each:.2g}" for each in self.trust)
+        trust = f"trust {last}" if first == last else f"trust {first} at first, {last} at the end"
+        named = [f"{count} from {run}" for run, count in self.named.items()]
+        if len(self.named) == 1:
+            ((run, count),) = self.named.items()
+            return f"{count} of {self.trials} configurations came from {run} ({trust})"
+        told = f", {', '.join(named)}" if named else ""
+        count = sum(self.named.values())
+        return f"{count} of {self.trials} configurations came from earlier runs ({trust}){told}"
+
+
+def origins(policy: RunPolicy) -> Origins | None:
+    """Return where the configurations of a run came from; None where no earlier run had a say."""
+    found = [t.trial.origin for t in policy.trials.values() if t.trial.origin is not None]
+    if not found:
+        return None
+    named = Counter(origin.run for origin in found if origin.run)
+    return Origins(len(policy.trials), dict(named), (found[0].trust, found[-1].trust))
+
+
+def _most(lives: Iterable[tuple[float, float]]) -> int:
+    """Return how many there were at once; one that begins as another ends comes after it."""
+    changes = sorted(
+        change for since, until in lives if until > since for change in ((since, 1), (until, -1))
+    )
+    size = most = 0
+    for _, change in changes:
+        size += change
+        most = max(most, size)
+    return most
+
+
+@dataclass(frozen=True)
+class RungReport:
+    """How many trials trained until an epoch, the best of them there, and what it took.
+
+    `gpu_hours` were trained in the epochs since the rung before, by all trials; `first_at` and
+    `last_at` are the run seconds at which the first and the last trial reached the rung.
+    """
+
+    epoch: int
+    trials: int
+    best: float | None
+    gpu_hours: float
+    first_at: float | None
+    last_at: float | None
+
+
+def rung_reports(
+    policy: RunPolicy, timeline: Timeline, rungs: Sequence[int]
+) -> tuple[RungReport, ...]:
+    """Return a report of each rung; `rungs` ascends, and ends with the last epoch."""
+    arrived: list[dict[str, float]] = [{} for _ in rungs]
+    seconds = [0.0 for _ in rungs]
+    for epoch in timeline.epochs:
+        level = min(bisect.bisect_left(rungs, epoch.number), len(rungs) - 1)
+        seconds[level] += epoch.told.seconds * epoch.width
+        if epoch.number >= rungs[level]:
+            arrived[level].setdefault(epoch.trial, epoch.told.at)
+    return tuple(
+        RungReport(
+            epoch=epoch,
+            trials=len(times),
+            best=_best(policy, times, epoch),
+            gpu_hours=spent / 3600.0,
+            first_at=min(times.values(), default=None),
+            last_at=max(times.values(), default=None),
+        )
+        for epoch, times, spent in zip(rungs, arrived, seconds, strict=True)
+    )
+
+
+def _best(policy: RunPolicy, names: Iterable[str], epoch: int) -> float | None:
+    best: float | None = None
+    for name in names:
+        metric = policy.trials[name].history.get(epoch)
+        if better(policy.state.mode, metric, best):
+            best = metric
+    return best

@@ -1,0 +1,448 @@
+"""What is known of earlier runs, and which of them have something to tell of a new one.
+
+Of each run a record stands beside its ledger, and is made from that: what was tried, how that went,
+what it took. A record that is missing, or older than its ledger, is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.engine.ledger import DAMAGED
+from cloudtune.engine.record.actuals import delay_times, epoch_times
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment.validation import Mistake
+from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import provider_named
+from cloudtune.model.serialization import decode, encode
+from cloudtune.profiles import store
+from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes
+from cloudtune.runs import control, home
+from cloudtune.runs.identity import identity_of
+from cloudtune.strategies.samplers.axes import allows, axes_by_size
+from cloudtune.strategies.samplers.past_runs import PastRun, PastTrial, scores, shared_axes, useless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.experiment.search_space import Domain
+    from cloudtune.experiment.validation import FieldPath
+    from cloudtune.model.scaling import Identity
+    from cloudtune.model.trial import Mode
+    from cloudtune.runs.report import Report
+
+VERSION = 2
+RECORD = "record.json"
+MOST_RUNS = 4
+"""So many earlier runs have a say at most, where the experiment names none."""
+MOST_TRIALS = 400
+"""So many trials of a run are carried over at most, evenly from its best to its worst."""
+MOST_TIMED = 8
+"""Of so many earlier runs at most it is looked at how long things took, the latest."""
+_LOOKED_AT = 100
+_OVERLAP = 0.5
+"""A run of another script has at least this share of the parameters in common."""
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial that trained an epoch, or failed: its metric by epoch, as far as that is a number.
+
+    `took` is how long its epochs took.
+    """
+
+    config: Mapping[str, object]
+    values: Mapping[int, float]
+    failed: bool = False
+    took: tuple[EpochTimes, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run tells later ones.
+
+    `began` is Unix time. `script` is the path of its training script, `script_hash` that file as it
+    was ("" where nobody knows). `ended` says how, or is None: the run goes on, or its controller
+    died. `cloud` is its provider's name. `paced`: whether its epochs took what a table says.
+    `delays` are those of instances and of trials. `ledger_bytes` is how long the ledger was from
+    which this was made. `identity` is what it trained; None in runs before 0.3.
+    """
+
+    run: str
+    began: float
+    script: str
+    function: str
+    script_hash: str
+    strategy: str
+    metric: str
+    mode: Mode
+    best: float | None
+    seconds: float
+    dollars: float
+    ended: str | None
+    emulated: bool
+    ledger_bytes: int
+    trials: tuple[TrialRecord, ...] = field(default=())
+    cloud: str = ""
+    paced: bool = False
+    delays: tuple[DelayTimes, ...] = ()
+    identity: Identity | None = None
+
+    def times(self, space: Mapping[str, Domain]) -> RunTimes:
+        """Return how long things took in it: epochs of those trials alone that a space allows."""
+        began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began))
+        trials = tuple(t.took for t in self.trials if t.took and allows(space, t.config))
+        return RunTimes(self.run, began, trials, self.delays)
+
+    def past(self) -> PastRun:
+        """Return what is carried over: each trial's score among the others of the run."""
+        found = scores([{} if t.failed else t.values for t in self.trials], self.mode)
+        pairs = sorted(zip(found, self.trials, strict=True), key=lambda pair: -pair[0].value)
+        step = max(1.0, len(pairs) / MOST_TRIALS)
+        kept = [pairs[int(n * step)] for n in range(min(len(pairs), MOST_TRIALS))]
+        return PastRun(
+            self.run,
+            tuple(PastTrial(t.config, round(s.value, 6), round(s.weight, 6)) for s, t in kept),
+        )
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run of this machine; without a `record` where nothing can be told of it.
+
+    `state` says of one that hasn't ended whether it runs or its controller died. `why` says why no
+    later run learns from it which configurations are good, "" where one may; `why_no_times` the
+    same of how long things take.
+    """
+
+    run: str
+    record: RunRecord | None
+    state: str
+    why: str
+    why_no_times: str
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def record_of(report: Report, ledger_bytes: int) -> RunRecord:
+    """Return what a run tells later ones; `ledger_bytes` is how long its ledger is."""
+    job, policy = report.job, report.policy
+    experiment, best = job.experiment, policy.best
+    hashes = {profile.script_hash for profile in job.profiles} - {""}
+    took = epoch_times(report.timeline)
+    return RunRecord(
+        run=job.run,
+        began=job.began,
+        script=str(experiment.train_file),
+        function=experiment.train_function,
+        script_hash=job.script_hash or min(hashes, default=""),
+        strategy=job.plan.strategy,
+        metric=experiment.metric.name,
+        mode=experiment.metric.mode,
+        best=None if best is None else best.metric,
+        seconds=report.seconds,
+        dollars=report.dollars,
+        ended=policy.ending.value if policy.ended and policy.ending else None,
+        emulated=report.basis.emulated,
+        ledger_bytes=ledger_bytes,
+        trials=tuple(
+            TrialRecord(
+                dict(trial.trial.config),
+                {epoch: value for epoch, value in trial.history.items() if math.isfinite(value)},
+                trial.status == "failed",
+                took.get(trial.id, ()),
+            )
+            for trial in policy.trials.values()
+            if trial.history or trial.status == "failed"
+        ),
+        cloud=experiment.cloud.provider,
+        paced=job.paced,
+        delays=delay_times(report.timeline),
+        identity=job.identity,
+    )
+
+
+def remember(folder: Path, report: Report) -> RunRecord:
+    """Keep the record of a run beside its ledger, and return it.
+
+    A run is no worse for it that this can't be written down.
+    """
+    ledger = folder / home.LEDGER
+    found = record_of(report, ledger.stat().st_size)
+    data = {"cloudtune_record": VERSION, **encode(found)}
+    with contextlib.suppress(OSError, ValueError):
+        write_atomically(folder / RECORD, json.dumps(data, allow_nan=False) + "\n")
+    return found
+
+
+def recorded(folder: Path) -> RunRecord:
+    """Return the record of a run's folder; made from its ledger where it is missing or old.
+
+    Raises:
+        CloudtuneError: the ledger can't be read.
+    """
+    return _recorded(folder, _kept(folder))
+
+
+def _recorded(folder: Path, kept: Mapping[str, Any] | None) -> RunRecord:
+    """Return a record as it was `kept`; made anew from the ledger where it can't be read."""
+    from cloudtune.runs.report import load  # noqa: PLC0415  it needs all of a run's world
+
+    if kept is not None:
+        with contextlib.suppress(*DAMAGED):
+            return decode(RunRecord, kept)
+    return remember(folder, load(folder))
+
+
+def _kept(folder: Path) -> Mapping[str, Any] | None:
+    """Return a record as it is on disk; None where it is missing, old or damaged."""
+    with contextlib.suppress(*DAMAGED, OSError):
+        data = json.loads((folder / RECORD).read_bytes())
+        current = data["ledger_bytes"] == (folder / home.LEDGER).stat().st_size
+        if data.pop("cloudtune_record") == VERSION and current:
+            return dict(data)
+    return None
+
+
+def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
+    """Yield the runs of this machine, the latest first; `experiment` may learn of them."""
+    for folder in home.run_folders()[::-1]:
+        try:
+            found = recorded(folder)
+        except (CloudtuneError, OSError) as error:
+            why = f"unreadable: {error}"
+            yield Listed(folder.name, None, "unreadable", why, why)
+            continue
+        state = found.ended or ("runs" if control.is_driven(folder) else "died")
+        why = _unfit(found) if experiment is None else not_taken(found, experiment)
+        yield Listed(folder.name, found, state, why, untimed(found, experiment))
+
+
+def to_json(listed: Listed) -> dict[str, Any]:
+    """Return a line of the list as JSON, without what each trial did."""
+    it = listed.record
+    told = {} if it is None else {**encode(replace(it, trials=())), "trials": len(it.trials)}
+    for name in ("ledger_bytes", "delays", "identity"):
+        told.pop(name, None)
+    usable = {"usable": not listed.why, "why_not": listed.why or None}
+    times = {"usable": not listed.why_no_times, "why_not": listed.why_no_times or None}
+    return {
+        **told,
+        "run": listed.run,
+        "state": listed.state,
+        "history": usable,
+        "times": times,
+    }
+
+
+# ---- which have something to tell ---------------------------------------------------------------
+
+
+def past_of(experiment: Experiment) -> tuple[PastRun, ...]:
+    """Return the earlier runs that have a say in which configurations an experiment tries.
+
+    Raises:
+        UsageError: a run that the experiment names isn't there, or has nothing to tell of it.
+    """
+    asked = experiment.history.configurations
+    if asked == "off":
+        return ()
+    if asked == "auto":
+        return tuple(each.past() for each in _chosen(experiment))
+    _refuse_mistakes(experiment)
+    return tuple(recorded(home.find_run(name)).past() for name in asked)
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long things took in earlier `runs` of a script; `notes` say of what nothing is used."""
+
+    runs: tuple[RunTimes, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def times_of(experiment: Experiment) -> Times:
+    """Return how long things took in earlier runs of the very script, at the same provider.
+
+    Of those that have ended the latest, unless the experiment names some. Another version of the
+    script is another program: of the latest run of one it is told, and nothing is used.
+
+    Raises:
+        UsageError: a run that the experiment names isn't there, or can't tell.
+    """
+    asked = experiment.history.times
+    if asked == "off":
+        return Times()
+    if asked != "auto":
+        _refuse_mistakes(experiment)
+        named = [recorded(home.find_run(name)) for name in asked]
+        fitting = [each for each in named if not untimed(each, experiment, ended=False)]
+        return Times(tuple(each.times(experiment.space) for each in fitting))
+    found: list[RunRecord] = []
+    other: list[RunRecord] = []
+
+    def of_use(kept: Mapping[str, Any]) -> bool:  # most runs are of other scripts: don't read them
+        this = kept.get("script_hash") == wanted or (not other and kept.get("script") == path)
+        return this and kept.get("ended") is not None
+
+    path, wanted = str(experiment.train_file), ""
+    with contextlib.suppress(OSError):
+        wanted = store.script_hash(experiment.train_file)
+    for each in _latest(of_use):
+        if not untimed(each, experiment):
+            found.append(each)
+        elif same_script(each, experiment):
+            other.append(each)
+        if len(found) == MOST_TIMED:
+            break
+    notes = (
+        f"{each.run} doesn't tell how long things take: {untimed(each, experiment)}"
+        for each in (() if found else other[:1])
+    )
+    return Times(tuple(each.times(experiment.space) for each in found), tuple(notes))
+
+
+def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
+    """Return why a run can't tell how long things take in an experiment's; "" where it can.
+
+    Without one, in any. `ended`: whether it must have ended.
+    """
+    return next(_untimed(record, experiment, ended=ended), "")
+
+
+def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -> Iterator[str]:
+    if ended and record.ended is None:
+        yield "it has not ended"
+    if not any(trial.took for trial in record.trials):
+        yield "none of its trials trained an epoch"
+    if experiment is None:
+        return
+    where, function = experiment.cloud.provider, experiment.train_function
+    if record.cloud != where:
+        yield f"it ran on {record.cloud}, not on {where}"
+    if record.paced != provider_named(where).paced:
+        yield "its training was not paced"
+    if record.function != function:
+        yield f"it trained {record.function}, not {function}"
+    changed: list[str] = []
+    with contextlib.suppress(OSError):
+        if record.identity is not None:
+            changed = list(record.identity.changes(identity_of(experiment)))
+        if record.script_hash == store.script_hash(experiment.train_file) and not changed:
+            return
+    version = "another version" if record.script_hash else "nobody knows which version"
+    what = f" ({'; '.join(changed)})" if changed else ""
+    yield f"it trained {version} of the script{what}"
+
+
+def _useless_times(record: RunRecord, experiment: Experiment) -> str:
+    return untimed(record, experiment, ended=False)
+
+
+def _refuse_mistakes(experiment: Experiment) -> None:
+    mistakes = tuple(mistakes_in(experiment))
+    if mistakes:
+        raise UsageError("\n".join(map(str, mistakes)))
+
+
+def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
+    """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
+    asked = experiment.history
+    one = asked.configurations == asked.times
+    path: FieldPath = ("history",) if one else ("history", "configurations")
+    yield from _named_in_vain(asked.configurations, path, experiment, useless_for)
+    if not one:
+        yield from _named_in_vain(asked.times, ("history", "times"), experiment, _useless_times)
+
+
+def _named_in_vain(
+    asked: str | tuple[str, ...],
+    path: FieldPath,
+    experiment: Experiment,
+    useless: Callable[[RunRecord, Experiment], str],
+) -> Iterator[Mistake]:
+    named = () if isinstance(asked, str) else asked
+    for index, name in enumerate(named):
+        try:
+            why = useless(recorded(home.find_run(name)), experiment)
+        except (CloudtuneError, OSError) as error:
+            why = f"{error}" if isinstance(error, UsageError) else f"can't be read ({error})"
+        else:
+            why = why and f"run {name} has nothing to tell of this experiment: {why}"
+        if why:
+            yield Mistake((*path, index), why)
+
+
+def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
+    """Return the runs that tell most: of the same script, with most in common, the latest first."""
+    found = [
+        (not same_script(each, experiment), -overlap(each, experiment), each)
+        for each in _latest()
+        if not not_taken(each, experiment)
+    ]
+    found.sort(key=lambda one: one[:2])  # among equals the latest stay first
+    return [each for *_, each in found[:MOST_RUNS]]
+
+
+def _latest(
+    of_use: Callable[[Mapping[str, Any]], bool] = lambda _kept: True,
+) -> Iterator[RunRecord]:
+    """Yield the records of runs that nobody drives any more, the latest first.
+
+    A record as it is on disk may be found to be `of_use` before all of it is read.
+    """
+    for folder in home.run_folders()[: -_LOOKED_AT - 1 : -1]:
+        kept = _kept(folder)
+        if control.is_driven(folder) or (kept is not None and not of_use(kept)):
+            continue
+        with contextlib.suppress(CloudtuneError, OSError):
+            yield _recorded(folder, kept)
+
+
+def not_taken(record: RunRecord, experiment: Experiment) -> str:
+    """Return why `history: auto` leaves a run out; "" where it doesn't."""
+    if record.ended is None:
+        return "it has not ended"
+    why = useless_for(record, experiment)
+    if not why and not same_script(record, experiment) and overlap(record, experiment) < _OVERLAP:
+        return "another script, which has less than half of the parameters in common"
+    return why
+
+
+def useless_for(record: RunRecord, experiment: Experiment) -> str:
+    """Return why a run has nothing to tell of an experiment; "" where it has."""
+    metric = experiment.metric
+    if (record.metric, record.mode) != (metric.name, metric.mode):
+        return f"its metric is {record.metric} ({record.mode}), not {metric.name} ({metric.mode})"
+    return useless(record.past(), axes_by_size(experiment.space))
+
+
+def _unfit(record: RunRecord) -> str:
+    """Return why a run can tell no experiment anything; "" where it can tell some."""
+    return useless(record.past(), None) if record.ended else "it has not ended"
+
+
+def same_script(record: RunRecord, experiment: Experiment) -> bool:
+    """Whether a run trained the experiment's script, be it another version of the file."""
+    path = experiment.train_file
+    if (record.script, record.function) == (str(path), experiment.train_function):
+        return True
+    with contextlib.suppress(OSError):
+        return record.script_hash == store.script_hash(path)
+    return False
+
+
+def overlap(record: RunRecord, experiment: Experiment) -> float:
+    """Return which share of the parameters that an experiment varies a run has varied as well."""
+    axes = axes_by_size(experiment.space)
+    if not axes:
+        return 0.0
+    return len(shared_axes(axes, [trial.config for trial in record.trials])) / len(axes)

@@ -1,0 +1,195 @@
+"""Where cloudtune keeps what it knows on this machine: ~/.cloudtune, or CLOUDTUNE_HOME.
+
+All of it is for its user alone (`close`).
+
+runs/<run>/        ledger.jsonl, record.json and the other records of one run
+profiles/          measured profiles
+prices/            live prices, kept for seven hours
+emulator/          the emulated EC2
+functions/         modules of functions that stand in no file
+storage/           checkpoints, where an experiment names no storage of its own
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune import private_files
+from cloudtune.clock import unix_time
+from cloudtune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.experiment import Experiment
+
+LEDGER = "ledger.jsonl"
+RUN_VARIABLE = "CLOUDTUNE_RUN"
+"""On a head: the id of its run."""
+BEGAN_VARIABLE = "CLOUDTUNE_BEGAN"
+"""On a head: when its run's clock began, Unix time; before the head was asked for."""
+PROFILE_TAIL = "-profile"
+"""The end of the name of what measures a script."""
+DEFAULT_STORAGE = "~/.cloudtune/storage"
+_FOLDERS = (
+    *("runs", "profiles", "prices", "knowledge", "emulator", "local", "functions", "storage"),
+)
+
+
+def home() -> Path:
+    """Return the folder of this user's state.
+
+    Raises:
+        UsageError: something else than a folder is there.
+    """
+    path = Path(os.environ.get("CLOUDTUNE_HOME") or "~/.cloudtune").expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is no folder; let CLOUDTUNE_HOME name one that can be written")
+    return path
+
+
+def close() -> None:
+    """Let nobody else see what is kept here, from now on and of earlier times.
+
+    A home that holds anything else as well is left open, but for our folders in it.
+    """
+    private_files.keep_private()
+    folder = home()
+    for name in _FOLDERS:
+        private_files.close(folder / name)
+    with contextlib.suppress(OSError):  # there is none yet
+        if set(os.listdir(folder)) <= set(_FOLDERS):  # noqa: PTH208
+            private_files.close(folder.resolve(), all_in_it=False)
+
+
+def runs() -> Path:
+    """Return the folder of all runs."""
+    return home() / "runs"
+
+
+def new_run(name: str) -> Path:
+    """Return the folder of a new run; its name is the run's id: name, date, a random tail.
+
+    On a head, the id is the one that its user's machine has chosen.
+    """
+    stamp = time.strftime("%m%d-%H%M%S")
+    chosen = os.environ.pop(RUN_VARIABLE, "") if not name.endswith(PROFILE_TAIL) else ""
+    folder = runs() / (chosen or f"{name}-{stamp}-{secrets.token_hex(2)}")
+    folder.mkdir(parents=True, exist_ok=bool(chosen))
+    # Before a training script makes it, with its user's umask.
+    (home() / "storage").mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def functions() -> Path:
+    """Return the folder of the modules that `put_back` puts beside what they use."""
+    return home() / "functions"
+
+
+def put_back(path: Path) -> bool:
+    """Put a module of ours and its data where a run looks for them; False if `path` is none."""
+    kept = functions() / path.name
+    if not kept.exists():
+        return False
+    with private_files.for_others():
+        for suffix in (".pkl", ".py"):
+            wanted = path.with_suffix(suffix)
+            if not wanted.exists():  # what is there is the same, and a run may use it
+                fresh = path.with_suffix(f".{os.getpid()}")
+                shutil.copyfile(kept.with_suffix(suffix), fresh)
+                fresh.replace(wanted)
+    return True
+
+
+@contextlib.contextmanager
+def with_module(experiment: Experiment) -> Iterator[None]:
+    """Have an experiment's module of ours in its folder, and remove it after its last run there."""
+    if experiment.runs_command or not put_back(experiment.train_file):
+        yield
+        return
+    path = experiment.train_file
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # another run has it
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                path.with_suffix(".pkl").unlink()
+                compiled = Path(cache_from_source(str(path)))
+                compiled.unlink(missing_ok=True)
+                compiled.parent.rmdir()  # unless the person's own modules are in it
+
+
+def began() -> float:
+    """Return when the clock of a run begins that begins now, Unix time."""
+    return float(os.environ.get(BEGAN_VARIABLE) or unix_time())
+
+
+def run_folders() -> list[Path]:
+    """Return the folders of all runs, the latest last."""
+    return sorted(
+        (folder for folder in runs().glob("*") if (folder / LEDGER).exists()),
+        key=lambda folder: (folder / LEDGER).stat().st_ctime,
+    )
+
+
+def find_run(run: str | None) -> Path:
+    """Return the folder of a run, by id or by an unambiguous beginning; None means the last one.
+
+    An address, STORAGE/RUN, is that of a run that a head carries, or has carried. What is new of
+    such a run is brought here.
+
+    Raises:
+        UsageError: there is no such run, or several.
+        StorageError: a head carries it, and its storage can't be reached.
+    """
+    # For `--help`, which loads this module, they would be most of what it takes.
+    from cloudtune.infra.heads.launch import REMOTE  # noqa: PLC0415
+    from cloudtune.infra.heads.remote_runs import adopt, refresh  # noqa: PLC0415
+
+    if run is not None and "://" in run:
+        return adopt(run, runs())
+    for place in sorted(runs().glob(f"*/{REMOTE}")):
+        if place.parent.name.startswith(run or ""):
+            refresh(place.parent)  # its ledger may not have been here
+    folders = run_folders()
+    if run is not None:
+        return the_one(run, folders)
+    if not folders:
+        raise UsageError(f"no run yet in {runs()}; `cloudtune runs` lists them")
+    return folders[-1]
+
+
+def the_one(name: str, folders: list[Path]) -> Path:
+    """Return the folder of that name, or the only one whose name begins so.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    fitting = [folder for folder in folders if folder.name == name]
+    fitting = fitting or [folder for folder in folders if folder.name.startswith(name)]
+    if not fitting or not name:
+        raise UsageError(f"no run {name} in {runs()}; `cloudtune runs` lists them")
+    if len(fitting) > 1:
+        names = ", ".join(folder.name for folder in fitting)
+        raise UsageError(f"{name!r} fits {names}; write one out")
+    return fitting[0]
+
+
+def storage(given: str) -> str:
+    """Return where checkpoints go: a URI, or an absolute path."""
+    if "://" in given:
+        return given
+    if given == DEFAULT_STORAGE:
+        return str(home() / "storage")
+    return str(Path(given).expanduser().absolute())

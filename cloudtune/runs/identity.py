@@ -1,0 +1,141 @@
+"""What an experiment runs, as far as its speed depends on it; found without running anything.
+
+Of files: the script, the modules in the training folder that it imports, wherever in its code, and
+what a command names there. Imports by a name that is put together at run time aren't found.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment.command import words_of
+from cloudtune.experiment.script.python_file import read_python
+from cloudtune.experiment.search_space import Constant
+from cloudtune.infra.environments.spec import requirement_files
+from cloudtune.model.scaling import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.experiment import Experiment
+
+_MAX_BYTES: Final = 4 * 2**20
+"""Files named by a command that are larger are data."""
+_SCRIPT_NAME: Final = re.compile(r"[\w./-]+\.(?:py|sh)\b")
+
+
+def identity_of(experiment: Experiment) -> Identity:
+    """Return what an experiment runs now."""
+    script, folder = experiment.train_file, experiment.train_folder
+    begun = [script]
+    if experiment.runs_command:
+        plain = [part for word in words_of(experiment.train) for part in word]
+        texts = [part for part in plain if isinstance(part, str) and part]
+        named = [name for text in texts for name in (text, *_SCRIPT_NAME.findall(text))]
+        begun += [Path(os.path.normpath(folder / name)) for name in named]
+    constants = {
+        name: json.dumps(domain.value)
+        for name, domain in experiment.space.items()
+        if isinstance(domain, Constant)
+    }
+    setup, torch = experiment.setup, ""
+    if setup.builds:
+        begun += requirement_files(experiment)
+        constants |= {"setup.pip": json.dumps(setup.pip), "setup.python": json.dumps(setup.python)}
+    elif setup.python_path is None:
+        torch = _version("torch")
+    return Identity(
+        script=str(script),
+        train=experiment.train_function,
+        files=dict(_files(begun, folder, (folder, script.parent))),
+        constants=constants,
+        torch=torch,
+        cloudtune=_version("cloudtune"),
+    )
+
+
+def refuse_changed_files(run: str, before: Identity | None, experiment: Experiment) -> None:
+    """Pass if the files that a run trains by are as they were when it began.
+
+    Raises:
+        UsageError: some aren't; the message names them.
+    """
+    if before is None:
+        return
+    changed = list(before.file_changes(identity_of(experiment)))
+    if changed:
+        raise UsageError(
+            f"run {run}: in {experiment.train_folder}, {'; '.join(changed)} since it began, and "
+            "its trials would go on with other code. Put the files back, or write "
+            f"`cloudtune resume {run} --changed-script`; nothing was launched"
+        )
+
+
+def _version(package: str) -> str:
+    """Return a version without its local part; "" where the package isn't here."""
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _files(begun: list[Path], folder: Path, roots: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the SHA-256 of these files and of what they import below the folder, by path."""
+    waiting, seen = begun, set[Path]()
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.is_file() or not path.is_relative_to(folder):
+            continue
+        seen.add(path)
+        stat = path.stat()
+        if stat.st_size > _MAX_BYTES:
+            continue
+        digest, leads = _looked_at(path, stat.st_mtime_ns, stat.st_size)
+        yield path.relative_to(folder).as_posix(), digest
+        for level, name in leads:
+            above = (path.parents[level - 1],) if level else roots
+            for root in above if level <= len(path.parents) else ():
+                if name.endswith((".py", ".sh")):
+                    waiting.append(root / name)
+                else:
+                    waiting += _modules(root, name.split("."))
+
+
+def _modules(root: Path, parts: list[str]) -> Iterator[Path]:
+    """Yield where the modules of a dotted name may be; importing one imports those above it."""
+    here = root
+    yield here / "__init__.py"
+    for part in filter(None, parts):
+        yield (here / part).with_suffix(".py")
+        here /= part
+        yield here / "__init__.py"
+
+
+@lru_cache(maxsize=1024)
+def _looked_at(path: Path, changed_at: int, size: int) -> tuple[str, tuple[tuple[int, str], ...]]:  # noqa: ARG001
+    """Return a file's SHA-256, and what it leads to: the level of each import, and its name."""
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if path.suffix != ".py":
+        names = _SCRIPT_NAME.findall(data.decode(errors="replace")) if path.suffix == ".sh" else ()
+        return digest, tuple((0, name) for name in names)
+    file = read_python(path, path.parent)
+    return digest, () if file is None else tuple(_imports(file.tree))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = f"{node.module}." if node.module else ""
+            yield from ((node.level, f"{above}{alias.name}") for alias in node.names)

@@ -1,0 +1,431 @@
+"""A job as a run begins it: everything that the policy is made from, so that it can be remade.
+
+The header of a ledger is a job. A fresh policy made from it and fed the ledger's events decides
+as the recorded one did: that is how a run is reported, checked and one day resumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.engine.ledger import DAMAGED, read_header
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.spaces import sample
+from cloudtune.model.plans import BY_PLAN, Charges, Limits, Rentable, RunPlan
+from cloudtune.model.scaling import Identity
+from cloudtune.model.serialization import decode, encode
+from cloudtune.model.trial import Trial
+from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.registry import (
+    ALLOCATORS,
+    FLEETS,
+    SEER,
+    STRATEGIES,
+    chosen,
+    components,
+    run_policy,
+    sampler_for,
+)
+from cloudtune.strategies.hypersched_rules import Switches
+from cloudtune.strategies.samplers.past_runs import AT_FIRST, UNHEARD, PastRun
+from cloudtune.strategies.samplers.sampler import (
+    ADAPTIVE,
+    MODEL_BASED,
+    POOL,
+    SAMPLERS,
+    SpaceSampler,
+)
+from cloudtune.strategies.samplers.warm_start import Experienced
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Plan
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.policy.registry import Choice
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.strategies.base import Sampler
+    from cloudtune.strategies.samplers.axes import Config
+
+
+MAX_TRIALS = 4096
+"""As many trials are looked for, at most, where the limits are to be explored."""
+_FIRST_DRAWS = 64
+"""Configurations that are drawn at once, where no number of trials is named."""
+_SLOW_BOOT = 2.0
+"""An instance that takes so many times as long to join as measured is given back."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run, by which plan, within which limits; `began` is its time zero (Unix time).
+
+    `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
+    refuses these. `zones` are those in which an offer without one can be asked for.
+    `measuring` are dollars that went into measuring the script before; the limits have none of it.
+    `past` is what earlier runs tell of the search space: it is carried, as those may be deleted.
+    `script_hash` is the SHA-256 of the training script, "" where nobody knows; `identity` all of
+    what is trained, None in jobs of versions before 0.3.
+    """
+
+    run: str
+    experiment: Experiment
+    plan: RunPlan
+    rentables: tuple[Rentable, ...]
+    limits: Limits
+    began: float
+    paced: bool
+    price_source: str
+    standins: tuple[Rentable, ...] = ()
+    zones: tuple[str, ...] = ()
+    measuring: float = 0.0
+    past: tuple[PastRun, ...] = ()
+    script_hash: str = ""
+    identity: Identity | None = None
+
+    def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
+        """Return a fresh policy for the job; equal jobs give policies that decide equally.
+
+        `heartbeat` and `checked` are `RunPolicy`'s.
+        """
+        return policy_of(
+            self.experiment,
+            (*self.rentables, *self.standins),
+            self.limits,
+            self.plan.staged,
+            zones=self.zones,
+            past=self.past,
+            heartbeat=heartbeat,
+            checked=checked,
+        )
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Every offer that may be asked for."""
+        known = (each.offer for each in (*self.rentables, *self.standins))
+        return tuple(dict.fromkeys((*self.plan.offers, *known)))
+
+    @property
+    def profiles(self) -> tuple[ScalingProfile, ...]:
+        """What is known of the script's speed on what may be rented, those of the plan first."""
+        return tuple(each.profile for each in (*self.rentables, *self.standins))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as JSON."""
+        return {
+            "run": self.run,
+            "experiment": self.experiment.to_json(),
+            "plan": encode(self.plan),
+            "rentables": encode(self.rentables),
+            "limits": encode(self.limits),
+            "began": self.began,
+            "paced": self.paced,
+            "price_source": self.price_source,
+            "standins": encode(self.standins),
+            "zones": list(self.zones),
+            "measuring": self.measuring,
+            "past": encode(self.past),
+            "script_hash": self.script_hash,
+            "identity": encode(self.identity),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Return the job that `to_json` was given."""
+        return cls(
+            run=data["run"],
+            experiment=Experiment.from_json(data["experiment"]),
+            plan=decode(RunPlan, data["plan"]),
+            rentables=tuple(decode(Rentable, each) for each in data["rentables"]),
+            limits=decode(Limits, data["limits"]),
+            began=data["began"],
+            paced=data["paced"],
+            price_source=data["price_source"],
+            standins=tuple(decode(Rentable, each) for each in data.get("standins", ())),
+            zones=tuple(data.get("zones", ())),
+            measuring=data.get("measuring", 0.0),
+            past=tuple(decode(PastRun, each) for each in data.get("past", ())),
+            script_hash=data.get("script_hash", ""),
+            identity=decode(Identity, data["identity"]) if data.get("identity") else None,
+        )
+
+
+def job_of_ledger(path: Path) -> Job:
+    """Return the job that a ledger is the record of: its header.
+
+    Raises:
+        CloudtuneError: not a ledger of a version that this program reads, or a damaged one.
+    """
+    header = read_header(path)
+    try:
+        job = Job.from_json(header)
+        job.policy()
+    except (*DAMAGED, CloudtuneError) as error:
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        raise CloudtuneError(f"{path}:1: a damaged header, of no job ({what})") from None
+    return job
+
+
+def choices() -> dict[str, tuple[str, ...]]:
+    """Return the names that the fields of an experiment's strategy may have."""
+    return {
+        "name": tuple(STRATEGIES),
+        "sampler": tuple(SAMPLERS),
+        "allocator": (*ALLOCATORS, BY_PLAN, SEER),
+        "fleet": (*FLEETS, BY_PLAN, SEER),
+    }
+
+
+def max_trials(experiment: Experiment) -> int | None:
+    """Return how many trials a run may begin; None where its limits alone end it.
+
+    Strategies whose stages are planned, and populations, need a number: one bracket's where the
+    experiment has none, or as many as can be had where the plan looks for the number.
+    """
+    name = experiment.strategy_name
+    if experiment.trials is not None or name not in {*PLANNED, "pbt"}:
+        return experiment.trials
+    explores = name in PLANNED and PLANNED[name].explores
+    return MAX_TRIALS if explores else experiment.fixed_trials
+
+
+def trials(experiment: Experiment) -> tuple[Trial, ...]:
+    """Return the trials of an experiment: as many configurations as it asks for, by its seed."""
+    count = max_trials(experiment) or experiment.fixed_trials
+    configs = _configs(experiment, count)
+    digits = max(2, len(str(len(configs) - 1)))
+    return tuple(Trial(f"t{n:0{digits}d}", config) for n, config in enumerate(configs))
+
+
+def _configs(experiment: Experiment, count: int) -> Sequence[Config]:
+    """Return so many configurations, those of `initial` first; grids may give fewer."""
+    first = experiment.first_configs
+    drawn = sample(experiment.space, count, experiment.seed)
+    return [*first, *(config for config in drawn if config not in first)][:count]
+
+
+# ---- its parts -----------------------------------------------------------------------------------
+
+
+def choice_of(experiment: Experiment) -> Choice:
+    """Return the names of an experiment's strategy, allocator and fleet rule.
+
+    Raises:
+        UsageError: there is none of such a name, or they don't go together.
+    """
+    asked = experiment.strategy
+    choice = chosen(experiment.strategy_name, asked.allocator or "", asked.fleet or "")
+    if asked.rules.model_fields_set and not choice.has_rules:
+        raise UsageError(
+            f"strategy.rules are HyperSched's, and {choice.strategy} with the {choice.allocator} "
+            "allocator has none of it; leave them out"
+        )
+    return choice
+
+
+def switches_of(experiment: Experiment) -> Switches:
+    """Return HyperSched's rules, as an experiment would have them."""
+    return Switches(**experiment.strategy.rules.model_dump())
+
+
+def policy_of(
+    experiment: Experiment,
+    rentables: Sequence[Rentable],
+    limits: Limits,
+    plan: Plan | None = None,
+    *,
+    zones: Sequence[str] = (),
+    past: Sequence[PastRun] = (),
+    heartbeat: bool = True,
+    checked: bool = True,
+    learns: bool = True,
+) -> RunPolicy:
+    """Return a fresh policy for an experiment; `plan` where its choices go by one.
+
+    `learns`: whether a sampler that goes by a model has one; else it draws at random. `past`: the
+    earlier runs that have a say in which configurations are tried.
+
+    Raises:
+        UsageError: no strategy, sampler, allocator or fleet rule of such a name.
+    """
+    context, metric = context_of(experiment, rentables, limits), experiment.metric
+    own = brakes(experiment, rentables)
+    return run_policy(
+        context,
+        components(
+            context,
+            sampler_of(experiment, learns=learns, past=past),
+            choice_of(experiment),
+            own,
+            plan,
+        ),
+        Metric(metric.name, metric.mode),
+        own,
+        charges=charges_of(experiment),
+        vcpu_quotas=experiment.cloud.vcpu_quotas,
+        zones=zones,
+        max_concurrent=experiment.strategy.max_concurrent,
+        target=experiment.strategy.target,
+        rules=rules_of(experiment),
+        heartbeat=heartbeat,
+        checked=checked,
+    )
+
+
+def context_of(
+    experiment: Experiment, rentables: Sequence[Rentable], limits: Limits
+) -> BuildContext:
+    """Return what the strategy, the allocator and the fleet rule of an experiment are made from."""
+    return BuildContext(
+        rentables=tuple(rentables),
+        max_instances=experiment.cloud.max_instances,
+        limits=limits,
+        mode=experiment.metric.mode,
+        min_epochs=experiment.span.min,
+        max_epochs=experiment.span.max,
+        eta=experiment.eta,
+        trials=max_trials(experiment),
+        seed=experiment.seed,
+        switches=switches_of(experiment),
+        inherit=experiment.strategy.inherit,
+    )
+
+
+def sampler_of(
+    experiment: Experiment, *, learns: bool = True, past: Sequence[PastRun] = ()
+) -> Sampler:
+    """Return what gives an experiment's trials, one after the other; at most as many as it says.
+
+    `learns`: whether one that goes by a model has one; else it draws at random. Some are those that
+    the `past` ranks first.
+
+    Raises:
+        UsageError: there is none of such a name, or its strategy can do nothing with it.
+    """
+    kind, random_fraction = _sampler(experiment)
+    mode = experiment.metric.mode
+    adapts = kind == ADAPTIVE and learns
+    if kind in {"random", ADAPTIVE} or (kind in MODEL_BASED and not learns):
+        drawn: SpaceSampler = Drawn(experiment)
+    else:
+        drawn = SpaceSampler(
+            experiment.space,
+            kind,
+            mode=mode,
+            seed=experiment.seed,
+            most=max_trials(experiment),
+            random_fraction=random_fraction,
+            first=experiment.first_configs,
+        )
+    if past or adapts:
+        drawn_before = choice_of(experiment).planned or drawn.has_grids
+        at_first = UNHEARD if drawn_before else AT_FIRST
+        return Experienced(
+            drawn,
+            past,
+            mode,
+            learns=adapts,
+            at_first=at_first,
+            seed=experiment.seed,
+            initial=len(experiment.initial),
+        )
+    return drawn
+
+
+def sampler_name(experiment: Experiment) -> str:
+    """Return the name of the sampler that an experiment asks for, or that suits its strategy.
+
+    Raises:
+        UsageError: there is none of such a name, or its strategy can do nothing with it.
+    """
+    return _sampler(experiment)[0]
+
+
+def _sampler(experiment: Experiment) -> tuple[str, float]:
+    asked = experiment.strategy.sampler or ""
+    if choice_of(experiment).planned and asked in {*MODEL_BASED, ADAPTIVE}:
+        raise UsageError(
+            f"sampler {asked}: a plan of stages asks for all its trials before there is a result "
+            "to learn from; take another sampler, or a strategy that decides as results come in"
+        )
+    return sampler_for(experiment.strategy_name, asked)
+
+
+class Drawn(SpaceSampler):
+    """The configurations that a run planned beforehand would try as well: the random sampler."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        space, most, seed = experiment.space, max_trials(experiment), experiment.seed
+        super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
+        self._drawn_before: Sequence[Config] = ()
+        self._experiment = experiment
+        self._next = 0
+        self._taken: set[int] = set()
+
+    def _draw(self, count: int) -> None:
+        """Have at least `count` configurations drawn, as far as there are as many.
+
+        More draws leave the first ones as they are, so that drawing twice as many each time costs
+        little where no number of trials is named.
+        """
+        drawn = len(self._drawn_before)
+        if drawn < count <= self._most:
+            wanted = int(min(self._most, max(count, 2 * drawn, _FIRST_DRAWS)))
+            asked = self._experiment
+            self._drawn_before = _configs(asked, wanted)
+
+    def ask(self) -> Trial | None:
+        """Return the next one; None after the last."""
+        while self._next in self._taken:
+            self._next += 1
+        self._draw(self._next + 1)
+        if self._given >= self._most or self._next >= len(self._drawn_before):
+            return None
+        self._next += 1
+        return self._begun(self._drawn_before[self._next - 1])
+
+    def candidates(self) -> Sequence[Config]:
+        """Return what might be tried: of grids, which are to be gone through, these draws alone."""
+        if not self.has_grids:
+            return super().candidates()
+        self._draw(int(min(self._most, POOL)))
+        return self._drawn_before[:POOL]
+
+    def take(self, candidate: int) -> Trial | None:
+        """Return a candidate as a trial; None where it has been tried, or none may be any more."""
+        if not self.has_grids:
+            return super().take(candidate)
+        if candidate < self._next or candidate in self._taken or self._given >= self._most:
+            return None
+        self._taken.add(candidate)
+        return self._begun(self._drawn_before[candidate])
+
+
+def charges_of(experiment: Experiment) -> Charges:
+    """Return what an experiment's run costs besides its instances."""
+    charges = experiment.charges
+    per_hour = (charges.per_hour or 0.0) + (charges.head or 0.0)
+    return Charges(charges.per_launch or 0.0, per_hour / 3600.0)
+
+
+def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
+    """Return how a job on these rentables keeps its limits; `avoid` for dry pools included."""
+    profiles = [each.profile for each in rentables]
+    joining = max((each.launch.high + each.boot.high for each in profiles), default=0.0)
+    found = Brakes(drain=drain_seconds(*profiles))
+    avoid = found.avoid if experiment.cloud.avoid is None else experiment.cloud.avoid
+    return replace(found, avoid=avoid, join=max(found.join, _SLOW_BOOT * joining))
+
+
+def rules_of(experiment: Experiment) -> TrialRules:
+    """Return what the trials of an experiment may do."""
+    asked = experiment.trial
+    required = asked.sync == "required"
+    stall = asked.stall
+    return TrialRules(stall.factor, stall.least or 0.0, required, asked.max_failures)

@@ -1,0 +1,500 @@
+"""What a run did, against what was planned: read from its ledger, by replaying it."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
+from cloudtune.engine.loop import run
+from cloudtune.engine.record.accounting import accounted
+from cloudtune.engine.record.flapping import flaps
+from cloudtune.engine.record.gpu_series import gpu_shares
+from cloudtune.engine.record.summary import Summary, Target
+from cloudtune.engine.record.timeline import prices, read
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import CloudtuneError
+from cloudtune.model.commands import PlanAnew
+from cloudtune.model.serialization import encode
+from cloudtune.model.trial import nested
+from cloudtune.runs import home
+from cloudtune.runs.basis import basis_of
+from cloudtune.runs.figures import RungReport, figures, origins, rung_reports
+from cloudtune.runs.job import job_of_ledger
+from cloudtune.strategies.rungs import rung_epochs
+from cloudtune.train.best import keep_best as keep_files
+from cloudtune.train.best import note_of
+from cloudtune.train.checkpoint import standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.engine.ledger import Entry
+    from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount
+    from cloudtune.engine.record.timeline import Epoch, Timeline
+    from cloudtune.model.fleet import Rented
+    from cloudtune.model.plans import Forecast, Group, Rentable, StagePlan
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.profiles.provenance import Basis
+    from cloudtune.runs.figures import Figures
+    from cloudtune.runs.job import Job
+
+
+_BEST = "best.json"
+"""Beside a run's ledger: where its best model lies as plain files."""
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """One stage, planned against actual; `actual` is None for a stage that never began."""
+
+    plan: StagePlan
+    seconds: float | None
+    dollars: float | None
+
+
+@dataclass(frozen=True)
+class WidthChange:
+    """A trial that went on at another width: epochs before and after, without a gap."""
+
+    trial: str
+    before: float
+    after: float
+    last_epoch: int
+    next_epoch: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that can be told of a run from its ledger.
+
+    `stages` are those of a run that goes by a plan; `figures` are held against its forecast.
+    `timeline` is what its ledger, the `entries`, tells. `kept` is the checkpoint of the best trial
+    that is there: the best one's own, or a later one where that is gone; `best_folder` has its
+    files as the script wrote them, None where that isn't so. `billed` is what the cloud says that
+    its instances came to, in dollars, where the ledger doesn't know their ends.
+    """
+
+    job: Job
+    policy: RunPolicy
+    entries: tuple[Entry, ...]
+    timeline: Timeline
+    stages: tuple[StageReport, ...]
+    fleet: tuple[tuple[float, int], ...]
+    width_changes: tuple[WidthChange, ...]
+    rungs: tuple[RungReport, ...]
+    figures: Figures
+    kept: str | None = None
+    best_folder: str | None = None
+    billed: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run, from its first request on; so far, if it goes on."""
+        return self.figures.seconds
+
+    @property
+    def dollars(self) -> float:
+        """The bill."""
+        return self.figures.dollars
+
+    @property
+    def forecast(self) -> Forecast:
+        """The forecast of the plan, made before the run."""
+        return self.job.plan.forecast
+
+    @cached_property
+    def basis(self) -> Basis:
+        """What its plan rests on, told as of the day that it began."""
+        began = self.job.began
+        day = time.strftime("%Y-%m-%d", time.gmtime(began)) if began else time.strftime("%Y-%m-%d")
+        return basis_of(self.job.experiment, self.job.rentables, day)
+
+    @property
+    def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:
+        """When the rest of the run was planned anew, and why; in the order of the ledger."""
+        return tuple(
+            (entry.event.at, command)
+            for entry in self.entries
+            for command in entry.commands
+            if isinstance(command, PlanAnew)
+        )
+
+    @cached_property
+    def accounting(self) -> Accounting:
+        """Where the money went; its total is `dollars`."""
+        return accounted(self.timeline, self.job.offers, self.policy.state.charges)
+
+    @property
+    def planned_seconds(self) -> float:
+        """Seconds that the plan said the run takes, from its first request on."""
+        return self.job.plan.estimate.seconds
+
+    @cached_property
+    def target(self) -> Target | None:
+        """What ends the run when a trial reaches it, and when that was; None where none is set."""
+        wanted, metric = self.policy.target, self.policy.state.metric
+        if wanted is None:
+            return None
+        return Target.of(self.timeline, metric.name, metric.mode, wanted)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The best epoch, and how far trials were trained."""
+        metric = self.policy.state.metric
+        return Summary.of(self.timeline, metric.name, metric.mode)
+
+
+def load(folder: Path) -> Report:
+    """Return the report of a run's folder.
+
+    Raises:
+        CloudtuneError: the folder holds no ledger that this program reads, or a damaged one.
+    """
+    path = folder / home.LEDGER
+    job, entries = job_of_ledger(path), tuple(read_entries(path))
+    try:
+        found = build(job, entries)
+        to_json(found)  # whatever is shown of it
+    except DAMAGED as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise CloudtuneError(
+            f"{path}: not what a run of this version wrote, or damaged ({what})"
+        ) from error
+    best = found.policy.best
+    kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
+    billed = None if found.policy.ended else _billed(found, folder / "instances.json")
+    return replace(found, kept=kept, best_folder=_best_folder(folder, kept), billed=billed)
+
+
+def keep_best(folder: Path, report: Report) -> Report:
+    """Put the files of the best checkpoint of a run that is over into its storage's `best/`.
+
+    Returns the report with that folder. Which one it is stands in the run's folder too, as a
+    storage elsewhere isn't asked each time.
+
+    Raises:
+        CheckpointError: it can't be kept there; the checkpoint is where it was.
+    """
+    best = report.policy.best
+    if best is None or report.kept is None:
+        return report
+    uri = f"{home.storage(report.job.experiment.storage).rstrip('/')}/{report.job.run}"
+    about = {
+        "run": report.job.run,
+        "config": nested(report.policy.trials[best.trial].trial.config),
+        "checkpoint": report.kept,
+    }
+    path = keep_files(uri, report.kept, about)
+    kept = {"path": path, "checkpoint": report.kept}
+    (folder / _BEST).write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    return replace(report, best_folder=path)
+
+
+def _best_folder(folder: Path, kept: str | None) -> str | None:
+    """Return where the files of the best checkpoint lie as the script wrote them, if they do."""
+    try:
+        found = json.loads((folder / _BEST).read_text(encoding="utf-8"))
+        path, checkpoint = str(found["path"]), found["checkpoint"]
+    except (OSError, *DAMAGED):
+        return None
+    if checkpoint != kept or ("://" not in path and note_of(path) is None):
+        return None
+    return path
+
+
+def _billed(report: Report, path: Path) -> float | None:
+    """Return what the instances on the cloud's record came to; None where it has none."""
+    offers = prices(report.timeline, report.job.offers)
+    total = 0.0
+    for each in _instances(path):
+        try:
+            offer = offers[each["intent"]]
+            total += offer.charge(max(0.0, each["ended_at"] - each["launched_at"]))
+        except (KeyError, TypeError):
+            return None
+    return total or None
+
+
+def build(job: Job, entries: tuple[Entry, ...]) -> Report:
+    """Return the report of a job, from the entries of its ledger in order."""
+    policy, timeline, epochs = job.policy(), read(entries), job.experiment.span
+    for entry in entries:
+        policy.handle(entry.event)
+    rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
+    it = policy.itinerary
+    return Report(
+        job=job,
+        policy=policy,
+        entries=entries,
+        timeline=timeline,
+        stages=() if it is None else tuple(_stages(policy, it, timeline)),
+        fleet=timeline.fleet_sizes(),
+        width_changes=tuple(_width_changes(timeline)),
+        rungs=rung_reports(policy, timeline, rungs),
+        figures=figures(policy),
+        kept=None if policy.best is None else policy.best.checkpoint,
+    )
+
+
+def simulate(job: Job) -> Report:
+    """Return the report of a job played in virtual time, with made-up learning curves.
+
+    Raises:
+        CloudtuneError: the fleet flapped, by the ledger, or the run decides for ever.
+    """
+    metric, seed = job.experiment.metric, job.experiment.seed
+    rentables = (*job.rentables, *job.standins)
+    world = SimWorld(rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
+    ledger = MemoryLedger()
+    policy = job.policy()
+    run(policy, world, ledger)
+    _refuse_flaps(policy, rentables, ledger.entries)
+    return build(job, tuple(ledger.entries))
+
+
+def _refuse_flaps(
+    policy: RunPolicy, rentables: Sequence[Rentable], entries: Sequence[Entry]
+) -> None:
+    """Pass if a run took nothing back and rented nothing again without a cause.
+
+    Raises:
+        CloudtuneError: it did; the message says what.
+    """
+    state, known = policy.state, read(entries)
+    stages = policy.itinerary.stage_began if policy.itinerary else ()
+    found = flaps(
+        entries, known, rentables, brakes=state.brakes, metric=state.metric, stages=stages
+    )
+    if found:
+        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(found))
+
+
+def _stages(policy: RunPolicy, itinerary: Itinerary, known: Timeline) -> Sequence[StageReport]:
+    # EC2 may tell an end before the moment at which the last stage began.
+    end = policy.over_at
+    bounds = [*itinerary.stage_began, max([end, *itinerary.stage_began[-1:]])]
+    charges, launches = itinerary.plan.charges, _launches(policy, itinerary)
+    reports = []
+    for number, plan in enumerate(itinerary.plan.stages):
+        if number >= len(itinerary.stage_began):
+            reports.append(StageReport(plan, None, None))
+            continue
+        begin, until = bounds[number], bounds[number + 1]
+        dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
+        dollars += known.used_dollars({r.intent: r.offer for r in policy.fleet}, begin, until)
+        dollars += (until - begin) * charges.usd_per_second
+        dollars += launches[number] * charges.usd_per_launch
+        reports.append(StageReport(plan, until - begin, dollars))
+    return reports
+
+
+def _launches(policy: RunPolicy, itinerary: Itinerary) -> Counter[int]:
+    """Return how many instances were launched in each stage; a request may be one."""
+    began = itinerary.stage_began[1:]
+    launched = [rented for rented in policy.fleet if rented.launched]
+    return Counter(bisect.bisect_right(began, rented.began_at) for rented in launched)
+
+
+def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> float:
+    """Return what an instance cost in a window; what its minimum adds falls due at its end."""
+    if not rented.launched:
+        return 0.0
+    gone = end if rented.gone_at is None else rented.gone_at
+    rate = rented.offer.held_usd_per_second
+    lived = max(0.0, min(until, gone) - max(begin, rented.began_at)) * rate
+    if begin < gone <= until:
+        lived += rented.dollars(gone) - (gone - rented.began_at) * rate
+    return lived
+
+
+def _width_changes(timeline: Timeline) -> Iterator[WidthChange]:
+    before: dict[str, Epoch] = {}
+    for epoch in timeline.epochs:
+        last = before.get(epoch.trial)
+        if last is not None and last.width != epoch.width:
+            yield WidthChange(epoch.trial, last.width, epoch.width, last.number, epoch.number)
+        before[epoch.trial] = epoch
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return a report as strict JSON: a number that isn't finite becomes null."""
+    policy, job = report.policy, report.job
+    best, lost = policy.best, policy.best_lost
+    data = {
+        "run": job.run,
+        "experiment": job.experiment.name,
+        "strategy": job.plan.strategy,
+        "allocator": job.plan.allocator,
+        "fleet_rule": job.plan.fleet_rule,
+        "rules": job.plan.rules,
+        "target": report.target and encode(report.target),
+        "summary": encode(report.summary),
+        "gpus": gpu_shares(report.timeline, report.accounting),
+        "ended": policy.ending.value if policy.ended and policy.ending else None,
+        "exit_code": policy.exit_code if policy.ended else None,
+        "paced": job.paced,
+        "provenance": {**encode(report.basis), "prices": job.price_source},
+        "limits": {"deadline": policy.limits.deadline, "budget": policy.limits.budget},
+        "legs": [
+            {"until": leg.over_at, "ended": leg.ended.value, "went_on_at": leg.event.at}
+            | {"trials": leg.event.trials}
+            for leg in report.timeline.legs
+        ],
+        "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
+        "dollars": {
+            "planned": job.plan.estimate.dollars,
+            "actual": report.dollars,
+            "measuring": job.measuring,
+        },
+        "billed_by_cloud": report.billed,
+        "best": best
+        and {
+            "trial": best.trial,
+            "epoch": best.epoch,
+            "metric": job.experiment.metric.name,
+            "value": best.metric,
+            "config": dict(policy.trials[best.trial].trial.config),
+            "checkpoint": report.kept,
+            "folder": report.best_folder,
+        },
+        "best_lost": lost and {"trial": lost.trial, "epoch": lost.epoch, "value": lost.metric},
+        "progress": encode(job.experiment.scale),
+        "stages": [_stage_json(stage) for stage in report.stages],
+        "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
+        "forecast": encode(report.forecast),
+        "figures": encode(report.figures),
+        "rungs": encode(report.rungs),
+        "accounting": _accounting_json(report.accounting),
+        "fleet": [{"at": at, "instances": size} for at, size in report.fleet],
+        "width_changes": [vars(change) for change in report.width_changes],
+        "parameters_equal": {
+            trial: {"epochs": checked, "equal": equal}
+            for trial, (equal, checked) in report.timeline.synced().items()
+        },
+        "history": encode(origins(policy)),
+        "trials": [_trial_json(trial) for trial in policy.ranking()],
+    }
+    return _finite(data)  # type: ignore[no-any-return]
+
+
+def _accounting_json(found: Accounting) -> dict[str, Any]:
+    return {
+        "total": encode(found.whole),
+        "categories": _amounts_json(found.amounts),
+        "boot": encode(found.boot),
+        "by_instance_hour": found.added,
+        "busy_share": found.busy_share,
+        "restarts": found.restarts,
+        "resizes": found.resizes,
+        "instances": [_instance_json(each) for each in found.instances],
+        "trials": {name: _amounts_json(amounts) for name, amounts in found.trials.items()},
+    }
+
+
+def _instance_json(found: InstanceAccount) -> dict[str, Any]:
+    return {
+        "intent": found.intent,
+        "instance": found.instance,
+        "offer": str(found.offer),
+        "gpus": found.offer.gpus,
+        "begin": found.begin,
+        "end": found.end,
+        "returned": found.returned,
+        "total": encode(found.whole),
+        "categories": _amounts_json(found.amounts),
+        "boot": encode(found.boot),
+        "busy_share": found.busy_share,
+        "busy": [{"at": at, "gpus": gpus} for at, gpus in found.busy],
+    }
+
+
+def _amounts_json(amounts: Mapping[str, Amount]) -> dict[str, Any]:
+    return {name.replace("-", "_"): encode(amount) for name, amount in amounts.items()}
+
+
+def _stage_json(stage: StageReport) -> dict[str, Any]:
+    plan = stage.plan
+    return {
+        "trials": plan.stage.trials,
+        "epochs": [plan.stage.start_epoch, plan.stage.end_epoch],
+        "groups": [_group_json(group) for group in plan.groups],
+        "instances": plan.instances,
+        "seconds": {"planned": plan.seconds, "actual": stage.seconds},
+        "dollars": {"planned": plan.dollars, "actual": stage.dollars},
+    }
+
+
+def _group_json(group: Group) -> dict[str, Any]:
+    return {
+        "offer": str(group.offer),
+        "instances": group.instances,
+        "width": group.width,
+        "trials": group.trials,
+    }
+
+
+def _trial_json(trial: TrialProgress) -> dict[str, Any]:
+    return {
+        "trial": trial.id,
+        "status": trial.status,
+        "epoch": trial.epoch,
+        "metric": trial.metric,
+        "config": dict(trial.trial.config),
+        "origin": encode(trial.trial.origin),
+        "checkpoint": trial.checkpoint,
+        "error": trial.error or None,
+        "traceback": trial.traceback or None,
+        "history": {str(epoch): value for epoch, value in trial.history.items()},
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def cloud_records(folder: Path) -> dict[str, Any]:
+    """Return the three records of a run's folder; an absent one is empty.
+
+    `autoscaler_events`: what Ray's autoscaler decided, in its own words. `provider_calls`: what
+    it then asked of EC2 through our node provider. `instances`: what EC2 says there was.
+    """
+    return {
+        "autoscaler_events": _json_lines(folder / "event_AUTOSCALER.log"),
+        "provider_calls": _json_lines(folder / "provider.jsonl"),
+        "instances": _instances(folder / "instances.json"),
+    }
+
+
+def _json_lines(path: Path) -> list[Any]:
+    """Return what a file of JSON lines holds; a damaged line is left out."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return found
+
+
+def _instances(path: Path) -> list[Any]:
+    """Return what EC2 said there was; nothing where that is not on record, or damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []

@@ -1,0 +1,306 @@
+"""StaticFluid and DynamicFluid as allocators: the rules of `fluid` on the state of a run."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, static_fluid
+from cloudtune.strategies.base import ByWidth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudtune.model.plans import Rentable
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import TrialId, Width
+    from cloudtune.strategies.base import Task, View
+
+_WHOLE = 1e-6
+_DRIFT = 0.2
+"""A trial's epochs that differ by so much from those it was planned with: it is planned anew."""
+_IDLE_SECONDS = 10.0
+"""Fluid's code widens no trial that has less than that left (docs/allocators.md, F20)."""
+
+
+def reference(view: View) -> Rentable:
+    """Return the rentable by which times are reckoned: the first of which any is held."""
+    held = [each for each in view.rentables if view.held.get(each.offer, 0)]
+    return (held or list(view.rentables))[0]
+
+
+def offered(rentable: Rentable, width: Width) -> Width:
+    """Return the widest width of a profile that is no wider than that; or the narrowest."""
+    widths = rentable.profile.widths
+    return max((each for each in widths if each <= width + _WHOLE), default=min(widths))
+
+
+def resize_seconds(view: View, rentable: Rentable) -> float:
+    """Return what a resize costs, to save, stop and start: the profile's, and then as it was seen.
+
+    Never by how long fresh trials take to start: these save nothing, stop nothing and load nothing.
+    """
+    return view.corrected(rentable, ()).profile.resize.mean
+
+
+class StaticFluid(ByWidth):
+    """Shares the idle GPUs out among the trials of a group that are to start, by their budgets.
+
+    A trial keeps its width until it goes on to another rung: those that do are a group of their
+    own, and are widened or narrowed where there is room at the end of an epoch. With `published` a
+    share below one GPU is rounded down to the narrowest width, as in the paper, and a trial of
+    which nothing was measured trains an epoch at one GPU before it gets its share; otherwise what
+    is known of the others and of the profile is good enough for it.
+    """
+
+    def __init__(self, *, published: bool = False) -> None:
+        self._published = published
+        self.name = "static-fluid:published" if published else "static-fluid"
+        self.plannings = 0
+        self._widths: dict[TrialId, Width] = {}  # of those that went on from a rung
+        self._members: set[TrialId] = set()  # what has started, and isn't done with its budget
+        self._rung_at = -math.inf
+
+    def min_width(self, view: View) -> Width:
+        """Return the narrowest width of the profile."""
+        return min(reference(view).profile.widths)
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return each task's share of the idle GPUs, those of instances that still boot included.
+
+        While nothing is rented, a task gets one GPU, if there is such a width.
+        """
+        rentable = reference(view)
+        idle = self._gpus(view) - sum(trial.width for trial in view.running)
+        if not tasks or idle < min(rentable.profile.widths) - _WHOLE:
+            return [offered(rentable, 1.0)] * len(tasks)
+        heights = [self._left(view, task.trial.id, task.until, rentable) for task in tasks]
+        shares = self._shares(rentable, heights, max(1, math.floor(idle + _WHOLE)))
+        return [
+            offered(rentable, 1.0 if self._unknown(view, task.trial.id) else share)
+            for task, share in zip(tasks, shares, strict=True)
+        ]
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the width of a trial from its last rung on; its own if none was planned."""
+        if self._published:
+            self._follow_trials(view)
+        if trial.status == "at rung":
+            self._plan_rung(view)
+        elif self._published and len(trial.history) == 1 and trial.id not in self._widths:
+            group = [view.trials[name] for name in view.trials if name in self._members]
+            self._widths[trial.id] = self._group_widths(view, group)[trial.id]
+        return self._widths.get(trial.id, trial.width)
+
+    def _plan_rung(self, view: View) -> None:
+        """Share out GPUs among the trials that go on from a rung now, once for all of them."""
+        group = [t for t in view.running if t.status == "at rung" and view.until(t.id) > t.epoch]
+        if view.now != self._rung_at and group:
+            self._rung_at = view.now
+            self._widths |= self._group_widths(view, group)
+
+    def _group_widths(self, view: View, group: Sequence[TrialProgress]) -> dict[TrialId, Width]:
+        """Share out the GPUs that these trials have and those that are idle.
+
+        The GPUs of trials that don't go on are about to be free.
+        """
+        rentable, members = reference(view), {trial.id for trial in group}
+        others = (t for t in view.running if t.id not in members)
+        busy = sum(t.width for t in others if t.status in {"starting", "training"})
+        heights = [self._left(view, t.id, view.until(t.id), rentable) for t in group]
+        gpus = math.floor(self._gpus(view) - busy + _WHOLE)
+        shares = self._shares(rentable, heights, max(1, gpus))
+        return {t.id: offered(rentable, share) for t, share in zip(group, shares, strict=True)}
+
+    def _follow_trials(self, view: View) -> None:
+        """Keep the members: what trains, and what is about to again (moved, or lost)."""
+        live = {t.id for t in view.running if t.status != "stopping" or t.after == "waiting"}
+        away = {n for n in self._members - live if view.trials[n].status == "waiting"}
+        self._members = live | away
+
+    @staticmethod
+    def _gpus(view: View) -> int:
+        return max(view.gpus, sum(offer.gpus * count for offer, count in view.held.items()))
+
+    def _shares(self, rentable: Rentable, heights: Sequence[float], gpus: int) -> list[Width]:
+        self.plannings += 1
+        known = rentable.profile.widths
+        packed, widest = max(1, round(1 / min(known))), max(1, math.floor(max(known)))
+        return static_fluid(heights, gpus, packed, widest, repaired=not self._published)
+
+    def _unknown(self, view: View, trial: TrialId) -> bool:
+        """Whether a trial has to train an epoch before a width can be planned for it."""
+        return self._published and not (trial in view.trials and view.trials[trial].history)
+
+    @staticmethod
+    def _left(
+        view: View, trial: TrialId, until: int, rentable: Rentable, width: Width = 1.0
+    ) -> float:
+        """Return the seconds that a trial's budget still takes at a width."""
+        epoch = view.trials[trial].epoch if trial in view.trials else 0
+        known = offered(rentable, width)
+        return max(0, until - epoch) * view.epoch_seconds(trial, rentable.offer, known)
+
+
+class DynamicFluid(StaticFluid):
+    """Shares all GPUs out anew whenever trials come or go or GPUs do, and resizes where it pays.
+
+    A trial grows if it is done sooner for it, the cost of a resize included, and shrinks if that
+    saves GPU-seconds. A trial is resized when its next epoch is done, for there it has a
+    checkpoint. As published that is all of it (F6, F7, F8), and nothing is planned for a trial
+    before its first epoch (F10); with `idle` an idle GPU goes to the trial with the longest time
+    left, one GPU at a time, as in Fluid's code (F20). Ours differs in three things:
+
+    - a trial shrinks only where somebody else lacks GPUs, for else what it gives up would idle;
+    - GPUs that nobody waits for go where they save most time;
+    - a trial whose epochs turn out otherwise than planned is planned anew with what was measured.
+    """
+
+    def __init__(self, *, published: bool = False, idle: bool = False) -> None:
+        super().__init__(published=published)
+        kind = ":published-idle" if idle else ":published"
+        self.name = f"dynamic-fluid{kind if published else ''}"
+        self._longest_first = idle
+        self._waiting: dict[TrialId, int] = {}  # what wants to start, and till which epoch
+        self._planned_for: object = None
+        self._plan: dict[TrialId, Width] = {}
+        self._epochs: dict[TrialId, float] = {}  # the seconds by which each was planned
+        self._grown: set[TrialId] = set()  # by idle GPUs, since the last planning
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return each task's share of all GPUs."""
+        self._follow_trials(view)
+        waiting = {t.trial.id: t.until for t in tasks if t.trial.id not in self._members}
+        if waiting or not tasks:  # else it is asked for one that comes back, and nobody else
+            self._waiting = waiting
+        rentable, plan = reference(view), self._follow(view)
+        default = offered(rentable, 1.0)
+        return [
+            default if self._unknown(view, task.trial.id) else plan.get(task.trial.id, default)
+            for task in tasks
+        ]
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the share, if a resize to it pays, or what the trial gains by of idle GPUs."""
+        self._note_drift(view, trial)
+        self._follow_trials(view)
+        rentable, resize = self._rentable(view, trial), self._resize(view)
+        width = offered(rentable, self._follow(view).get(trial.id, trial.width))
+        if self._longest_first and trial.id in self._grown:  # until all are planned anew
+            width = max(width, trial.width)
+        now, then = (self._seconds(view, trial, each) for each in (trial.width, width))
+        if width > trial.width and scales_up(now, then, resize):
+            return width
+        pays = width < trial.width and scales_down(trial.width, now, width, then, resize)
+        if pays and (self._published or self._is_short(view, trial)):
+            return width
+        return self._from_idle(view, trial) or trial.width
+
+    def _resize(self, view: View) -> float:
+        return resize_seconds(view, reference(view))
+
+    def _rentable(self, view: View, trial: TrialProgress) -> Rentable:
+        known = (each for each in view.rentables if each.offer == trial.offer)
+        return next(known, reference(view))
+
+    # ---- the plan ------------------------------------------------------------------------
+
+    def _follow(self, view: View) -> dict[TrialId, Width]:
+        """Return the widths of all trials, planned anew only where trials or GPUs have changed.
+
+        As published also where a trial is measured for the first time.
+        """
+        waiting = self._waiting.keys() - self._members
+        gpus = self._gpus(view)
+        names = frozenset(self._members | waiting)
+        state = (names, gpus, frozenset(name for name in names if self._unknown(view, name)))
+        if state != self._planned_for:
+            self._planned_for = state
+            wanted = {name: view.until(name) for name in view.trials if name in self._members}
+            wanted |= {name: until for name, until in self._waiting.items() if name in waiting}
+            self._plan = self._planned(view, wanted, gpus)
+        return self._plan
+
+    def _planned(self, view: View, wanted: dict[TrialId, int], gpus: int) -> dict[TrialId, Width]:
+        rentable = reference(view)
+        self._grown.clear()
+        self._epochs = {name: self._epoch(view, name, rentable) for name in wanted}
+        if not wanted or gpus < 1:
+            return dict.fromkeys(wanted, offered(rentable, 1.0))
+        heights = [self._left(view, name, until, rentable) for name, until in wanted.items()]
+        shares = self._shares(rentable, heights, gpus)
+        return {name: offered(rentable, share) for name, share in zip(wanted, shares, strict=True)}
+
+    def _note_drift(self, view: View, trial: TrialProgress) -> None:
+        """Have the plan made anew if a trial isn't as fast as it was planned with."""
+        planned = self._epochs.get(trial.id)
+        if self._published or planned is None:
+            return
+        epoch = self._epoch(view, trial.id, reference(view))
+        if abs(epoch - planned) > _DRIFT * planned:
+            self._planned_for = None
+
+    @staticmethod
+    def _epoch(view: View, trial: TrialId, rentable: Rentable) -> float:
+        return view.epoch_seconds(trial, rentable.offer, offered(rentable, 1.0))
+
+    def _is_short(self, view: View, trial: TrialProgress) -> bool:
+        """Whether anybody else lacks GPUs: where nobody does, what is given up would only idle."""
+        live = {each.id: each for each in view.running if each.status != "stopping"}
+        lacking = sum(
+            self._plan.get(name, 0.0) - each.width
+            for name, each in live.items()
+            if name != trial.id and self._plan.get(name, 0.0) > each.width
+        )
+        lacking += sum(self._plan.get(name, 0.0) for name in self._waiting if name not in live)
+        return lacking > view.free_gpus + _WHOLE
+
+    # ---- what is idle --------------------------------------------------------------------
+
+    def _from_idle(self, view: View, trial: TrialProgress) -> Width:
+        """Return the width that a trial grows to by idle GPUs; 0 where others come first."""
+        training = [t for t in view.running if t.status in {"training", "at rung"}]
+        if view.free_gpus < _WHOLE or self._waiting.keys() - {t.id for t in view.running}:
+            return 0
+        if self._published:
+            width = self._next_wider(view, trial, training) if self._longest_first else 0
+        else:
+            width = self._best_gain(view, trial, training)
+        if width:
+            self._grown.add(trial.id)
+        return width
+
+    def _next_wider(
+        self, view: View, trial: TrialProgress, training: Iterable[TrialProgress]
+    ) -> Width:
+        """Return the next width of the trial with the longest time left, if it has enough left."""
+        left = {each.id: self._seconds(view, each, each.width) for each in training}
+        own = left.get(trial.id, 0.0)
+        if own < max(_IDLE_SECONDS, *left.values()):
+            return 0
+        width = min(self._wider(view, trial), default=0)
+        return width if 1 < width <= trial.width + view.free_gpus + _WHOLE else 0
+
+    def _best_gain(
+        self, view: View, trial: TrialProgress, training: Iterable[TrialProgress]
+    ) -> Width:
+        """Return the width at which a trial saves most, if no other trial would save more."""
+        gains = {each.id: self._gain(view, each) for each in training}
+        gain, width = gains.get(trial.id, (0.0, 0))
+        most = max((seconds for seconds, _ in gains.values()), default=0.0)
+        return width if gain > 0 and gain >= most else 0
+
+    def _gain(self, view: View, trial: TrialProgress) -> tuple[float, Width]:
+        """Return the most seconds that a trial can save with the idle GPUs, and at which width."""
+        now, resize = self._seconds(view, trial, trial.width), self._resize(view)
+        wider = (w for w in self._wider(view, trial) if w - trial.width <= view.free_gpus + _WHOLE)
+        return max(
+            ((now - self._seconds(view, trial, w) - resize, w) for w in wider), default=(0.0, 0)
+        )
+
+    def _wider(self, view: View, trial: TrialProgress) -> Iterable[Width]:
+        widths = self._rentable(view, trial).profile.widths
+        return (width for width in widths if width > trial.width)
+
+    def _seconds(self, view: View, trial: TrialProgress, width: Width) -> float:
+        return self._left(view, trial.id, view.until(trial.id), self._rentable(view, trial), width)

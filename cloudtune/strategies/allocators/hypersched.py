@@ -1,0 +1,222 @@
+"""HyperSched's allocator: atoms for each running trial by its rank, and whether a resize pays.
+
+Source: Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a
+Deadline" (SoCC 2019), by notes on its published code. The allocator fits a fleet that stays as it
+is: the GPUs that are there are shared out, and no more are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from cloudtune.model.trial import rank_key
+from cloudtune.strategies.base import ByWidth
+from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Overhead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.model.plans import Rentable
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import TrialId, Width
+    from cloudtune.strategies.base import Task, View
+    from cloudtune.strategies.hypersched_rules import Switches
+
+    Spread: TypeAlias = Callable[[Sequence[float], int, np.random.Generator], Sequence[int]]
+
+_HUGE = 1e300
+_WHOLE = 1e-6
+
+
+def _uniform(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
+    """Give the spare atoms one by one, from the best trial on, round and round."""
+    each, rest = divmod(spare, len(scores))
+    return [each + (rank < rest) for rank in range(len(scores))]
+
+
+def _top_job(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
+    """Give all spare atoms to the best trial."""
+    return [spare, *[0] * (len(scores) - 1)]
+
+
+def _random(scores: Sequence[float], spare: int, rng: np.random.Generator) -> Sequence[int]:
+    """Give each spare atom to a trial drawn at random."""
+    drawn = rng.integers(len(scores), size=spare)
+    return [int(count) for count in np.bincount(drawn, minlength=len(scores))]
+
+
+def _softmax(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
+    """Share the spare atoms by the softmax of the scores, rounded down; what is left is the best's.
+
+    "The best's" is as published: that of the trial whose share is the greatest by then.
+    """
+    values = np.clip(np.asarray(scores, dtype=float), -_HUGE, _HUGE)
+    weights = np.exp(values - values.max())
+    shares = (weights / weights.sum() * spare).astype(int)
+    shares[shares.argmax()] += spare - int(shares.sum())
+    return [int(share) for share in shares]
+
+
+def _none(scores: Sequence[float], _spare: int, _rng: np.random.Generator) -> Sequence[int]:
+    """Leave the spare atoms idle."""
+    return [0] * len(scores)
+
+
+POLICIES: dict[str, Spread] = {
+    "UNIFORM": _uniform,
+    "TOP_JOB": _top_job,
+    "RANDOM": _random,
+    "SOFTMAX": _softmax,
+    "NONE": _none,
+}
+
+
+def shared_out(
+    policy: str, scores: Sequence[float], atoms: int, rng: np.random.Generator
+) -> list[int]:
+    """Return the atoms of each trial; scores are the best first, and more is better.
+
+    Every trial gets one atom, or only the best trials if there are too few; `policy` spreads the
+    rest. The sum is never more than `atoms`.
+    """
+    if not scores:
+        return []
+    first = [1 if rank < atoms else 0 for rank in range(len(scores))]
+    spare = max(0, atoms - len(scores))
+    return [a + b for a, b in zip(first, POLICIES[policy](scores, spare, rng), strict=True)]
+
+
+def speed(profile: ScalingProfile, width: Width) -> float:
+    """Return epochs per second at any width: interpolated, and at its ends clamped."""
+    rates = [1.0 / profile.epoch_seconds(each) for each in profile.widths]
+    return float(np.interp(width, profile.widths, rates))
+
+
+class HyperSchedAllocator(ByWidth):
+    """Shares out the GPUs that are there, in atoms of so many GPUs, whenever a trial reports.
+
+    A trial starts with one atom. The share depends on its rank by the last metric (`POLICIES`), is
+    a multiple of the grid's atoms where it is more than that, and is rounded down to a width that
+    the profile has; what is left over by that goes to the best trial that a wider width can take it
+    (ours: the paper knows no widths that are missing). A trial shrinks at once, and grows if
+    `min_gain` times as much can be trained in the time left, the overhead of the resize taken off.
+    A trial that has begun anew keeps its width for `recharge` results.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str = "UNIFORM",
+        atom: Width = 1.0,
+        seed: int = 0,
+        switches: Switches = AS_PUBLISHED,
+        min_gain: float = 1.1,
+        recharge: int = 5,
+    ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"no allocation policy {policy!r}: {', '.join(POLICIES)}")
+        self.name = "hypersched" if policy == "UNIFORM" else f"hypersched:{policy}"
+        self._policy = policy
+        self._atom = atom
+        self._grid = switches.allocation_grid
+        self._linear = switches.assume_linear
+        self._overhead = Overhead(ignored=switches.ignore_overhead)
+        self._min_gain = min_gain
+        self._recharge = recharge
+        self._rng = np.random.default_rng(seed)
+        self._since: dict[TrialId, tuple[int, int]] = {}
+        self._known: dict[TrialId, TrialProgress] = {}
+
+    def min_width(self, view: View) -> Width:
+        """Return one atom."""
+        return self._atom
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return one atom for each task."""
+        return [self._atom] * len(tasks)
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the trial's share, if a resize is due and pays; else the width that it has."""
+        if self._recharges(trial):
+            return trial.width
+        rentable = self.resizable(view, trial)
+        share = self._share(view, trial) or trial.width
+        if share <= trial.width or self.gain(view, rentable, trial.width, share) > self._min_gain:
+            return share
+        return trial.width
+
+    def resizable(self, view: View, trial: TrialProgress) -> Rentable:
+        """Return where a trial trains, with the speeds by which it is resized: the profile's."""
+        return next(each for each in view.rentables if each.offer == trial.offer)
+
+    def _recharges(self, trial: TrialProgress) -> bool:
+        """Whether a trial has begun anew too few results ago to be resized."""
+        session, first = self._since.get(trial.id, (0, 0))
+        if session != trial.sessions:
+            first = trial.epoch
+            self._since[trial.id] = (trial.sessions, first)
+        return trial.epoch - first + 1 <= self._recharge
+
+    def _share(self, view: View, trial: TrialProgress) -> Width:
+        """Return the trial's width if all GPUs were shared out now; 0 if there is none for it."""
+        live = {each.id: each for each in self._live(view)}
+        keys = {name: rank_key(view.mode, each.metric) for name, each in live.items()}
+        ranked = sorted(keys, key=lambda name: keys[name])
+        scores = [-math.inf if keys[name][0] else -keys[name][1] for name in ranked]
+        atoms = math.floor(view.gpus / self._atom + _WHOLE)
+        shares = shared_out(self._policy, scores, atoms, self._rng)
+        known = [self._steps(view, live[name]) for name in ranked]
+        return self._filled(shares, known, atoms)[ranked.index(trial.id)] * self._atom
+
+    @staticmethod
+    def _filled(shares: Sequence[int], known: Sequence[Sequence[int]], most: int) -> list[int]:
+        """Return the shares rounded down to what is known, and what that leaves given out again.
+
+        `known` are the atoms that each trial may have, ascending. The best trial that can take
+        some of it gets as much as it can, then the next.
+        """
+        given = [
+            max((atoms for atoms in steps if atoms <= share), default=0)
+            for share, steps in zip(shares, known, strict=True)
+        ]
+        left = min(sum(shares), most) - sum(given)
+        for rank, steps in enumerate(known):
+            reach = [atoms for atoms in steps if given[rank] < atoms <= given[rank] + left]
+            if reach and given[rank]:
+                left -= max(reach) - given[rank]
+                given[rank] = max(reach)
+        return given
+
+    def _steps(self, view: View, trial: TrialProgress) -> list[int]:
+        """Return the atoms that a trial may have where it trains, ascending."""
+        widths = self.resizable(view, trial).profile.widths
+        return [round(width / self._atom) for width in widths if self._is_share(width)]
+
+    def _live(self, view: View) -> list[TrialProgress]:
+        """Return the trials that train or are about to, those that were lost or move included."""
+        live = {t.id: t for t in view.running if t.status != "stopping" or t.after == "waiting"}
+        lost = {name: t for name, t in self._known.items() if t.status == "waiting"}
+        self._known = {**live, **lost}
+        return list(self._known.values())
+
+    def _is_share(self, width: Width) -> bool:
+        """Whether a width is of whole atoms, and on the grid."""
+        atoms = round(width / self._atom)
+        if atoms < 1 or abs(width - atoms * self._atom) > _WHOLE:
+            return False
+        return self._grid is None or atoms <= self._grid or atoms % self._grid == 0
+
+    def gain(self, view: View, rentable: Rentable, width: Width, other: Width) -> float:
+        """Return how many times as much could be trained until the deadline at another width."""
+        left = view.seconds_left
+        if left <= 0:
+            return 0.0
+        kept = 1.0 if left == math.inf else max(0.0, left - self._overhead.seconds(view)) / left
+        return kept * self._speed(rentable, other) / self._speed(rentable, width)
+
+    def _speed(self, rentable: Rentable, width: Width) -> float:
+        return width if self._linear else speed(rentable.profile, width)

@@ -1,0 +1,35 @@
+"""The same width for every trial: the allocator of strategies that know nothing of widths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.strategies.base import ByWidth
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Width
+    from cloudtune.strategies.base import Task, View
+
+
+@dataclass(frozen=True)
+class SameWidth(ByWidth):
+    """Every trial is so many GPUs wide, from its begin to its end."""
+
+    width: Width = 1.0
+    name: str = "same"
+
+    def min_width(self, view: View) -> Width:
+        """Return the width."""
+        return self.width
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return the same width for each task."""
+        return [self.width] * len(tasks)
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the width."""
+        return self.width

@@ -1,0 +1,111 @@
+"""How wide SEER trains its trials, and on how many instances (cloudtune/strategies/seer.py)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cloudtune.strategies.base import ByWidth
+from cloudtune.strategies.fleets import Unplanned, emptied
+from cloudtune.strategies.seer_rules import ROUND
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import Width
+    from cloudtune.strategies.base import Task, View
+    from cloudtune.strategies.seer import Seer
+
+
+class SeerAllocator(ByWidth):
+    """As wide as the strategy has planned: one width while it explores, then each seat's own."""
+
+    name = "seer"
+
+    def __init__(self, strategy: Seer) -> None:
+        self._strategy = strategy
+
+    def min_width(self, view: View) -> Width:
+        """Return the width at which trials explore, or the narrowest seat's."""
+        seats = self._strategy.seats.values()
+        return min([seat.width for seat in seats], default=self._strategy.width(view))
+
+    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+        """Return the width of each task."""
+        seats, width = self._strategy.seats, self._strategy.width(view)
+        if not seats:
+            return [width] * len(tasks)
+        return [seats[t.trial.id].width if t.trial.id in seats else width for t in tasks]
+
+    def resized(self, view: View, trial: TrialProgress) -> Width:
+        """Return the width of its seat; one without a seat keeps what it has."""
+        seat = self._strategy.seats.get(trial.id)
+        return trial.width if seat is None else seat.width
+
+
+class SeerFleet(Unplanned):
+    """As many instances as what the strategy has planned may cost, by the second.
+
+    What is held counts, whatever its offer, the cheapest first; the rest is of the offer that is
+    planned with, or of the next that isn't refused. Where there are too many, trials move together
+    as their epochs end.
+    """
+
+    name = "seer"
+
+    def __init__(self, strategy: Seer, allocator: SeerAllocator) -> None:
+        self._strategy = strategy
+        self._allocator = allocator
+        self._asked: tuple[object, ...] = ()
+        self._target: Mapping[Offer, int] = {}
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return all that can be rented."""
+        return self._strategy.offers.in_order
+
+    def max_gpus(self, view: View) -> int:
+        """Return the GPUs of the whole fleet."""
+        return sum(offer.gpus * count for offer, count in self.target(view, 0.0).items())
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the fleet as planned; each round asks for it several times."""
+        planned, count = self._strategy.rentable(view).offer, self._strategy.instances(view)
+        willing = self._willing(view, planned)
+        asked = planned, count, willing, view.held
+        if asked != self._asked:
+            self._asked, self._target = asked, self._planned(view, planned, count, willing)
+        return self._target
+
+    def _planned(
+        self, view: View, planned: Offer, count: int, willing: Offer
+    ) -> Mapping[Offer, int]:
+        if planned.usd_per_second == 0 or count == 0:
+            return {planned: count}
+        wanted: dict[Offer, int] = {}
+        left = count * planned.usd_per_second
+        for offer in self._strategy.offers.in_order:
+            wanted[offer] = min(view.held.get(offer, 0), self._for(left, offer))
+            left -= wanted[offer] * offer.usd_per_second
+        least = 0 if any(wanted.values()) else 1
+        return {**wanted, willing: max(least, wanted[willing] + self._for(left, willing))}
+
+    @staticmethod
+    def _for(rate: float, offer: Offer) -> int:
+        """Return how many instances so many dollars a second pay for, a quarter too few or not."""
+        return max(0, math.floor(rate / offer.usd_per_second + ROUND))
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return the emptiest instances that are too many, if their trials fit elsewhere."""
+        target = self.target(view, needed)
+        if all(held <= target.get(offer, 0) for offer, held in view.held.items()):
+            return ()
+        return tuple(emptied(view, target))
+
+    def _willing(self, view: View, planned: Offer) -> Offer:
+        """Return the planned offer, or the cheapest that isn't refused just now."""
+        if not view.avoided(planned):
+            return planned
+        willing = (offer for offer in self._strategy.offers.in_order if not view.avoided(offer))
+        return next(willing, planned)

@@ -1,0 +1,264 @@
+"""How many instances there should be: by a plan, or while a run decides as it goes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+MOVES = 6.0
+"""Spot takes over from on-demand where so many times what that takes is left, in time and money."""
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.strategies.base import FleetRule, View
+
+
+class Unplanned:
+    """The base of rules without stages: they don't know what a run will cost in the end."""
+
+    stage = 0
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return none but what is the target now."""
+        return ()
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Whether there is any instance: a trial that doesn't fit goes on with fewer GPUs."""
+        return any(instances.values())
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return none: an instance goes when it is empty."""
+        return ()
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        """Return None: what trains, and for how long, is decided as results come in."""
+        return None
+
+
+@dataclass(frozen=True)
+class ConstantFleet(Unplanned):
+    """The same instances from the begin of a run to its end.
+
+    If the cloud refuses the offer, the first of `standins` that isn't refused takes its place.
+    """
+
+    offer: Offer
+    instances: int
+    standins: tuple[Offer, ...] = ()
+    name: str = "constant"
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return the offer and those that may stand in for it."""
+        return (self.offer, *self.standins)
+
+    def max_gpus(self, view: View) -> int:
+        """Return all GPUs of the fleet."""
+        return self.instances * self.offer.gpus
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the whole fleet, whatever is needed."""
+        return stood_in_for(view, (self.offer, *self.standins), self.max_gpus(view))
+
+
+@dataclass(frozen=True)
+class NaiveFleet(Unplanned):
+    """A constant fleet whose idle instances are given back, and rented again when needed.
+
+    If the cloud refuses the offer, the first of `standins` that isn't refused takes its place. With
+    `consolidates` trials move together when their next epoch is done, so that instances get empty.
+    """
+
+    offer: Offer
+    instances: int
+    standins: tuple[Offer, ...] = ()
+    name: str = "naive"
+    consolidates: bool = False
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return the offer and those that may stand in for it."""
+        return (self.offer, *self.standins)
+
+    def max_gpus(self, view: View) -> int:
+        """Return all GPUs that the fleet may grow to."""
+        return self.instances * self.offer.gpus
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return as many instances as are needed, up to the fleet's size."""
+        wanted = min(needed, self.max_gpus(view))
+        return stood_in_for(view, (self.offer, *self.standins), wanted)
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return the emptiest instances that are too many, if their trials fit elsewhere."""
+        return tuple(emptied(view, self.target(view, needed))) if self.consolidates else ()
+
+
+def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
+    """Yield the emptiest of the instances that exceed a target, if their trials fit elsewhere.
+
+    Those whose GPUs cost most come first.
+    """
+    usable = [rented for rented in view.fleet.usable() if rented.instance]
+    loads = _loads(view)
+    load = {rented.instance: loads[rented.instance] for rented in usable if rented.instance}
+    elsewhere = sum(rented.offer.gpus for rented in usable) - sum(load.values())
+    for offer, held in sorted(view.held.items(), key=lambda each: -_gpu_price(each[0])):
+        names = [r.instance for r in usable if r.offer == offer and r.instance]
+        too_many = max(0, held - target.get(offer, 0))
+        for name in sorted(names, key=lambda name: (load[name], name))[:too_many]:
+            elsewhere -= offer.gpus - load[name]
+            if load[name] > elsewhere:
+                return
+            elsewhere -= load[name]
+            yield name
+
+
+def _gpu_price(offer: Offer) -> float:
+    return offer.usd_per_second / offer.gpus
+
+
+def _loads(view: View) -> defaultdict[str, float]:
+    """Return the GPUs that trials sit on, by instance."""
+    loads: defaultdict[str, float] = defaultdict(float)
+    for trial in view.running:
+        for piece in trial.placement:
+            loads[piece.instance] += piece.gpus
+    return loads
+
+
+def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Offer, int]:
+    """Return how many instances of each offer make up so many GPUs.
+
+    Held instances count first, in the order of `offers`; the GPUs that are missing come from the
+    first offer that isn't refused now, or from the very first if all are.
+    """
+    target: dict[Offer, int] = {}
+    for offer in offers:
+        target[offer] = min(view.held.get(offer, 0), _instances(offer, gpus))
+        gpus -= target[offer] * offer.gpus
+    willing = next((offer for offer in offers if not view.avoided(offer)), offers[0])
+    target[willing] += _instances(willing, gpus)
+    return {offer: count for offer, count in target.items() if count > 0}
+
+
+def _instances(offer: Offer, gpus: float) -> int:
+    return max(0, math.ceil(gpus / offer.gpus - 1e-6))
+
+
+class BackToSpot:
+    """Another rule's fleet, in which spot takes over again from what stands in for it on demand.
+
+    For the GPUs that are held on demand spot is asked for besides, where it isn't refused just
+    now, and the cap admits both. What is held on demand stays until the other takes trials, which
+    then move with their next epoch. Not where what is left pays for no more than a few such moves.
+    """
+
+    def __init__(self, rule: FleetRule, offers: Sequence[Offer]) -> None:
+        """Take a rule, and all offers, the cheapest first."""
+        self._rule = rule
+        dear = [number for number, offer in enumerate(offers) if offer.market != "spot"]
+        self._spot = tuple(o for o in offers[: max(dear, default=0)] if o.market == "spot")
+        self._others = tuple(offer for offer in offers if offer not in self._spot)
+
+    @property
+    def name(self) -> str:
+        """The name of the rule."""
+        return self._rule.name
+
+    @property
+    def stage(self) -> int:
+        """The rule's stage."""
+        return self._rule.stage
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return what the rule might ask for."""
+        return self._rule.could_ask(view)
+
+    def max_gpus(self, view: View) -> int:
+        """Return the rule's: so much trains at once, whatever is held besides."""
+        return self._rule.max_gpus(view)
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Return what the rule says."""
+        return self._rule.can_train(view, instances)
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        """Return what the rule says."""
+        return self._rule.dollars_to_come(view, at)
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the rule's fleet, but on spot what can be: held, booting, or asked for besides."""
+        wanted = self._rule.target(view, needed)
+        if not any(view.held.get(offer, 0) for offer in self._others if offer.market != "spot"):
+            return wanted
+        gpus = sum(offer.gpus * count for offer, count in wanted.items())
+        usable = Counter(rented.offer for rented in view.fleet.usable())
+        found = {o: max(0, n - view.held.get(o, 0)) for o, n in wanted.items()}
+        coming = float(sum(offer.gpus * count for offer, count in found.items()))
+        for offer in self._spot:
+            staying = min(view.held.get(offer, 0), _instances(offer, gpus))
+            found[offer] = found.get(offer, 0) + staying
+            gpus -= offer.gpus * min(staying, usable[offer])
+            coming += offer.gpus * max(0, staying - usable[offer])
+        for offer in self._others:
+            staying = min(view.held.get(offer, 0), _instances(offer, gpus))
+            found[offer] = found.get(offer, 0) + staying
+            gpus -= offer.gpus * staying
+            coming -= offer.gpus * staying * (offer.market != "spot")
+        if coming < 0 and (willing := self._willing(view)):
+            found[willing] = found.get(willing, 0) + _instances(willing, -coming)
+        return {offer: count for offer, count in found.items() if count > 0}
+
+    def _willing(self, view: View) -> Offer | None:
+        """Return spot that may be asked for now, in place of what is held on demand."""
+        if any(not rented.joined for rented in view.fleet.wanted()):
+            return None
+        willing = next((offer for offer in self._spot if not view.avoided(offer)), None)
+        return willing if willing is not None and self._pays(view, willing) else None
+
+    def _pays(self, view: View, offer: Offer) -> bool:
+        """Whether time and money are left for several such moves, to an offer and back.
+
+        After what the trials that train now are granted, which is all that is known of the rest.
+        """
+        known = next(each for each in view.rentables if each.offer == offer)
+        profile = view.corrected(known, ()).profile
+        delays = profile.launch.mean + profile.boot.mean + profile.resize.mean
+        move = delays + max(each.mean for each in profile.epoch.values())
+        held = sum(o.usd_per_second * count for o, count in view.held.items())
+        paid = view.dollars_left / held if held > 0 else math.inf
+        granted = (
+            (view.until(t.id) - t.epoch) * view.epoch_seconds(t.id, t.offer, t.width)
+            for t in view.running
+            if t.offer is not None
+        )
+        return min(view.seconds_left, paid) - max(granted, default=0.0) > MOVES * move
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return what is held on demand beside spot that has room for its trials."""
+        target, held = self.target(view, needed), Counter(view.held)
+        too_many = {o for o, count in held.items() if count > target.get(o, 0)}
+        going = [
+            name
+            for name in self._rule.leaving(view, needed)
+            if view.fleet.of(name).offer in too_many
+        ]
+        usable = [r for r in view.fleet.usable() if r.instance and r.instance not in going]
+        loads = _loads(view)
+        room = sum(
+            rented.offer.gpus - loads[rented.instance or ""]
+            for rented in usable
+            if rented.offer in self._spot
+        )
+        for rented in usable:
+            if rented.offer.market == "spot" or held[rented.offer] <= target.get(rented.offer, 0):
+                continue
+            load = loads[rented.instance or ""]
+            if load <= room + 1e-6:
+                held[rented.offer] -= 1
+                room -= load
+                going.append(rented.instance or "")
+        return tuple(going)

@@ -1,0 +1,297 @@
+"""What earlier runs tell of configurations: a rank for each, learned from what was tried then.
+
+Metrics of different tasks can't be compared, ranks can: a trial of an earlier run is kept with its
+score, from 0 for the worst of its run to 1 for the best. The score of a configuration that nobody
+has tried is the weighted mean of the nearest that somebody has.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cloudtune.model.trial import rank_key
+from cloudtune.strategies.samplers.axes import Labels, Line, held, same
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
+
+    from cloudtune.model.trial import Mode
+    from cloudtune.strategies.samplers.axes import Axes, Axis, Config
+
+    Key: TypeAlias = tuple[int, float]
+    Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+_REACH = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+_PRIOR, _MIDDLE = 0.5, 0.5
+_WIDER = 4.0
+_AS_IF, _USUAL = 5.0, 0.8
+"""How well an epoch foretells is taken to be as usual where few went on: as if so many more had."""
+_UNLISTED = -1.0
+_BEYOND = 0.25
+_FEWEST = 4
+"""So many trials at least are a past that something can be learned from."""
+
+
+@dataclass(frozen=True)
+class PastTrial:
+    """A configuration that an earlier run tried, and how well it did there: 0 worst, 1 best.
+
+    `weight`, 0 to 1, is how far it was trained far enough to tell.
+    """
+
+    config: Mapping[str, object]
+    score: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """What is carried over from an earlier run."""
+
+    run: str
+    trials: tuple[PastTrial, ...]
+
+
+class Score(NamedTuple):
+    """How well a trial did, or would have done, against the others of its run; 0 to 1.
+
+    `weight` is how well the epoch at which it ended foretold what became of those that went on.
+    """
+
+    value: float
+    weight: float
+
+
+def scores(histories: Sequence[Mapping[int, float]], mode: Mode) -> list[Score]:
+    """Return the score of each trial of a run.
+
+    `histories` are their metrics by epoch; an empty one is that of a trial that failed, whose score
+    is 0. Trials that were trained equally far are compared at that epoch, by the best that they had
+    reached. Those that went no further than an epoch stand behind the others as far as that epoch
+    foretells what comes later: by its rank correlation among those that went on. If it tells
+    nothing, who went on is as any sample of all, and who didn't is average.
+    """
+    best = [_running_best(history, mode) for history in histories]
+    lasts = [max(found, default=0) for found in best]
+    known: dict[int, float] = {}  # of those that came so far or further
+    weights: dict[int, float] = {}
+    for last in sorted(set(lasts) - {0}, reverse=True):
+        here = {n: _at(best[n], last, mode) for n, end in enumerate(lasts) if end >= last}
+        told = _foretold(here, known)
+        weights |= {n: told for n in here if n not in known}
+        for number, merged in _merged(here, known).items():
+            known[number] = told * merged + (1.0 - told) * known.get(number, 0.5)
+    share = len(known) / len(best) if best else 0.0
+    return [
+        Score(1.0 - share * (1.0 - known[n]), weights[n]) if n in known else Score(0.0, 1.0)
+        for n in range(len(best))
+    ]
+
+
+def _foretold(here: Mapping[int, Key], known: Mapping[int, float]) -> float:
+    """Return how well an epoch foretells the scores of those that went on: 0 to 1.
+
+    They are those that were ahead, most of them, so that they differ less than all did; the
+    correlation is corrected for that (Thorndike's case 2, on uniform ranks).
+    """
+    if not known:
+        return 1.0
+    order = sorted(here.values())
+    values = [-float(bisect.bisect_left(order, here[n])) for n in known]
+    found = rank_correlation(values, list(known.values()))
+    wider = min(len(here) / len(known), _WIDER)
+    found = found * wider / math.sqrt(1.0 + found**2 * (wider**2 - 1.0))
+    return (max(0.0, found) * len(known) + _AS_IF * _USUAL) / (len(known) + _AS_IF)
+
+
+def _merged(here: Mapping[int, Key], known: Mapping[int, float]) -> dict[int, float]:
+    """Return scores if all that there is at an epoch is right: who ended there takes its place.
+
+    It comes before as many of those that went on as are behind it at the epoch.
+    """
+    ahead = sorted(here[n] for n in known)
+    going = sorted(known, key=lambda n: -known[n])
+    order, begun = [], 0
+    for key, number in sorted((key, n) for n, key in here.items() if n not in known):
+        place = bisect.bisect_right(ahead, key)
+        order += [*going[begun:place], number]
+        begun = max(begun, place)
+    order += going[begun:]
+    return {n: 1.0 - (place + 0.5) / len(order) for place, n in enumerate(order)}
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return Spearman's rank correlation; 0 where one of the two is constant."""
+    first, second = (_ranks(np.asarray(each, dtype=float)) for each in (one, other))
+    spread = float(np.sqrt((first**2).sum() * (second**2).sum()))
+    return float((first * second).sum()) / spread if spread > 0 else 0.0
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return ranks about their mean; equal values share theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    found = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    centred: Floats = found - found.mean()
+    return centred
+
+
+def _running_best(history: Mapping[int, float], mode: Mode) -> dict[int, float]:
+    """Return the best metric up to each epoch; what has diverged has none from then on."""
+    found: dict[int, float] = {}
+    top: float | None = None
+    for epoch in sorted(history):
+        if top is None or rank_key(mode, history[epoch]) < rank_key(mode, top):
+            top = history[epoch]
+        if math.isfinite(top):
+            found[epoch] = top
+    return found
+
+
+def _at(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
+    """Return the sort key of a trial at an epoch, or at its last one before it."""
+    known = best.get(epoch)
+    if known is None:
+        known = best[max((each for each in best if each <= epoch), default=min(best))]
+    return rank_key(mode, known)
+
+
+AT_FIRST = 0.05
+"""The trust in an earlier run before there is a result."""
+UNHEARD = 0.3
+"""The same where all configurations are drawn before any result, as in planned stages."""
+STEADY = 12.0
+"""The trust at first counts as this many results."""
+SLOPE = 1.6
+"""A correlation of 1 / 1.6 is trusted as if it were whole."""
+MOST = 0.9
+"""Some new configurations are always the sampler's own, so that something new is found."""
+
+
+def trust_of(results: int, correlation: float, at_first: float = AT_FIRST) -> float:
+    """Return the share of new configurations that a prediction may name, by its skill so far.
+
+    `correlation` is the rank correlation of what it predicted for `results` trials with what they
+    reached. A positive one counts less its standard error, so that chance alone earns no trust; a
+    negative one counts whole. `at_first` is the trust before there is a result.
+    """
+    if results < 2:
+        return at_first
+    sure = correlation
+    if correlation > 0.0:
+        sure -= (1.0 - correlation**2) / math.sqrt(results - 1)
+    trust = (results * SLOPE * sure + STEADY * at_first) / (results + STEADY)
+    return min(MOST, max(0.0, trust))
+
+
+class Ranking:
+    """Ranks configurations by the scores of those that an earlier run tried.
+
+    A score is the mean of all that were tried, by their weights and by 1 / (1 + (gap / h)^2)^2; h
+    is the one that foretells each of them by the others best. It is drawn to the middle, as if by a
+    half of a trial, so that many good ones beat a lucky one. Distances are those of the axes that
+    both runs have, each 1 long; different labels, and what one of the two lacks, are 1 apart.
+    """
+
+    def __init__(self, past: PastRun, axes: Axes) -> None:
+        self.run = past.run
+        self._axes = dict(axes)
+        self._columns = self._placed([trial.config for trial in past.trials])
+        self._scores = np.array([trial.score for trial in past.trials])
+        self._weights = np.array([trial.weight for trial in past.trials])
+        gaps = _gaps(self._columns, self._columns, self._labels)
+        np.fill_diagonal(gaps, np.inf)
+        errors = [
+            ((self._means(gaps, reach) - self._scores) ** 2 * self._weights).sum()
+            for reach in _REACH
+        ]
+        self._reach = _REACH[int(np.argmin(errors))]
+        self._left_out = self._means(gaps, self._reach)
+
+    def of(self, configs: Sequence[Config]) -> Floats:
+        """Return the score of each configuration."""
+        gaps = _gaps(self._placed(configs), self._columns, self._labels)
+        return self._means(gaps, self._reach)
+
+    def left_out(self) -> Floats:
+        """Return the score of each trial of the run, as all the others predict it."""
+        return self._left_out
+
+    def _means(self, gaps: Floats, reach: float) -> Floats:
+        weights = self._weights / (1.0 + (gaps / reach) ** 2) ** 2
+        total = weights @ self._scores + _PRIOR * _MIDDLE
+        found: Floats = total / (weights.sum(axis=1) + _PRIOR)
+        return found
+
+    @property
+    def _labels(self) -> list[bool]:
+        return [isinstance(axis, Labels) for axis in self._axes.values()]
+
+    def _placed(self, configs: Sequence[Config]) -> Floats:
+        """Return where configurations stand: a row for each axis, nan where they have no value."""
+        rows = [
+            [_place(axis, config, name) for config in configs] for name, axis in self._axes.items()
+        ]
+        return np.array(rows, dtype=float).reshape(len(self._axes), len(configs))
+
+
+def _place(axis: Axis, config: Config, name: str) -> float:
+    """Return where a value stands on an axis, as that goes on beyond its ends; nan for none."""
+    value = held(config, name)
+    if isinstance(axis, Labels):
+        listed = [n for n, each in enumerate(axis.values) if same(each, value)]
+        return float(listed[0]) if listed else _UNLISTED
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    if not isinstance(axis, Line):
+        first, last = float(axis.at(0)), float(axis.at(axis.count - 1))
+        return (value - first) / (last - first)
+    if not axis.log:
+        return (value - axis.low) / (axis.high - axis.low)
+    return math.log(value / axis.low) / math.log(axis.high / axis.low) if value > 0 else math.nan
+
+
+def _gaps(one: Floats, other: Floats, labels: Sequence[bool]) -> Floats:
+    """Return the distances between two sets of configurations, as rows and columns."""
+    total = np.zeros((one.shape[1], other.shape[1]))
+    for row, column, label in zip(one, other, labels, strict=True):
+        away = np.abs(row[:, np.newaxis] - column[np.newaxis, :])
+        if label:
+            away = ((away > 0) | (row[:, np.newaxis] == _UNLISTED)).astype(float)
+        total += np.where(np.isnan(away), 1.0, away) ** 2
+    return np.sqrt(total)
+
+
+def shared_axes(axes: Axes, configs: Sequence[Config]) -> dict[str, Axis]:
+    """Return the axes on which earlier configurations stand as well, and differ among themselves.
+
+    Of a range of numbers at least half of them lie within it (or a quarter of its length beyond
+    it); of labels at least half are listed.
+    """
+    found: dict[str, Axis] = {}
+    for name, axis in axes.items():
+        places = [_place(axis, config, name) for config in configs if name in config]
+        if isinstance(axis, Labels):
+            known = [place for place in places if place != _UNLISTED]
+        else:
+            known = [place for place in places if -_BEYOND <= place <= 1.0 + _BEYOND]
+        if len(known) * 2 >= len(configs) and len(set(known)) > 1:
+            found[name] = axis
+    return found
+
+
+def useless(past: PastRun, axes: Axes | None) -> str:
+    """Return why an earlier run has nothing to tell of a search space; "" where it has.
+
+    With None for the space it is whether it could tell anything at all.
+    """
+    if len({trial.score for trial in past.trials}) < _FEWEST:
+        return f"fewer than {_FEWEST} of its trials have results that differ"
+    if axes is not None and not shared_axes(axes, [trial.config for trial in past.trials]):
+        return "none of the parameters that are searched here varied there, in about this range"
+    return ""

@@ -1,0 +1,238 @@
+"""New configurations that results recommend, among those that a sampler draws.
+
+More configurations are drawn than are needed. Earlier runs rank them, and so does a model of this
+run's own results; the source that is trusted most is asked. A new configuration is its
+recommendation, or what the sampler draws anyway: the trust says which, so that a trust of 0.6 gives
+6 of 10 (`trust_of`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from cloudtune.model.trial import NamedBy
+from cloudtune.strategies.samplers.past_runs import (
+    AT_FIRST,
+    PastRun,
+    PastTrial,
+    Ranking,
+    rank_correlation,
+    scores,
+    shared_axes,
+    trust_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cloudtune.model.trial import Mode, Trial, TrialId
+    from cloudtune.strategies.samplers.axes import Axes, Config
+    from cloudtune.strategies.samplers.past_runs import Score
+
+DRAWN = 8
+"""The model of this run names the best of this many candidates."""
+FEWEST = 6
+"""Fewer trials than this tell nothing of a model's skill."""
+_ANEW = 1.1
+"""The trust is worked out again once there are this many times as many results."""
+
+
+class Candidates(Protocol):
+    """A sampler that can draw more configurations than are needed."""
+
+    def ask(self) -> Trial | None:
+        """Return the next trial to try; None when there is none left."""
+        ...
+
+    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
+        """Learn the metric of a trial after an epoch; None where it failed."""
+        ...
+
+    def more(self, trials: int) -> int:
+        """Let there be so many more; returns how many that brings."""
+        ...
+
+    @property
+    def axes(self) -> Axes:
+        """The axes on which its configurations stand."""
+        ...
+
+    def candidates(self) -> Sequence[Config]:
+        """Return the configurations that might be tried."""
+        ...
+
+    def take(self, candidate: int) -> Trial | None:
+        """Return a candidate as a trial; None where it has been tried, or none may be any more."""
+        ...
+
+
+def _key(config: Config) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(config.items()))
+
+
+class _Earlier:
+    """An earlier run, the order in which it would try the candidates, and the trust in it."""
+
+    def __init__(
+        self, past: PastRun, axes: Axes, candidates: Sequence[Config], at_first: float
+    ) -> None:
+        self.run, self._at_first = past.run, at_first
+        self._ranking = Ranking(past, shared_axes(axes, [each.config for each in past.trials]))
+        found = self._ranking.of(candidates)
+        self._order = (-found).argsort(kind="stable").tolist()
+        self._order.reverse()  # the best last, to be popped
+        self._predicted: dict[TrialId, float] = {}
+        self.trust = at_first
+
+    def best(self, is_free: Callable[[int], bool]) -> int | None:
+        """Return the candidate that it ranks first of those that are free; None for none."""
+        while self._order:
+            candidate: int = self._order.pop()
+            if is_free(candidate):
+                return candidate
+        return None
+
+    def measure(self, trials: Sequence[Trial], found: Sequence[Score]) -> None:
+        """Work out the trust again: by how well it predicted the scores of these trials."""
+        for trial in trials:
+            if trial.id not in self._predicted:
+                self._predicted[trial.id] = float(self._ranking.of([trial.config])[0])
+        predicted = [self._predicted[trial.id] for trial in trials]
+        correlation = rank_correlation(predicted, [score.value for score in found])
+        self.trust = trust_of(len(trials), correlation, self._at_first)
+
+
+class _ThisRun:
+    """What this run's own results predict, and the trust in that, which begins at none.
+
+    The skill is measured by leaving out: each trial's score is predicted from all the others. So a
+    space in which near configurations don't do alike is drawn from at random, as without a model.
+    """
+
+    run = ""
+
+    def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int) -> None:
+        self._axes, self._candidates = axes, candidates
+        self._chance = np.random.default_rng((seed, 2))
+        self._ranking: Ranking | None = None
+        self.trust = 0.0
+
+    def best(self, is_free: Callable[[int], bool]) -> int | None:
+        """Return the best of a few free candidates; the best of all would explore too little."""
+        if self._ranking is None:
+            return None
+        drawn = self._chance.permutation(len(self._candidates)).tolist()
+        free = list(itertools.islice(filter(is_free, drawn), DRAWN))
+        if not free:
+            return None
+        predicted = self._ranking.of([self._candidates[candidate] for candidate in free])
+        return int(free[int(np.argmax(predicted))])
+
+    def measure(self, trials: Sequence[Trial], found: Sequence[Score]) -> None:
+        """Learn from the scores of these trials, and work out the trust again."""
+        if len(trials) < FEWEST:
+            return
+        pairs = zip(trials, found, strict=True)
+        known = tuple(PastTrial(trial.config, *score) for trial, score in pairs)
+        self._ranking = Ranking(PastRun("", known), self._axes)
+        values = [score.value for score in found]
+        correlation = rank_correlation(self._ranking.left_out().tolist(), values)
+        certainty = fmean(score.weight for score in found)
+        self.trust = trust_of(len(trials), correlation * certainty, 0.0)
+
+
+class Experienced:
+    """A sampler some of whose newcomers are those that earlier runs rank first.
+
+    What it is told it passes on, so that a sampler that learns does so from all trials. The first
+    `initial` trials are the sampler's own.
+    """
+
+    def __init__(
+        self,
+        sampler: Candidates,
+        past: Sequence[PastRun],
+        mode: Mode,
+        *,
+        learns: bool = False,
+        at_first: float = AT_FIRST,
+        seed: int = 0,
+        initial: int = 0,
+    ) -> None:
+        self._sampler, self._mode = sampler, mode
+        self._initial = initial
+        self._candidates = sampler.candidates()
+        self._sources: list[_Earlier | _ThisRun] = [
+            _Earlier(each, sampler.axes, self._candidates, at_first) for each in past
+        ]
+        self._has_past = bool(past)
+        if learns:
+            self._sources.append(_ThisRun(sampler.axes, self._candidates, seed))
+        self._given: set[tuple[tuple[str, object], ...]] = set()
+        self._trials: dict[TrialId, Trial] = {}
+        self._histories: dict[TrialId, dict[int, float]] = {}
+        self._due = 0.0
+        self._told = self._reckoned = 0
+        if hasattr(sampler, "explore"):
+            self.explore = sampler.explore
+
+    def ask(self) -> Trial | None:
+        """Return the next trial: one that the past recommends, or the sampler's own."""
+        if self._initial:
+            self._initial -= 1
+            return self._sampler.ask()
+        self._reckon()
+        source = max(self._sources, key=lambda each: each.trust)
+        trial = None
+        self._due += source.trust
+        if self._due >= 0.5:
+            trial = self._recommended(source)
+            self._due -= trial is not None
+        run = "" if trial is None else source.run
+        trial = trial or self._sampler.ask()
+        if trial is None:
+            return None
+        self._given.add(_key(trial.config))
+        if not self._has_past:
+            return trial
+        return replace(trial, origin=NamedBy(run, round(source.trust, 3)))
+
+    def more(self, trials: int) -> int:
+        """Let there be so many more; returns how many that brings."""
+        return self._sampler.more(trials)
+
+    def _recommended(self, source: _Earlier | _ThisRun) -> Trial | None:
+        while (candidate := source.best(self._is_free)) is not None:
+            trial = self._sampler.take(candidate)
+            if trial is not None:
+                return trial
+            self._given.add(_key(self._candidates[candidate]))
+        return None
+
+    def _is_free(self, candidate: int) -> bool:
+        return _key(self._candidates[candidate]) not in self._given
+
+    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
+        """Learn the metric of a trial after an epoch; None where it failed."""
+        self._told += 1
+        history = self._histories.setdefault(trial.id, {})
+        if value is not None:
+            history[epoch] = value
+        self._trials.setdefault(trial.id, trial)
+        self._sampler.tell(trial, epoch, value)
+
+    def _reckon(self) -> None:
+        """Correlate what the past foretold with what came of it, whenever there is more."""
+        heard = len(self._histories)
+        if heard < 2 or self._told <= self._reckoned * _ANEW:
+            return
+        self._reckoned = self._told
+        found = scores(list(self._histories.values()), self._mode)
+        trials = [self._trials[name] for name in self._histories]
+        for source in self._sources:
+            source.measure(trials, found)

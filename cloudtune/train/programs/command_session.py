@@ -1,0 +1,100 @@
+"""The session within a command that a worker has started: granted and stopped by that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.errors import UsageError
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
+from cloudtune.train.programs.channel import connect
+from cloudtune.train.programs.snapshots import Changes
+from cloudtune.train.progress_cursor import Progress
+from cloudtune.train.save_times import SaveTimes
+from cloudtune.train.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+FLUSH_SECONDS: Final = 3.0
+"""What a command that is stopped has to bring its last checkpoint into the storage."""
+
+_opened: dict[str, Session] = {}
+_opening = threading.Lock()
+
+
+class CommandSession(Session):
+    """A session whose reports without a checkpoint take the folder of checkpoints, as it is."""
+
+    folder: Changes | None = None
+
+    def report(
+        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **said: int | None
+    ) -> None:
+        """End an epoch; see `cloudtune.report`."""
+        if checkpoint is None and self.folder is not None and self.rank == 0 and self.folder.news():
+            checkpoint = Checkpoint.from_directory(self.folder.path)
+        super().report(metrics, checkpoint, **said)
+
+
+def session_of(address: str) -> Session:
+    """Return this process's session: there is one, whichever thread asks.
+
+    Raises:
+        UsageError: the worker has one for another process of the command already.
+    """
+    with _opening:
+        if address not in _opened:
+            _opened[address] = _open(address)
+        return _opened[address]
+
+
+def _open(address: str) -> Session:
+    try:
+        channel = connect(Path(address))
+        messages = channel.messages()
+        hello = next(each for each in messages if "session" in each)
+    except (OSError, StopIteration):
+        raise UsageError(
+            "another process of this command reports already, or its worker is gone; of the "
+            "processes of one rank let one call cloudtune"
+        ) from None
+    told = hello["session"]
+    session = CommandSession(
+        **told["place"],
+        report_hook=lambda report: channel.send(report=vars(report)),
+        store=CheckpointStore(told["storage"]),
+        saves=SaveTimes(told["losses_per_hour"]),
+        progress=Progress(**told["progress"]),
+        seeds=False,  # the script's own are
+    )
+    if told["folder"] is not None:
+        session.folder = Changes(Path(told["folder"]))
+    session.activate().__enter__()  # for as long as the process lives
+    session.grant(told["granted"])
+    threading.Thread(target=_obey, args=(session, messages), name="cloudtune", daemon=True).start()
+    return session
+
+
+def _obey(session: Session, messages: Any) -> None:
+    """Do what the worker says; end with it."""
+    for message in messages:
+        match message:
+            case {"grant": int(until)}:
+                session.grant(until)
+            case {"acknowledge": int(epoch)}:
+                session.acknowledge(epoch)
+            case {"leave": True}:
+                session.leaving = True
+            case {"stop": True}:
+                waits = session.stop()
+                session.flush(FLUSH_SECONDS)
+                if not waits:  # who reports is unwound by that; who trains is told otherwise
+                    os.kill(os.getpid(), signal.SIGTERM)
+    sys.stderr.write("cloudtune: the worker that started this command is gone\n")
+    os._exit(1)

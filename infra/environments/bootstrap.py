@@ -1,0 +1,135 @@
+"""What a head makes its own environment from, where its image has no cloudtune.
+
+Whoever launches it lays cloudtune as a wheel into the bucket, with the versions of Ray and torch.
+The head fetches that, gets uv, and installs; a later head fetches what the first one has packed.
+Its instances get the same environment, as they boot the same image.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import platform
+import shlex
+import tarfile
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.infra.environments.cache import FOLDER, Shelf
+from cloudtune.infra.environments.delivery import Pack, fetched, find, searched, taken
+from cloudtune.infra.environments.spec import ROOT, pins
+from cloudtune.infra.environments.wheel import code_hash, write_wheel
+from cloudtune.train.storage import StorageError, filesystem, is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DIGITS = 20
+
+
+@dataclass(frozen=True)
+class Foundation:
+    """A pack of what is to be installed, and where; `packed` where that has been done before."""
+
+    source: Pack
+    place: str
+    python: str
+    packed: Pack | None = None
+
+    def lines(self) -> str:
+        """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
+        made = self._made() if self.packed is None else fetched(self.packed)
+        return (
+            'end() { echo "cloudtune-head: $1"; shutdown -P now; exit 1; }\n'
+            f"{find(searched())}"
+            'if [ -z "$python" ]; then\n'
+            f"{made}{taken(Path(self.place))}"
+            "fi\n"
+            'echo "cloudtune-head: $("$python" -V 2>&1) at $python"\n'
+        )
+
+    def _made(self) -> str:
+        place, source = shlex.quote(self.place), shlex.quote(self.source.into)
+        return (
+            f"{fetched(self.source)}"
+            f"place={place} source={source}\n"
+            'rm -rf "$place"\n'
+            "uv=$(command -v uv) || {\n"
+            '  "$python" -m pip --version > /dev/null 2>&1 || {\n'
+            "    apt-get update -qq; apt-get install -qq -y python3-pip || "
+            "dnf install -q -y python3-pip\n"
+            "  } > /dev/null 2>&1\n"
+            '  "$python" -m pip install -q --target "$source/uv" uv || end "no uv from its index"\n'
+            "  uv=$source/uv/bin/uv\n"
+            "}\n"
+            f'"$uv" python install -q --no-bin --install-dir "$place/python" {self.python} ||\n'
+            '  echo "cloudtune-head: uv has no such Python for us; one of the image is taken"\n'
+            'export UV_PYTHON_INSTALL_DIR="$place/python"\n'
+            f'"$uv" venv -q --python {self.python} "$place/venv" || end "no Python {self.python}"\n'
+            "python=$place/venv/bin/python\n"
+            '"$uv" pip install -q --compile-bytecode --python "$python" -r "$source/ours.txt" '
+            '-c "$source/pins.txt" || end "cloudtune can\'t be installed"\n'
+            '"$python" -I -m cloudtune.infra.environments.build "$place" $SECONDS || '
+            'end "its environment isn\'t whole"\n'
+            'rm -rf "$source"\n'
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Foundation:
+        """Return what `to_json` gave."""
+        packed = None if data["packed"] is None else Pack(**data["packed"])
+        return cls(Pack(**data["source"]), data["place"], data["python"], packed)
+
+
+def lay(storage: str, root: Path = ROOT) -> Foundation:
+    """Lay into a storage what a head makes its environment from; equal code is laid once.
+
+    Raises:
+        StorageError: the storage can't be reached.
+    """
+    python, wanted = platform.python_version(), tuple(pins(frozenset()))
+    told = json.dumps(["head", python, wanted, code_hash(), str(root)])
+    digest = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
+    place = root / digest
+    data = _source(wanted, f"{place}.source")
+    uri = f"{storage.rstrip('/')}/{FOLDER}/{digest}/source.tar.gz"
+    try:
+        fs, path = filesystem(uri)
+        if fs.get_file_info(path).size != len(data):
+            if is_local(fs):  # S3 has no folders
+                fs.create_dir(path.rpartition("/")[0], recursive=True)
+            with fs.open_output_stream(path, compression=None) as out:
+                out.write(data)
+    except (OSError, ValueError) as error:  # pyarrow's own are of these two
+        raise StorageError(f"storage {uri}: {error}") from None
+    source = Pack(uri, hashlib.sha256(data).hexdigest(), len(data), f"{place}.source", python, 0.0)
+    return Foundation(source, str(place), python, Shelf(storage, place).pack())
+
+
+def _source(wanted: tuple[str, ...], into: str) -> bytes:
+    """Return cloudtune's wheel and what goes with it, packed; equal code gives equal bytes.
+
+    A head that runs builds environments itself, for which it needs uv.
+    """
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = write_wheel(Path(folder))
+        files = {
+            wheel.name: wheel.read_bytes(),
+            "ours.txt": f"cloudtune @ file://{into}/{wheel.name}\nuv\n".encode(),
+            "pins.txt": "".join(f"{pin}\n" for pin in wanted).encode(),
+        }
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return gzip.compress(buffer.getvalue(), mtime=0)

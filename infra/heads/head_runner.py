@@ -1,0 +1,154 @@
+"""What a head runs: its order, in a process of its own, with its record brought away as it grows.
+
+Started by the head's user data (`launch.user_data`), with the order in the run's storage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.clock import unix_time
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.heads.bundle import Order, unpack
+from cloudtune.infra.heads.store import FOLDER, ORDER, PARCEL, STOP, HeadStore, Mirror, State, fetch
+from cloudtune.infra.node.boot import metadata, say
+from cloudtune.infra.node.lease import LEASE_MINUTES, RENEW_SECONDS, Lease
+from cloudtune.train.storage import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import IO
+
+OUTPUT = "output.log"
+ERRORS = "errors.log"
+HOME = Path("/root/.cloudtune")
+_BRING_SECONDS = 2.0
+_BEAT_SECONDS = 15.0
+_METADATA_SECONDS = 120.0
+_LAST_TRIES = 20
+
+
+class Carrier:
+    """Carries an order out: its process, its lease, and its record in `store`."""
+
+    def __init__(self, order: Order, store: HeadStore, instance: str, home: Path = HOME) -> None:
+        self._order, self._store, self._instance, self._home = order, store, instance, home
+        self._folder = home / "runs" / order.run
+        self._mirrors = [
+            Mirror(store, self._folder, "run/"),
+            Mirror(store, home / "profiles", "profiles/"),
+            Mirror(store, home / "knowledge", "knowledge/"),
+        ]
+        self._told_at = self._renewed_at = 0.0
+        self._asked_to_stop = False
+
+    def carry(self, renew: Callable[[], None]) -> int:
+        """Run the order to its end, and return its exit code; `renew` puts the head's end off.
+
+        The last of its record is in the store on return, if that answers at all.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._tell(None)
+        with (
+            (self._folder / OUTPUT).open("ab") as output,
+            (self._folder / ERRORS).open("ab") as errors,
+            self._started(output, errors) as process,
+        ):
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_BRING_SECONDS)
+                self._look_after(process, renew)
+        for _ in range(_LAST_TRIES):
+            with contextlib.suppress(StorageError):
+                self._bring()
+                self._tell(process.returncode)
+                break
+            time.sleep(_BRING_SECONDS)
+        return process.returncode
+
+    def _started(self, output: IO[bytes], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        order = self._order
+        return subprocess.Popen(
+            [sys.executable, "-m", "cloudtune", *order.arguments],
+            cwd=order.folder,
+            env={
+                **os.environ,
+                **order.environment,
+                "CLOUDTUNE_HOME": str(self._home),
+                "CLOUDTUNE_RUN": order.run,  # `runs.home` knows these
+                "CLOUDTUNE_BEGAN": repr(order.began),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+        )
+
+    def _look_after(self, process: subprocess.Popen[bytes], renew: Callable[[], None]) -> None:
+        now = time.monotonic()
+        if now >= self._renewed_at + RENEW_SECONDS:
+            self._renewed_at = now
+            with contextlib.suppress(CloudtuneError):  # asked again in a minute
+                renew()
+        with contextlib.suppress(StorageError):  # brought in the next round
+            self._bring()
+            if now >= self._told_at + _BEAT_SECONDS:
+                self._tell(None)
+            if not self._asked_to_stop and self._store.read(STOP) is not None:
+                self._asked_to_stop = True
+                process.send_signal(signal.SIGINT)
+
+    def _bring(self) -> None:
+        for mirror in self._mirrors:
+            mirror.bring()
+
+    def _tell(self, code: int | None) -> None:
+        self._told_at = time.monotonic()
+        self._store.tell(State(time.time(), self._instance, self._order.attempt, code))
+
+
+def main() -> int:
+    """Fetch the order, carry it out, and end this machine."""
+    parser = argparse.ArgumentParser(prog="cloudtune.infra.heads.head_runner")
+    parser.add_argument("--at", required=True, help="STORAGE/RUN")
+    parser.add_argument("--until", type=float, required=True, help="the hard end, Unix time")
+    given = parser.parse_args()
+    shutdown = shutil.which("shutdown")
+    try:
+        instance = metadata("instance-id", patience=_METADATA_SECONDS)
+        store = HeadStore(given.at)
+        parcel, asked = store.read(PARCEL), store.read(ORDER)
+        if parcel is None or asked is None:
+            say(f"cloudtune-head: there is no order, or no parcel, at {given.at}/{FOLDER}")
+            return 1
+        unpack(parcel, HOME)
+        order = Order.of(asked)
+        fetch(store, HOME / "runs" / order.run, "run/")  # of a head before this one
+        say(f"cloudtune-head: carries {order.run}")
+        carrier = Carrier(order, store, instance)
+        code = carrier.carry(lambda: _renew(given.until, shutdown))
+        say(f"cloudtune-head: ended with {code}; its record is in {given.at}/{FOLDER}")
+    except (CloudtuneError, OSError) as error:
+        say(f"cloudtune-head: {error}")
+        return 1
+    finally:
+        if shutdown is not None:
+            subprocess.run([shutdown, "-P", "now"], check=False)
+    return code
+
+
+def _renew(until: float, shutdown: str | None) -> None:
+    if shutdown is not None:
+        Lease(until, shutdown).renew(unix_time() + 60 * LEASE_MINUTES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What a run comes to that plans the rest anew when its speed isn't the profile's.
+
+A run learns how fast its trials really are, and what it does next depends on that: dearer fleets
+where it is late, fewer instances where it has time. So the speeds that may come are divided into
+a few, of each the rest is planned as the run would plan it at its first rung (`planners.reacting`),
+and each sample follows the plan of its own speed. A run that still breaks a limit is cut off there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloudtune.model.plans import Limits
+from cloudtune.planners.base import Live
+from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate.rollout import Draws, sample
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
+from cloudtune.planners.selection import measures
+
+if TYPE_CHECKING:
+    from cloudtune.model.plans import Plan
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.planners.estimate.draws import Floats
+
+_SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
+"""The speeds that are told apart, in standard deviations of the profile's error."""
+_SLOWER = 0.15
+"""Of those that are told apart as one, the slower ones are planned for, by so many deviations."""
+_EXACT = ExactPlanner()
+
+
+def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
+    """Return what a run of a plan may take that plans the rest anew; not cut off at the limits."""
+    drawn = sample(request, plan, samples=samples, seed=seed)
+    error = request.rentable(plan.stages[0].groups[0].offer).profile.error
+    if error <= NOISE or len(plan.stages) < 2 or request.limits == Limits():
+        return drawn
+    deviations = np.log(drawn.slowness) / error
+    nearest = np.abs(deviations[:, None] - np.array(_SPEEDS)).argmin(axis=1)
+    found = {plan: drawn}
+    for place, speed in enumerate(_SPEEDS):
+        rows = nearest == place
+        other = (
+            _planned_anew(request, plan, math.exp(error * (speed + _SLOWER)))
+            if rows.any()
+            else None
+        )
+        if other is None:
+            continue
+        if other not in found:
+            found[other] = sample(request, other, samples=samples, seed=seed)
+        drawn = _with_rows(drawn, found[other], rows)
+    return drawn
+
+
+def _with_rows(drawn: Draws, other: Draws, rows: Floats) -> Draws:
+    return Draws(
+        np.where(rows, other.seconds, drawn.seconds),
+        np.where(rows, other.dollars, drawn.dollars),
+        np.where(rows, other.gpu_hours, drawn.gpu_hours),
+        drawn.slowness,
+    )
+
+
+def _planned_anew(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
+    """Return the plan that a run has after its first rung if epochs take so many times as long.
+
+    None where it goes on as planned.
+    """
+    slowed = tuple(replace(r, profile=r.profile.slowed(factor)) for r in request.rentables)
+    real = replace(request, rentables=slowed, mix=1)
+    first = price(real, plan.choices, plan.planner).stages[0]
+    left = Limits(
+        _less(request.limits.deadline, first.seconds), _less(request.limits.budget, first.dollars)
+    )
+    held = tuple(
+        Live(
+            group.offer,
+            (max(0.0, first.seconds - real.rentable(group.offer).profile.launch.mean),)
+            * group.instances,
+            group.width if group.waves == 1 else None,
+        )
+        for group in first.groups
+    )
+    reserve, wished = Reserve(0.0), left
+    if plan.wished is not None:
+        wished = in_wished_time(left, plan.wished * (1 + NOISE) - first.seconds)
+    rest = replace(real, work=request.work[1:], fleet=held, limits=reserve.limits(wished))
+    going_on = price(rest, plan.choices[1:], plan.planner)
+    found = _EXACT.within(rest)
+    if reserve.tight.limits(left).admit(going_on.estimate):
+        aim = request.objective
+        saved = found is not None and (
+            measures(found, aim)[0] < (1 - NOISE) * measures(going_on, aim)[0]
+        )
+        if not saved:
+            return None
+    elif found is None:
+        again = (reserve, reserve.tight) if plan.wished is not None else (reserve.tight,)
+        tried = (_EXACT.within(replace(rest, limits=each.limits(left))) for each in again)
+        found = next(filter(None, tried), None)
+    if found is None:
+        return None
+    return price(request, (plan.choices[0], *found.choices), plan.planner)
+
+
+def _less(limit: float | None, taken: float) -> float | None:
+    return None if limit is None else limit - taken

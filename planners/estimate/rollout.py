@@ -1,0 +1,223 @@
+"""A plan played many times at once, with every duration drawn.
+
+The rules are those of planners/cost_model.py, and with no spread these are its seconds and dollars.
+With spread each instance comes when it comes, and each trial starts when there is an instance for
+it:
+
+- Trials start on instances that are there already while others are still booting, except where the
+  model's caution counts on them to wait: in several waves, until the first other one has joined.
+- A stage is over when its last trial is done, so that stragglers make it longer than its mean.
+- `ScalingProfile.error` is one factor for all epochs on an instance type, drawn once per sample.
+- Spot instances are taken back at random, instead of slowing every epoch by what that costs on
+  average (`Rentable.epoch_seconds`). How a pool behaves is drawn once per sample, where it may in
+  several ways; while it is away, the plan waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloudtune.planners.cost_model import Holdings, stays
+from cloudtune.planners.estimate.draws import Dice
+from cloudtune.planners.estimate.training import (
+    Fleet,
+    Pool,
+    Training,
+    charge,
+    instances_per_trial,
+    slots_per_instance,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Group, Plan, Stage
+    from cloudtune.planners.base import PlanRequest
+    from cloudtune.planners.estimate.draws import Counts, Floats
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What a plan took, sample by sample: seconds from now, dollars, GPU-hours paid for.
+
+    `slowness` is by how much the epochs of the first stage's offer are longer than its profile's.
+    """
+
+    seconds: Floats
+    dollars: Floats
+    gpu_hours: Floats
+    slowness: Floats
+
+
+def sample(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
+    """Return what a plan may take; the same seed and plan give the same draws."""
+    play = _Play(request, plan, Dice(samples, seed))
+    for planned in plan.stages:
+        play.stage(planned.stage, planned.groups)
+    return play.end()
+
+
+class _Play:
+    """The instances that are rented in each sample, and what they have cost, as time goes by."""
+
+    def __init__(self, request: PlanRequest, plan: Plan, dice: Dice) -> None:
+        self.request, self.dice = request, dice
+        self.now, self.dollars, self.gpu_seconds = (np.zeros(dice.samples) for _ in range(3))
+        self.fleets: dict[Offer, Fleet] = {}
+        self.widths = {live.offer: live.width for live in request.fleet}
+        self.pools: dict[Offer, Pool] = {}
+        self.settled = True
+        self.loads: dict[Offer, list[int]] = {}
+        self.members = 0
+        for live in request.fleet:
+            ages = np.tile(live.ages, (dice.samples, 1))
+            self.fleets[live.offer] = Fleet(live.offer, -ages, -ages)
+            self.dollars -= sum(live.ages) * live.offer.held_usd_per_second  # that is paid already
+            self.gpu_seconds -= sum(live.ages) * live.offer.gpus
+        self.slowness = self._slowness(plan)
+
+    def stage(self, stage: Stage, groups: Sequence[Group]) -> None:
+        """Play one stage, from its hand-over to its end."""
+        staying = self._staying(stage, groups)
+        wanted = {group.offer: group.instances for group in groups}
+        offers = dict.fromkeys([*self.fleets, *wanted])
+        alive = {each: max(self._held(each), wanted.get(each, 0)) for each in offers}
+        gone = self._give_back(wanted)
+        room = self.request.admits(alive)
+        asked = self.now if room or gone is None else gone
+        trainings = [self._train(stage, group, asked, staying[group.offer]) for group in groups]
+        self.now = np.max([training.end for training in trainings], axis=0)
+        for training in trainings:
+            training.hold(self.now)
+            self.dollars += training.dollars
+            self.gpu_seconds += training.gpu_seconds
+            self.fleets[training.group.offer] = training.fleet
+        self.widths = {group.offer: group.width for group in groups}
+        self.settled = all(group.waves == 1 for group in groups)
+        self.loads = {group.offer: _loads(group) for group in groups}
+        self.members = stage.trials
+
+    def end(self) -> Draws:
+        """Give everything back; return what it all took."""
+        gone = self._give_back({})
+        seconds = self.now if gone is None else gone
+        dollars = self.dollars + seconds * self.request.charges.usd_per_second
+        return Draws(
+            seconds, dollars, self.gpu_seconds / 3600.0, next(iter(self.slowness.values()))
+        )
+
+    def _held(self, offer: Offer) -> int:
+        return self.fleets[offer].count if offer in self.fleets else 0
+
+    def _slowness(self, plan: Plan) -> dict[Offer, Floats]:
+        """Return by how much the epochs on each offer are longer; one type, one factor."""
+        factors: dict[str, Floats] = {}
+        for offer in plan.offers:
+            if (name := offer.instance_type.name) not in factors:
+                factors[name] = self.dice.factor(self.request.rentable(offer).profile.error)
+        return {offer: factors[offer.instance_type.name] for offer in plan.offers}
+
+    def _staying(self, stage: Stage, groups: Sequence[Group]) -> dict[Offer, Counts]:
+        """Return how many of each group's trials go on where they are.
+
+        If the cost model lets all stay, all do. Else the trials stay whose instances are kept, if
+        the width is the same, but never so many that the stage would be shorter than the cost model
+        says: the model doesn't count on luck.
+        """
+        ages = {offer: [0.0] * fleet.count for offer, fleet in self.fleets.items()}
+        holdings = Holdings(ages, self.widths, self.settled)
+        if all(stays(holdings, stage, groups, group) for group in groups):
+            return {group.offer: np.full(self.dice.samples, group.trials) for group in groups}
+        loads = {
+            group.offer: self.loads.get(group.offer, [])
+            for group in groups
+            if self.widths.get(group.offer) == group.width
+        }
+        taken = [count for counts in loads.values() for count in counts]
+        others = self.members - sum(taken)
+        survivors = self.dice.survivors([*taken, others], min(stage.trials, self.members))
+        found, first = {}, 0
+        for group in groups:
+            last = first + len(loads.get(group.offer, []))
+            found[group.offer] = _in_place(group, survivors[:, first:last])
+            first = last
+        return found
+
+    def _give_back(self, wanted: Mapping[Offer, int]) -> Floats | None:
+        """Bill the oldest of what isn't wanted; return when all that is gone, None if nothing is.
+
+        Instances that were asked for and are not launched yet cost nothing.
+        """
+        ends = []
+        for offer, fleet in tuple(self.fleets.items()):
+            surplus = fleet.count - wanted.get(offer, 0)
+            if surplus <= 0:
+                continue
+            going, self.fleets[offer] = fleet.ordered(fleet.launched).split(surplus)
+            release = self.request.rentable(offer).profile.release
+            gone = self.now[:, None] + self.dice.seconds(release, surplus)
+            lived, there = gone - going.launched, going.launched <= self.now[:, None]
+            self.dollars += np.where(there, charge(offer, lived), 0.0).sum(axis=1)
+            self.gpu_seconds += np.where(there, lived, 0.0).sum(axis=1) * offer.gpus
+            ends.append(gone.max(axis=1))
+        self.fleets = {offer: fleet for offer, fleet in self.fleets.items() if fleet.count > 0}
+        return np.max(ends, axis=0) if ends else None
+
+    def _train(self, stage: Stage, group: Group, asked: Floats, staying: Counts) -> Training:
+        held, profile = self._held(group.offer), self.request.rentable(group.offer).profile
+        fleet = self._filled_up(group, asked)
+        opened = np.maximum(fleet.joined, self.now[:, None])
+        capacity = held // instances_per_trial(group) * slots_per_instance(group)
+        if held < group.instances and (group.waves > 1 or group.trials <= capacity):
+            opened = np.maximum(opened, opened[:, held:].min(axis=1, keepdims=True))
+        return Training(
+            stage,
+            group,
+            profile,
+            self.dice,
+            fleet=fleet,
+            began=self.now,
+            opened=opened,
+            slowness=self.slowness[group.offer],
+            staying=staying,
+            usd_per_launch=self.request.charges.usd_per_launch,
+            pool=self._pool(group.offer),
+        )
+
+    def _pool(self, offer: Offer) -> Pool:
+        """Return the pool of an offer: one for the whole of the plan."""
+        if offer not in self.pools:
+            self.pools[offer] = Pool(self.request.rentable(offer), self.dice)
+        return self.pools[offer]
+
+    def _filled_up(self, group: Group, asked: Floats) -> Fleet:
+        """Return the fleet of a group, with what is missing launched."""
+        offer, missing = group.offer, group.instances - self._held(group.offer)
+        if missing <= 0:
+            return self.fleets[offer]
+        profile = self.request.rentable(offer).profile
+        launched = asked[:, None] + self.dice.seconds(profile.launch, missing)
+        if self.request.rentable(offer).behaviours:
+            launched += self._pool(offer).wait()[:, None]  # nobody gives up: the plan is followed
+        fresh = Fleet(offer, launched, launched + self.dice.seconds(profile.boot, missing))
+        self.dollars += missing * self.request.charges.usd_per_launch
+        return self.fleets[offer].joined_by(fresh) if offer in self.fleets else fresh
+
+
+def _loads(group: Group) -> list[int]:
+    """Return how many trials are on each instance (or instances of one trial) after a stage."""
+    per = slots_per_instance(group)
+    left, units = group.trials, group.instances // instances_per_trial(group)
+    return [min(per, max(0, left - unit * per)) for unit in range(units)]
+
+
+def _in_place(group: Group, survivors: Counts) -> Counts:
+    """Return how many survivors go on in place, on the instances with most survivors."""
+    per, units = slots_per_instance(group), group.instances // instances_per_trial(group)
+    kept = np.sort(survivors, axis=1)[:, ::-1][:, :units]
+    in_last_wave = group.trials - (group.waves - 1) * per * units
+    return np.asarray(np.minimum(kept.sum(axis=1), in_last_wave - 1))

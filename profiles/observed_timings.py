@@ -1,0 +1,379 @@
+"""What earlier runs of a script saw, put together with what was measured of it.
+
+Sources are a profile and runs, each with its seconds of an epoch by width and its delays. They
+count by their precision: 1 / v, where v is how far what one tells may be from the truth,
+
+    v = (configurations' spread)^2 / configurations + (machines' spread)^2 + (epoch's)^2 / epochs
+
+with the spreads of priors.csv, and for a derived profile its error as well. So a run of forty
+trials counts for more than a measurement of one, and a measurement of eight for more than a run of
+two. Published figures are another program's: they count as if off by as much as they say.
+
+What is newer goes first. An older source that contradicts all newer ones (by more than three
+standard deviations of both) has no part in the seconds: the data, or the machines, have changed.
+Where only some widths were seen, the others are slower or faster by as much as these.
+
+A delay is the mean over its sources in the same way. How much it differs from run to run is what
+these tell together with the table, which counts as four runs; the table's figure is how far one run
+is from another, so that the mean of R is off by sqrt((1 + 1/R) / 2) of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cloudtune.model.scaling import DELAYS, PUBLISHED, Measurement, ScalingProfile, Seen
+from cloudtune.profiles.priors import prior
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cloudtune.model.trial import Width
+    from cloudtune.profiles.priors import Prior
+
+_CONTRADICTS = 3.0
+"""So many standard deviations two sources differ that can't both be of today."""
+_ANOTHERS = 1.0
+"""How far published figures of another program may be off; relative."""
+_WEIGHT = 4
+"""So many runs the spread from run to run counts that the table says."""
+_BY_MARKET = frozenset({"launch", "boot", "release"})
+_PROFILE = ""
+_NONE = Measurement(0.0)
+
+
+@dataclass(frozen=True)
+class EpochTimes:
+    """What a trial's epochs took on one instance type at one width, in seconds.
+
+    Without the first epoch of each start, which is slower; where there were no others, these
+    (`first`).
+    """
+
+    instance_type: str
+    width: float
+    seconds: Measurement
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class DelayTimes:
+    """What one of a profile's `DELAYS` took in a run, by instance type and market."""
+
+    instance_type: str
+    market: str
+    delay: str
+    seconds: Measurement
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """What a run saw that began `at` (ISO 8601): `trials` are the epochs of each of its trials."""
+
+    run: str
+    at: str
+    trials: tuple[tuple[EpochTimes, ...], ...]
+    delays: tuple[DelayTimes, ...]
+
+    def tells(self, machine: str) -> bool:
+        """Whether it trained on an instance type, or booted one."""
+        trained = any(each.instance_type == machine for trial in self.trials for each in trial)
+        return trained or any(each.instance_type == machine for each in self.delays)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """The seconds of an epoch at a width, as a logarithm, and its relative variance.
+
+    `shares` are the parts of its sources; `per_trial` is one over the configurations behind it, and
+    `error` what is left of a derived profile's. `sd` is the spread of an epoch, of `count`.
+    """
+
+    log: float
+    variance: float
+    shares: Mapping[str, float]
+    per_trial: float
+    error: float
+    sd: float
+    count: int
+
+    @property
+    def measurement(self) -> Measurement:
+        mean = math.exp(self.log)
+        return Measurement(mean, self.sd * mean, self.count)
+
+    def at(self, log: float, like: _Point) -> _Point:
+        """Return it at another height: as sure as the point whose height that is."""
+        return replace(like, log=log, sd=self.sd, count=self.count)
+
+    def with_older(self, older: _Point, weight: float) -> _Point:
+        """Return the two together, of which the older has so much weight."""
+        if weight == 0:
+            return self
+        own, names = 1 - weight, dict.fromkeys((*self.shares, *older.shares))
+        count = self.count + older.count
+        squares = self.count * self.sd**2 + older.count * older.sd**2
+        return _Point(
+            log=own * self.log + weight * older.log,
+            variance=own**2 * self.variance + weight**2 * older.variance,
+            shares={
+                name: own * self.shares.get(name, 0.0) + weight * older.shares.get(name, 0.0)
+                for name in names
+            },
+            per_trial=own**2 * self.per_trial + weight**2 * older.per_trial,
+            error=own * self.error + weight * older.error,
+            sd=math.sqrt(squares / count),
+            count=count,
+        )
+
+
+def informed(
+    profile: ScalingProfile | None,
+    *,
+    runs: Iterable[RunTimes],
+    machine: str,
+    market: str,
+    where: str,
+    paced: bool = False,
+    script: str = "",
+) -> ScalingProfile | None:
+    """Return a profile with what earlier runs saw on its instance type, in a market of a provider.
+
+    Without a profile it is what they saw: None if that isn't all that a profile has. Where
+    training is `paced` by the very profile, the seconds of an epoch are as it says: they would
+    follow themselves. Without a run that tells anything, the profile is returned as it is; so is
+    one that has been here before (what it can't tell is assumed by then).
+    """
+    if profile is not None and profile.assumed:
+        return profile
+    found = sorted((each for each in runs if each.tells(machine)), key=lambda run: run.at)[::-1]
+    if not found or (profile is None and paced):
+        return profile
+    speeds = not paced or (profile is not None and profile.provenance.core_seconds is not None)
+    curve = _curve(profile, found, machine, where) if speeds else {}
+    delays = {
+        name: _delay(
+            [_pooled(_told(run, name, machine, market)) for run in found],
+            None if profile is None else getattr(profile, name),
+            prior(name, where),
+            published=profile is not None and profile.provenance.origin == PUBLISHED,
+        )
+        for name in DELAYS
+    }
+    seen = tuple(_seen(run, machine, curve) for run in found)
+    if profile is None:
+        delays["resize"] = delays["resize"] or delays["start"]
+        if not curve or not all(delays.values()):
+            return None
+        profile = ScalingProfile(
+            instance_type=machine,
+            epoch={},
+            launch=_NONE,
+            boot=_NONE,
+            start=_NONE,
+            resize=_NONE,
+            release=_NONE,
+            script_hash=script,
+            measured_at=found[0].at,
+            source="seen in earlier runs",
+        )
+    told = profile.with_delays(lambda name, known: delays[name] or known)
+    if not curve:
+        return replace(told, seen=seen)
+    return replace(
+        told,
+        epoch={width: curve[width].measurement for width in sorted(curve)},
+        error=max(point.error for point in curve.values()),
+        configurations=max(1, math.floor(1 / max(p.per_trial for p in curve.values()) + 1e-9)),
+        seen=seen,
+    )
+
+
+def _seen(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
+    trained = [[e for e in trial if e.instance_type == machine] for trial in run.trials]
+    boots = [e for e in run.delays if (e.instance_type, e.delay) == (machine, "boot")]
+    shares = [point.shares.get(run.run, 0.0) for point in curve.values()]
+    return Seen(
+        run=run.run,
+        at=run.at,
+        epochs=sum(each.seconds.n for trial in trained for each in trial),
+        trials=sum(bool(trial) for trial in trained),
+        instances=sum(each.seconds.n for each in boots),
+        share=round(math.fsum(shares) / len(shares), 4) if shares else 0.0,
+    )
+
+
+# ---- epochs --------------------------------------------------------------------------------------
+
+
+def _curve(
+    profile: ScalingProfile | None, runs: Sequence[RunTimes], machine: str, where: str
+) -> dict[Width, _Point]:
+    """Return the seconds of an epoch by width; empty where no run trained on the type."""
+    sources = [(run.at, _of_run(run, machine, where)) for run in runs]
+    if not any(points for _, points in sources):
+        return {}
+    if profile is not None:
+        published = profile.provenance.origin == PUBLISHED
+        sources.append(("" if published else profile.measured_at, _of_profile(profile, where)))
+    found: dict[Width, _Point] = {}
+    for _, points in sorted(sources, key=lambda source: source[0], reverse=True):
+        found = _with_older(found, points)
+    return found
+
+
+def _of_profile(profile: ScalingProfile, where: str) -> dict[Width, _Point]:
+    off = profile.error + _ANOTHERS * (profile.provenance.origin == PUBLISHED)
+    each = 1 / max(1, profile.configurations)
+    return {
+        width: _Point(
+            math.log(found.mean),
+            off**2 + _variance(each, found.n, where),
+            {_PROFILE: 1.0},
+            each,
+            profile.error,
+            found.sd / found.mean,
+            max(1, found.n),
+        )
+        for width, found in profile.epoch.items()
+    }
+
+
+def _of_run(run: RunTimes, machine: str, where: str) -> dict[Width, _Point]:
+    """Return what a run saw: at the width that most trials had their mean, an epoch counts one.
+
+    At other widths it is that, times as many as the trials took that trained at both.
+    """
+    cells: dict[Width, dict[int, EpochTimes]] = {}
+    for number, trial in enumerate(run.trials):
+        for each in trial:
+            if each.instance_type == machine and each.seconds.mean > 0:
+                cells.setdefault(each.width, {})[number] = each
+    cells = {width: _steady(cell) for width, cell in cells.items()}
+    if not cells:
+        return {}
+    most = max(cells, key=lambda width: (len(cells[width]), -width))
+    level = _mean_of(run, cells[most], where)
+    found = {most: level}
+    for width, cell in cells.items():
+        both = [number for number in cell if number in cells[most]]
+        own = _mean_of(run, cell, where)
+        if width != most and both:
+            ratios = [(cell[n].seconds, cells[most][n].seconds) for n in both]
+            counts = [min(one.n, other.n) for one, other in ratios]
+            log = math.fsum(
+                count * math.log(one.mean / other.mean)
+                for count, (one, other) in zip(counts, ratios, strict=True)
+            ) / sum(counts)
+            variance = _variance(level.per_trial, own.count, where)
+            own = replace(own.at(level.log + log, level), variance=variance)
+        found[width] = own
+    return found
+
+
+def _steady(cell: Mapping[int, EpochTimes]) -> dict[int, EpochTimes]:
+    """Return the trials without those that only have first epochs, if there are others."""
+    kept = {number: each for number, each in cell.items() if not each.first}
+    return kept or dict(cell)
+
+
+def _mean_of(run: RunTimes, cell: Mapping[int, EpochTimes], where: str) -> _Point:
+    told = [each.seconds for each in cell.values()]
+    count = sum(each.n for each in told)
+    mean = math.fsum(each.n * each.mean for each in told) / count
+    free = sum(each.n - 1 for each in told)
+    squares = math.fsum((each.n - 1) * (each.sd / each.mean) ** 2 for each in told)
+    per_trial = sum(each.n**2 for each in told) / count**2
+    return _Point(
+        math.log(mean),
+        _variance(per_trial, count, where),
+        {run.run: 1.0},
+        per_trial,
+        0.0,
+        math.sqrt(squares / free) if free else 0.0,
+        count,
+    )
+
+
+def _variance(per_trial: float, epochs: int, where: str) -> float:
+    """Return the relative variance of a mean; `per_trial` is one over its configurations."""
+    configurations = prior("speed of other configurations", where).between
+    machines = prior("speed of other machines", where).between
+    within = prior("epoch", where).within
+    return configurations**2 * per_trial + machines**2 + within**2 / max(1, epochs)
+
+
+def _with_older(newer: dict[Width, _Point], older: dict[Width, _Point]) -> dict[Width, _Point]:
+    """Return two sources together; the older counts for its form alone if it contradicts."""
+    both = [width for width in newer if width in older]
+    if not both:
+        return {**older, **newer}
+    sure = {width: 1 / (newer[width].variance + older[width].variance) for width in both}
+    apart = math.fsum(sure[w] * (older[w].log - newer[w].log) for w in both) / sum(sure.values())
+    contradicts = abs(apart) > _CONTRADICTS * math.sqrt(len(both) / sum(sure.values()))
+    weights = {w: 0.0 if contradicts else newer[w].variance * sure[w] for w in both}
+    weight = math.fsum(sure[w] * weights[w] for w in both) / sum(sure.values())
+    found = {width: newer[width].with_older(older[width], weights[width]) for width in both}
+    for width in (*newer, *older):
+        if width in both:
+            continue
+        like = found[min(both, key=lambda other: abs(math.log(other / width)))]
+        own = newer.get(width) or older[width]
+        moved = weight * apart if width in newer else (weight - 1) * apart
+        found[width] = own.at(own.log + moved, like)
+    return found
+
+
+# ---- delays --------------------------------------------------------------------------------------
+
+
+def _delay(
+    runs: Sequence[Measurement | None],
+    measured: Measurement | None,
+    known: Prior,
+    *,
+    published: bool,
+) -> Measurement | None:
+    """Return a delay as runs and a profile together have it; None where no run has seen it."""
+    found = [each for each in runs if each is not None]
+    if not found:
+        return None
+    if measured is not None:
+        found.append(measured)
+    usual = sum(each.mean for each in found) / len(found)
+    between = max(known.between * usual, known.floor)
+    variances = [between**2 + (known.within * usual) ** 2 / max(1, each.n) for each in found]
+    if published:
+        variances[-1] += (_ANOTHERS * usual) ** 2
+    sure = [1 / variance for variance in variances]
+    weights = [each / sum(sure) for each in sure]
+    mean = math.fsum(w * each.mean for w, each in zip(weights, found, strict=True))
+    runs_told = 1 / math.fsum(weight**2 for weight in weights)
+    apart = runs_told * math.fsum(
+        weight * (each.mean - mean) ** 2 for weight, each in zip(weights, found, strict=True)
+    )
+    spread = (_WEIGHT * between**2 + apart) / (_WEIGHT + runs_told - 1)
+    pooled = _pooled(found)
+    assert pooled is not None
+    error = math.sqrt(spread * (1 + 1 / runs_told) / 2) if mean > 0 else 0.0
+    return Measurement(mean, pooled.sd, pooled.n, error)
+
+
+def _told(run: RunTimes, name: str, machine: str, market: str) -> list[Measurement]:
+    """Return what a run saw of a delay on a type: in the market, else in any."""
+    found = [e for e in run.delays if (e.instance_type, e.delay) == (machine, name)]
+    here = [each for each in found if each.market == market and name in _BY_MARKET]
+    return [each.seconds for each in (here or found)]
+
+
+def _pooled(found: Sequence[Measurement]) -> Measurement | None:
+    """Return several means as one, with the spread around each; None of none."""
+    if not found:
+        return None
+    count = sum(max(1, each.n) for each in found)
+    mean = math.fsum(max(1, each.n) * each.mean for each in found) / count
+    free = sum(max(0, each.n - 1) for each in found)
+    squares = math.fsum(max(0, each.n - 1) * each.sd**2 for each in found)
+    return Measurement(mean, math.sqrt(squares / free) if free else 0.0, count)

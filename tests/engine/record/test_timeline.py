@@ -1,0 +1,172 @@
+"""What a ledger tells, read once: instances, sessions, epochs, and what is still to come."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import pytest
+
+from cloudtune.engine.ledger import Entry
+from cloudtune.engine.record.timeline import prices, read
+from cloudtune.model.commands import (
+    EndRun,
+    ExtendTrial,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
+from cloudtune.model.events import (
+    EpochDone,
+    InstanceGone,
+    InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    RunResumed,
+    RunStarted,
+    TimerFired,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
+from cloudtune.model.trial import EndReason, Slice
+from tests.builders import epoch, offer
+
+ROOT = Path(__file__).parents[3]
+QUERIES = (
+    "cloudtune/engine/resume.py",
+    *(f"cloudtune/engine/record/{name}.py" for name in ("accounting", "audit", "summary")),
+    *(f"cloudtune/runs/{name}.py" for name in ("report", "figures", "history")),
+)
+
+
+def launch(intent: str, zone: str = "", dollars: float = 36.0) -> Launch:
+    return Launch(intent, "g.4x", "spot", zone, dollars)
+
+
+def start(session: str, width: float = 1.0, begin: int = 0, until: int = 2) -> StartTrial:
+    trial = session.partition(".")[0]
+    return StartTrial(session, trial, {}, width, (Slice("i-0", width),), None, begin, until)
+
+
+FIRST = (
+    Entry(RunStarted(0.0), (launch("i0"), launch("i1"), SetTimer("tick", 1.0))),
+    Entry(LaunchFailed(1.0, "i1", "dry", "none left"), ()),
+    Entry(InstanceLaunched(2.0, "i0", "i-0", 1.5), ()),
+    Entry(NodeJoined(20.0, "i0"), (start("a.1"), start("b.1", 2.0))),
+    Entry(TrialStarted(24.0, "a.1"), ()),
+    Entry(epoch(30.0, "a.1", 1), ()),
+    Entry(epoch(40.0, "a.1", 2, saved=False), (ExtendTrial("a.1", 4),)),
+)
+
+
+def test_an_instance_from_its_request_to_its_end() -> None:
+    found = read(FIRST)
+    one, refused = found.instances.values()
+    assert (one.requested_at, one.launched_at, one.joined_at) == (0.0, 1.5, 20.0)
+    assert (one.instance, one.left_at, one.gone_at, one.end(50.0)) == ("i-0", None, None, 50.0)
+    assert (refused.launched, refused.refusal) == (False, FIRST[1].event)
+    assert found.rented() == [one]
+    left = read([*FIRST, Entry(NodeLost(50.0, "i0", "dead"), (Release("i0"),))]).instances["i0"]
+    assert (left.left_at, left.joined, left.released) == (50.0, False, True)
+    gone = read([*FIRST, Entry(InstanceGone(51.0, "i0", 50.5, "reclaimed"), ())])
+    assert (gone.instances["i0"].end(99.0), gone.over_at) == (50.5, 50.5)
+    assert gone.fleet_sizes() == ((1.5, 1), (50.5, 0))
+
+
+def test_a_session_with_its_epochs() -> None:
+    found = read(FIRST)
+    session = found.sessions["a.1"]
+    assert (session.begin, session.started, session.until, session.after) == (20.0, 24.0, 4, 40.0)
+    assert (session.end, session.ending, session.waits) == (math.inf, None, False)
+    assert [(e.number, e.trial, e.width, e.after) for e in session.epochs] == [
+        (1, "a", 1.0, 20.0),
+        (2, "a", 1.0, 20.0),
+    ]
+    assert [e.told.checkpoint for e in found.epochs] == ["a/1", None]
+    assert found.sessions["b.1"].waits is False
+
+
+def test_how_a_session_ended() -> None:
+    stopped = [*FIRST, Entry(TimerFired(45.0, "tick"), (StopTrial("a.1"),))]
+    ended = [*stopped, Entry(TrialStopped(47.0, "a.1"), (start("a.2", 4.0, 2),))]
+    found = read(ended)
+    session = found.sessions["a.1"]
+    assert (session.stopping, session.end) == (45.0, 47.0)
+    assert session.ending == TrialStopped(47.0, "a.1")
+    [restart] = found.restarts()
+    assert (restart.before, restart.after.start.session) == (session, "a.2")
+    assert restart.resized
+
+
+def test_what_stood_on_a_vanished_instance_holds_nothing_though_its_end_is_not_told() -> None:
+    gone = [*FIRST, Entry(NodeLost(50.0, "i0", "dead"), (StopTrial("a.1"), StopTrial("b.1")))]
+    session = read(gone).sessions["a.1"]
+    assert (session.end, session.ending) == (50.0, None)
+    lost = TrialLost(60.0, "a.1", "vanished")
+    told = read([*gone, Entry(lost, ())]).sessions["a.1"]
+    assert (told.end, told.ending) == (50.0, lost)
+
+
+def test_an_epoch_that_is_told_again_or_that_nobody_waits_for() -> None:
+    stop = Entry(TimerFired(45.0, "tick"), (StopTrial("a.1"),))
+    again = Entry(epoch(44.0, "a.1", 2), ())
+    late = Entry(epoch(46.0, "a.1", 3), ())
+    found = read([*FIRST, Entry(RunResumed(43.0), ()), again, stop, late])
+    assert [(each.number, each.waited) for each in found.epochs] == [
+        (1, True),
+        (2, True),
+        (3, False),
+    ]
+    assert [each.number for each in found.sessions["a.1"].epochs] == [1, 2]
+    assert found.takeovers == [43.0]
+
+
+def test_timers_notices_and_the_end() -> None:
+    notice = InterruptionNotice(41.0, "i0", 161.0)
+    middle = [Entry(notice, (SetTimer("cleanup", 60.0),)), Entry(Interrupted(42.0), ())]
+    found = read([*FIRST, *middle])
+    assert found.timers == {"tick": 1.0, "cleanup": 60.0}
+    assert (found.notices, found.interrupted, found.ended) == ([notice], 42.0, None)
+    end = Entry(TimerFired(60.0, "cleanup"), (EndRun(EndReason.DEADLINE),))
+    beyond = Entry(epoch(70.0, "a.1", 3), ())
+    over = read([*FIRST, *middle, end, beyond])
+    assert (over.timers, over.ended, over.at) == ({"tick": 1.0}, EndReason.DEADLINE, 60.0)
+    assert len(over.epochs) == 2
+
+
+def test_what_is_told_of_nothing_that_was_asked_for_is_passed_over() -> None:
+    odd = EpochDone(1.0, "z.1", 1, {}, None, 1.0)
+    found = read([Entry(odd, (StopTrial("z.1"), Release("i9"))), Entry(NodeJoined(2.0, "i9"), ())])
+    assert (found.instances, found.sessions, found.epochs, found.at) == ({}, {}, [], 2.0)
+
+
+def test_the_price_is_that_of_the_zone_or_of_any_that_was_reckoned_with() -> None:
+    anywhere = offer(market="spot")
+    here = offer(market="spot", zone="a", usd_per_hour=72.0)
+    asked = (launch("i0", "a", 72.0), launch("i1", "a", 36.0), launch("i2", "b", 1.0))
+    found = prices(read([Entry(RunStarted(0.0), asked)]), [anywhere, here])
+    assert found == {"i0": here, "i1": anywhere, "i2": anywhere}
+    with pytest.raises(KeyError):
+        prices(read(FIRST), [offer(market="on-demand")])
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_nobody_else_reads_a_ledger(name: str) -> None:
+    """What a ledger adds up to is asked of the timeline: no other scan knows an event."""
+    tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+    known = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = {
+        alias.name
+        for node in known
+        if node.module == "cloudtune.model.events"
+        for alias in node.names
+    }
+    assert names <= {"Event", "first_event"}
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Match)]

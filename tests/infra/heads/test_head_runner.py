@@ -1,0 +1,186 @@
+"""What a head does with its order: the files laid out, its command run, its record brought away."""
+
+from __future__ import annotations
+
+import signal
+import tarfile
+import threading
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.heads import bundle, head_runner
+from cloudtune.infra.heads.bundle import Order, packed, unpack
+from cloudtune.infra.heads.head_runner import Carrier
+from cloudtune.infra.heads.store import STOP, HeadStore
+from cloudtune.train.storage import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HeadStore:
+    return HeadStore(f"{tmp_path}/storage/small-1")
+
+
+def order(folder: Path, *arguments: str) -> Order:
+    return Order("small-1", arguments, str(folder), began=5.5, until=2e9, environment={"A": "b"})
+
+
+def test_a_parcel_is_laid_out_where_its_files_were(tmp_path: Path) -> None:
+    code, home, root = tmp_path / "code", tmp_path / "home", tmp_path / "head"
+    for path in ("train.py", "data/x.csv", ".git/config", "__pycache__/a.pyc", ".venv/lib/b.py"):
+        (code / path).parent.mkdir(parents=True, exist_ok=True)
+        (code / path).write_text(path)
+    (home / "profiles" / "x").mkdir(parents=True)
+    (home / "profiles" / "x" / "a.json").write_text("{}")
+    (home / "runs" / "other").mkdir(parents=True)
+    (home / "runs" / "other" / "ledger.jsonl").write_text("")
+    data = packed(code, {tmp_path / "e.yaml": b"name: e"}, home)
+    unpack(data, root / "home", root)
+    there = {str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()}
+    base = str(tmp_path).lstrip("/")
+    assert there == {
+        f"{base}/code/train.py",
+        f"{base}/code/data/x.csv",
+        f"{base}/e.yaml",
+        "home/profiles/x/a.json",
+    }
+
+
+def test_too_much_is_refused_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "MOST_BYTES", 2**20)
+    (tmp_path / "big").write_bytes(bytes(2**20 + 1))
+    with pytest.raises(UsageError, match="more than 1 MiB"):
+        packed(tmp_path, {}, tmp_path / "home")
+
+
+def test_a_parcel_that_was_tampered_with_leaves_its_place_alone(tmp_path: Path) -> None:
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        info = tarfile.TarInfo("home/../../up")
+        info.size = 1
+        tar.addfile(info, BytesIO(b"x"))
+    with pytest.raises(tarfile.FilterError):
+        unpack(buffer.getvalue(), tmp_path / "a" / "home")
+    assert not (tmp_path / "up").exists()
+
+
+def test_an_order_is_read_as_it_was_written() -> None:
+    given = order(Path("/x"), "run", "e.yaml")
+    assert Order.of(given.to_bytes()) == given
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have heads run Python code in place of `cloudtune`."""
+    import subprocess
+    import sys
+
+    start = subprocess.Popen
+
+    def instead(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        assert command[:3] == [sys.executable, "-m", "cloudtune"]
+        found: subprocess.Popen[bytes] = start([sys.executable, "-c", code, *command[3:]], **how)
+        return found
+
+    monkeypatch.setattr("cloudtune.infra.heads.head_runner.subprocess.Popen", instead)
+    monkeypatch.setattr(head_runner, "_BRING_SECONDS", 0.05)
+
+
+def test_a_command_is_run_with_its_clock_and_its_words_are_brought(
+    tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(
+        monkeypatch,
+        "import os, sys; print(sys.argv[1:], os.getcwd(), os.environ['A']); "
+        "print(os.environ['CLOUDTUNE_RUN'], os.environ['CLOUDTUNE_BEGAN'], file=sys.stderr); "
+        "sys.exit(5)",
+    )
+    renewed: list[float] = []
+    asked = order(tmp_path, "run", "e.yaml")
+    made = Carrier(asked, store, "i-1", tmp_path / "home")
+    assert made.carry(lambda: renewed.append(time.time())) == 5
+    state = store.state()
+    assert state is not None
+    assert (state.code, state.instance, state.over) == (5, "i-1", True)
+    output, errors = store.read("record/run/output.log"), store.read("record/run/errors.log")
+    assert output == f"['run', 'e.yaml'] {tmp_path} b\n".encode()
+    assert errors == b"small-1 5.5\n"
+    assert len(renewed) == 1
+
+
+def test_a_storage_that_fails_for_a_while_loses_nothing(
+    tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(monkeypatch, "print('all of it')")
+    write, left = store.write, [3]
+
+    def failing(name: str, data: bytes) -> None:
+        if name.startswith("record/") and left[0]:
+            left[0] -= 1
+            raise StorageError("not now")
+        write(name, data)
+
+    monkeypatch.setattr(store, "write", failing)
+    made = Carrier(order(tmp_path), store, "i-1", tmp_path / "home")
+
+    def renew() -> None:
+        raise CloudtuneError("asked again in a minute")
+
+    assert made.carry(renew) == 0
+    assert left == [0]
+    assert store.read("record/run/output.log") == b"all of it\n"
+
+
+def test_who_asks_a_run_to_stop_is_heard_once(
+    tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(
+        monkeypatch,
+        "import signal, sys, time\n"
+        "count = 0\n"
+        "def heard(*_):\n"
+        "    global count; count += 1\n"
+        "signal.signal(signal.SIGINT, heard)\n"
+        "print('ready', flush=True)\n"
+        "while not count: time.sleep(0.01)\n"
+        "time.sleep(0.5)\n"
+        "sys.exit(129 + count)",
+    )
+
+    def ask() -> None:
+        while store.read("record/run/output.log") != b"ready\n":
+            time.sleep(0.02)
+        store.write(STOP, b"stop\n")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    made = Carrier(order(tmp_path), store, "i-1", tmp_path / "home")
+    assert made.carry(lambda: None) == 128 + signal.SIGINT
+    asking.join()
+
+
+def test_a_head_without_an_order_says_so_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr(head_runner, "metadata", lambda _path, **_more: "i-1")
+    monkeypatch.setattr(
+        "cloudtune.infra.heads.head_runner.shutil.which", lambda _name: "/sbin/shutdown"
+    )
+
+    def run(command: list[str], **_how: Mapping[str, object]) -> None:
+        ended.append(command)
+
+    monkeypatch.setattr("cloudtune.infra.heads.head_runner.subprocess.run", run)
+    monkeypatch.setattr("sys.argv", ["carrier", "--at", f"{tmp_path}/r", "--until", "2e9"])
+    assert head_runner.main() == 1
+    assert ended == [["/sbin/shutdown", "-P", "now"]]
+    assert "there is no order, or no parcel" in capsys.readouterr().out

@@ -1,0 +1,88 @@
+"""A cloud on this machine that somebody uses, and machines that nobody answers for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.emulator.provider import emulated
+from cloudtune.infra.emulator.service import abandoned, find_emulator, stop_emulator
+from cloudtune.infra.provider import Cloud, Endpoint, calls_to
+from cloudtune.infra.refcount import claimed, in_use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SLEEPER = {
+    "ImageId": "ami-1",
+    "InstanceType": "g4dn.xlarge",
+    "UserData": "#!/bin/bash\nsleep 300\n",
+}
+
+
+def test_who_uses_a_cloud_is_known_until_it_is_closed(tmp_path: Path) -> None:
+    closed: list[str] = []
+    plain = Cloud(Endpoint("us-east-1"), {}, {}, lambda: closed.append("it"))
+    assert not in_use(tmp_path)
+    cloud, other = claimed(tmp_path, lambda: plain), claimed(tmp_path, lambda: plain)
+    with pytest.raises(UsageError, match="another run has this machine"):
+        claimed(tmp_path, lambda: plain, alone=True)
+    cloud.close()
+    assert in_use(tmp_path)
+    other.close()
+    assert not in_use(tmp_path)
+    assert closed == ["it", "it"]
+    claimed(tmp_path, lambda: plain, alone=True).close()
+
+
+def test_who_uses_a_cloud_does_no_more_when_it_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from cloudtune.infra.refcount import claimed\n"
+        "from cloudtune.infra.provider import Cloud, Endpoint\n"
+        "kept = claimed(Path(sys.argv[1]), lambda: Cloud(Endpoint('x'), {}, {})); print('has it')\n"
+        "sys.stdout.flush(); time.sleep(300)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert in_use(tmp_path)
+        process.kill()
+    assert not in_use(tmp_path)
+
+
+def recorded_pids(instances: Path) -> list[int]:
+    records = [json.loads(each.read_text()) for each in instances.glob("*/process.json")]
+    return [record["pid"] for record in records if record["pid"] is not None]
+
+
+def test_an_emulator_outlives_a_run_that_ends_while_another_begins_and_machines_outlive_it(
+    tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    def opened() -> Cloud:
+        return emulated(tmp_path, "us-east-1", pace=None)
+
+    ended, beginning = claimed(tmp_path, opened), claimed(tmp_path, opened)
+    ended.close()
+    found = find_emulator(tmp_path)
+    assert found is not None, "it isn't idle: another run is beginning"
+    calls_to(beginning.endpoint).run_instance("t", {"cloudtune:run": "r"}, SLEEPER)
+    # Before the pid is there, the emulator may be killed ahead of the machine's first process.
+    eventually(lambda: recorded_pids(tmp_path / "instances"))
+    assert abandoned(tmp_path, end=True) == [], "its emulator answers for it"
+    os.kill(found.pid, signal.SIGKILL)
+    eventually(lambda: find_emulator(tmp_path) is None)
+    eventually(lambda: abandoned(tmp_path, end=False))
+    (machine,) = abandoned(tmp_path, end=True)
+    assert machine.startswith("i-")
+    assert abandoned(tmp_path, end=False) == []
+    beginning.close()
+    assert stop_emulator(tmp_path, only_if_idle=False)

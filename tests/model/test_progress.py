@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.model.progress import Best, LiveTrials, Record, TrialProgress
+from cloudtune.model.trial import EndReason, Trial, better, rank_key
+from tests.builders import epoch
+
+if TYPE_CHECKING:
+    from cloudtune.model.progress import Status
+    from cloudtune.model.trial import Mode
+
+
+def test_a_trial_falls_back_to_its_last_checkpoint() -> None:
+    trial = TrialProgress(Trial("t0", {}))
+    trial.losses = 2
+    trial.record(epoch(1.0, "t0.1", 1), 0.4)
+    trial.record(epoch(2.0, "t0.1", 2, saved=False), 0.6)
+    assert (trial.epoch, trial.metric, trial.losses) == (2, 0.6, 0)
+    assert (trial.checkpoint, trial.checkpoint_epoch) == ("t0/1", 1)
+    trial.rewind()
+    assert (trial.epoch, trial.metric) == (1, 0.4)
+
+
+def test_a_trial_without_a_checkpoint_falls_back_to_the_start() -> None:
+    trial = TrialProgress(Trial("t0", {}))
+    trial.record(epoch(1.0, "t0.1", 1, saved=False), 0.4)
+    trial.rewind()
+    assert (trial.epoch, trial.metric, trial.checkpoint) == (0, None, None)
+
+
+@pytest.mark.parametrize(("mode", "order"), [("max", [0.9, 0.5, 0.1]), ("min", [0.1, 0.5, 0.9])])
+def test_the_best_comes_first_and_nan_last(mode: Mode, order: list[float]) -> None:
+    ranked = sorted([0.5, math.nan, 0.1, None, 0.9], key=lambda metric: rank_key(mode, metric))
+    assert ranked[:3] == order
+    assert better(mode, order[0], order[1])
+    assert better(mode, order[2], math.nan)
+    assert better(mode, order[2], None)
+    assert not better(mode, math.nan, order[2])
+    assert not better(mode, None, None)
+    assert not better(mode, 0.5, 0.5), "the first one found stays"
+
+
+def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
+    record = Record("max")
+    record.offer(Best("a", 1, 0.9, None))
+    record.offer(Best("b", 1, 0.2, "b/1"))
+    record.offer(Best("c", 1, 0.95, None))
+    assert record.best == Best("b", 1, 0.2, "b/1")
+    record.offer(Best("d", 2, 0.3, "d/2"))
+    record.offer(Best("e", 2, 0.25, "e/2"))
+    assert record.best == Best("d", 2, 0.3, "d/2")
+    assert record.seen == Best("c", 1, 0.95, None)
+
+
+def test_every_ending_has_an_exit_code_of_its_own() -> None:
+    codes = {reason: reason.exit_code for reason in EndReason}
+    assert codes[EndReason.DONE] == 0
+    assert len(set(codes.values())) == len(EndReason)
+
+
+CHANGES: tuple[Status, ...] = ("training", "at rung", "stopping")
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 5),
+            st.sampled_from([*CHANGES, "over"]),
+            st.sampled_from([0.25, 1.0, 4.0]),
+        ),
+        max_size=60,
+    )
+)
+def test_what_is_counted_of_live_trials_is_what_a_pass_over_them_finds(
+    steps: list[tuple[int, Literal["training", "at rung", "stopping", "over"], float]],
+) -> None:
+    live = LiveTrials()
+    known = [TrialProgress(Trial(f"t{number}", {})) for number in range(6)]
+    order: list[TrialProgress] = []
+    for number, change, width in steps:
+        trial = known[number]
+        if trial not in order:
+            trial.status, trial.width = "starting", width
+            live.add(trial)
+            order.append(trial)
+        elif change == "over":
+            live.remove(trial)
+            trial.status = "parked"
+            order.remove(trial)
+        else:
+            live.become(trial, change)
+        resting = [each for each in order if each.status == "at rung"]
+        assert list(live) == order
+        assert (len(live), live.at_rung) == (len(order), len(resting))
+        assert [each in live for each in known] == [each.live for each in known]
+        assert live.gpus == sum(each.width for each in order)
+        assert live.busy_gpus == live.gpus - sum(each.width for each in resting)

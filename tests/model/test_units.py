@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.errors import UsageError
+from cloudtune.model.units import (
+    format_clock,
+    format_dollars,
+    format_seconds,
+    parse_dollars,
+    parse_seconds,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2h", 7200),
+        ("90s", 90),
+        ("1h30m", 5400),
+        ("1h 30m", 5400),
+        ("1.5h", 5400),
+        (".5h", 1800),
+        ("5m", 300),
+        ("2 hours", 7200),
+        ("1 hour 1 minute 1 second", 3661),
+        ("1 Day", 86400),
+        ("2H", 7200),
+        (" 10 min ", 600),
+        ("1d2h", 93600),
+        ("1e3s", 1000),
+        ("0h 5m", 300),
+    ],
+)
+def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["90", "1.5", "1e3", "+90"])
+def test_a_bare_number_is_refused_and_the_units_are_named(text: str) -> None:
+    number = text.removeprefix("+")
+    with pytest.raises(UsageError, match="has no unit") as refused:
+        parse_seconds(text)
+    assert str(refused.value).endswith(f"write {number}s, {number}m or {number}h")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "h",
+        "2 weeks",
+        "30m1h",
+        "1h1h",
+        "1:30",
+        "2h-5m",
+        "2h,5m",
+        "-2h",
+        "٣h",
+        "nan",
+        "inf",
+    ],
+)
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a duration; write a positive one such as 90s"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["0s", "0h0m", "1e999h", "-5", "-1.5"])
+def test_a_duration_is_positive_and_finite(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a positive duration"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "dollars"),
+    [
+        ("$40", 40),
+        ("40 USD", 40),
+        ("40 usd", 40),
+        ("USD 40", 40),
+        ("US$40", 40),
+        ("$1,200.50", 1200.5),
+        ("40$", 40),
+        ("$.5", 0.5),
+        ("40", 40),
+        (40, 40),
+        (0.25, 0.25),
+    ],
+)
+def test_an_amount_is_read_in_dollars(value: str | float, dollars: float) -> None:
+    assert parse_dollars(value) == dollars
+
+
+@pytest.mark.parametrize("value", ["€40", "40 EUR", "£3", "gbp 12"])
+def test_other_currencies_are_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="is not in US dollars, the only currency here"):
+        parse_dollars(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "",
+            "$",
+            "-3",
+            "$-3",
+            "0",
+            "$0.00",
+            "1,2",
+            "1,2000",
+            "lots",
+            "USD",
+            "nan",
+            "٣",
+            "9" * 400,
+        ),
+        *(0, -3, math.nan, math.inf, -math.inf, 10**400, True, None, []),
+    ],
+)
+def test_what_is_no_positive_amount_is_refused(value: object) -> None:
+    with pytest.raises(UsageError, match=r"is not a positive amount .* such as \$40"):
+        parse_dollars(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.04, "0.04s"),
+        (12.34, "12.3s"),
+        (12, "12s"),
+        (59.94, "59.9s"),
+        (59.96, "1m"),
+        (65, "1m 5s"),
+        (270, "4m 30s"),
+        (3599.6, "1h"),
+        (4205, "1h 10m"),
+        (7200, "2h"),
+        (93600, "26h"),
+        (-270, "-4m 30s"),
+    ],
+)
+def test_seconds_for_people(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (65, "1:05"), (3725, "1:02:05"), (59.6, "1:00"), (-65, "-1:05"), (-0.2, "0:00")],
+)
+def test_seconds_on_a_clock(seconds: float, text: str) -> None:
+    assert format_clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [
+        (0, "$0.00"),
+        (0.4172, "$0.42"),
+        (0.004, "$0.004"),
+        (0.0099, "$0.01"),
+        (0.0001, "<$0.001"),
+        (0.0005, "$0.001"),
+        (1200.5, "$1,200.50"),
+        (-0.42, "-$0.42"),
+    ],
+)
+def test_dollars_for_people(dollars: float, text: str) -> None:
+    assert format_dollars(dollars) == text
+
+
+@given(st.floats(min_value=0.01, max_value=1e9))
+def test_formatted_seconds_read_back_to_what_was_shown(seconds: float) -> None:
+    assert parse_seconds(format_seconds(seconds)) == pytest.approx(seconds, rel=0.01, abs=0.0501)
+
+
+@given(st.floats(min_value=0.01, max_value=1e9))
+def test_formatted_dollars_read_back_to_the_cent(dollars: float) -> None:
+    assert parse_dollars(format_dollars(dollars)) == pytest.approx(dollars, abs=0.00501)
+
+
+@given(st.one_of(st.text(), st.from_regex(r"[-+$]?[0-9.,e]{1,8} ?[a-zA-Z$]{0,5}")))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for parse in (parse_seconds, parse_dollars):
+        try:
+            value = parse(text)
+        except UsageError:
+            continue
+        assert 0 < value < math.inf

@@ -1,0 +1,392 @@
+"""What is told of a run before it begins: by its stages, or by its own policy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.display import plan_brief, plan_tables
+from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.model.plans import Limits
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
+from cloudtune.planning.make import longest, make_plan, worst_bill
+from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.proposal import propose, to_json
+from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions
+from cloudtune.strategies.samplers.learner import Learner
+from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.model.plans import Forecast
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Problem
+
+
+def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:
+    return PlayedRuns(asked.experiment, asked.rentables, limits, begin).forecast()
+
+
+def test_the_forecast_is_the_policy_s_own_and_the_same_again() -> None:
+    found = forecast(problem(), LIMITS)
+    assert found == forecast(problem(), LIMITS)
+    assert (found.samples, found.results) == (RUNS, 1.0)
+    assert found.seconds.p5 <= found.seconds.p50 <= found.seconds.p95 <= DEADLINE
+    assert 0 < found.dollars.p95 <= BUDGET
+    assert (found.in_time, found.in_money, found.within) == (1.0, 1.0, 1.0)
+    assert found.source == "policy"
+    assert found.trials.p95 <= 12
+    assert found.instances.p95 <= 3
+
+
+def test_a_run_comes_near_to_its_forecast() -> None:
+    made = elastic_job()
+    told = report_of(made)
+    seconds, dollars = told.forecast.seconds, told.forecast.dollars
+    assert 0.8 * seconds.p5 <= told.figures.seconds <= 1.2 * seconds.p95
+    assert 0.8 * dollars.p5 <= told.figures.dollars <= 1.2 * dollars.p95
+
+
+def test_stages_and_played_runs_forecast_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile may be 20 % off: that spreads either forecast, once, and keeps some runs short."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    asked = problem({"name": "sha"}, trials=16)
+    unsure = tuple(
+        replace(each, profile=replace(each.profile, error=0.2)) for each in asked.rentables
+    )
+    asked = replace(asked, rentables=unsure)
+    free = make_plan(asked, Limits()).plan.estimate
+
+    def both(limits: Limits) -> tuple[Forecast, Forecast]:
+        plan = make_plan(asked, limits).plan
+        played = PlayedRuns(
+            asked.experiment, unsure, limits, SETUP_SECONDS, plan.staged, samples=63, follows=True
+        )
+        return plan.forecast, played.forecast()
+
+    stages, played = both(Limits(9 * free.seconds, 9 * free.dollars))
+    assert (stages.source, played.source) == ("stages", "pools")
+    for one, other in ((stages.seconds, played.seconds), (stages.dollars, played.dollars)):
+        assert one.p50 == pytest.approx(other.p50, rel=0.06)
+        assert one.p95 - one.p5 == pytest.approx(other.p95 - other.p5, rel=0.25)
+    stages, played = both(Limits(9 * free.seconds, 1.15 * free.dollars))
+    assert stages.within is not None
+    assert 0.5 < stages.within < 0.95
+    assert played.within == pytest.approx(stages.within, abs=0.1)
+
+
+def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:
+    late, early = (forecast(problem("random"), LIMITS, begin) for begin in (100.0, 0.0))
+    assert late.seconds.p95 <= DEADLINE - 100.0
+    assert early.seconds.p50 <= DEADLINE
+
+
+def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = []
+    for events in (1000, 300, 30):
+        monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", events)
+        few.append(forecast(problem(), LIMITS).samples)
+    assert few == [7, MIN_RUNS, 1]
+
+
+def test_a_forecast_fits_no_model_to_metrics_that_are_made_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(Learner, "propose", lambda *_: asked.append(1))
+    found = forecast(problem("bohb"), LIMITS)
+    assert found.epochs.p50 > 0
+    assert not asked
+
+
+def test_the_fleet_is_what_the_fleet_rule_may_rent() -> None:
+    plan = make_plan(problem({"name": "asha", "fleet": "constant:2"}), LIMITS).plan
+    assert [each.instances for each in plan.fleet] == [2]
+    assert (plan.peak_instances, plan.fleet_rule) == (2, "constant:2")
+    assert plan.usd_per_second == pytest.approx(0.02)
+
+
+def test_limits_that_leave_no_time_for_an_epoch_are_infeasible() -> None:
+    with pytest.raises(InfeasibleError, match="no trial finishes its first epoch"):
+        elastic_job(limits=Limits(deadline=40.0))
+    forced = make_plan(problem(), Limits(deadline=40.0), force=True)
+    assert forced.plan.forecast.results == 0
+
+
+def test_a_run_without_limits_must_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert elastic_job(limits=Limits()).plan.estimate.seconds > 0
+    monkeypatch.setattr("cloudtune.planning.forecasting.MAX_EVENTS", 50)
+    with pytest.raises(UsageError, match="would never end"):
+        elastic_job(limits=Limits())
+
+
+def test_an_unknown_choice_is_named_with_the_nearest() -> None:
+    with pytest.raises(
+        UsageError, match=r"unknown strategy 'ashaa'; choose one of best, .*Did you mean 'asha'"
+    ):
+        elastic_job("ashaa")
+    with pytest.raises(UsageError, match=r"no sampler 'tpee'.*Did you mean 'tpe'"):
+        elastic_job({"name": "asha", "sampler": "tpee"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        ("asha", "asha decides as results come in"),
+        ("rubberband", "planned by the greedy planner for the least cost in time"),
+        ("seer-barrier", "planned by the exact planner for the most exploration"),
+        (
+            {"name": "sha", "allocator": "same", "fleet": "naive"},
+            "with the same allocator and the naive fleet nothing goes by a plan of stages",
+        ),
+    ],
+)
+def test_what_says_how_stages_are_planned_is_refused_where_it_makes_no_sense(
+    strategy: object, why: str
+) -> None:
+    asked = problem(strategy)
+    for option in (PlanOptions(planner="greedy"), PlanOptions(objective="time")):
+        with pytest.raises(UsageError, match=why):
+            make_plan(asked, LIMITS, option)
+
+
+def test_a_run_on_a_budget_alone_is_given_the_time_to_spend_it() -> None:
+    made = elastic_job(limits=Limits(budget=36.0))
+    assert longest(made.plan, made.limits) >= 3600.0 + 3600.0
+
+
+def test_the_proposal_is_told_in_tables_and_in_json() -> None:
+    asked = problem({"name": "asha", "target": 0.9, "max_concurrent": 5})
+    proposal = propose(make_plan(asked, LIMITS))
+    facts = [fact.text for fact in (*plan_tables.header(proposal), *plan_tables.creation(proposal))]
+    assert "up to 12 trials (random sampler), epochs 1 to 9, eta 3" in facts
+    assert "ends as soon as score is 0.9" in facts
+    assert "at most 5 trials at once" in facts
+    assert "at most $8.00: the budget" in facts
+    assert any("metrics are made up" in fact for fact in facts)
+    sheet = plan_tables.forecast(proposal)
+    assert [row[0] for row in sheet.rows][:3] == ["time", "cost", "trials started"]
+    told = json.loads(json.dumps(to_json(proposal), allow_nan=False))
+    assert told["plan"]["forecast"]["samples"] == RUNS
+    assert (told["experiment"], told["strategy"]) == ("made-up", "asha")
+    assert (told["proof"], told["plan"]["staged"], told["planner"]) == (
+        "forecast, not proven",
+        None,
+        None,
+    )
+
+
+# ---- every strategy ------------------------------------------------------------------------------
+
+
+def test_names_are_told_as_they_were_chosen() -> None:
+    wanted = {"name": "hypersched", "allocator": "hypersched:SOFTMAX", "fleet": "naive:2"}
+    told = to_json(propose(make_plan(problem(wanted), LIMITS)))
+    assert (told["strategy"], told["allocator"], told["fleet_rule"]) == (
+        "hypersched",
+        "hypersched:SOFTMAX",
+        "naive:2",
+    )
+    report = report_of(elastic_job({"name": "halving", "allocator": "dynamic-fluid:published"}))
+    assert (report.job.plan.strategy, report.job.plan.allocator) == (
+        "halving",
+        "dynamic-fluid:published",
+    )
+
+
+def test_stages_that_are_planned_anew_at_each_rung_are_forecast_by_playing() -> None:
+    made = make_plan(problem("seer-barrier"), LIMITS)
+    assert made.plan.staged is not None
+    assert made.plan.followed is None
+    assert made.plan.forecast.source == "policy"
+    assert made.plan.peak_instances == 3
+    told = report_of(elastic_job("seer-barrier"))
+    assert told.figures.dollars == pytest.approx(made.plan.forecast.dollars.p50, rel=0.2)
+
+
+def test_stages_with_widths_of_another_allocator_are_forecast_by_playing() -> None:
+    made = make_plan(problem({"name": "sha", "allocator": "same"}), LIMITS)
+    assert made.plan.staged is not None
+    assert made.plan.followed is None
+    assert made.plan.estimate.dollars == made.plan.forecast.dollars.p50
+
+
+def test_rubberband_is_planned_for_the_deadline_and_ended_by_the_budget() -> None:
+    """No plan keeps so small a budget: sha refuses it, rubberband goes as far as it pays."""
+    poor = Limits(DEADLINE, 1.0)
+    with pytest.raises(InfeasibleError):
+        make_plan(problem("sha"), poor)
+    made = make_plan(problem("rubberband"), poor)
+    assert made.plan.followed is not None
+    assert made.plan.followed.planner == "greedy"
+    assert made.plan.estimate.seconds <= DEADLINE
+    assert made.plan.forecast.in_money == 0.0
+    told = report_of(elastic_job("rubberband", poor))
+    assert told.policy.ending is not None
+    assert told.policy.ending.value == "budget"
+    assert told.figures.dollars <= 1.0
+
+
+def test_a_forced_plan_says_how_rarely_it_keeps_the_limits() -> None:
+    made = make_plan(problem("sha"), Limits(DEADLINE, 1.0), force=True)
+    assert made.plan.followed is not None
+    assert made.plan.forecast.within == 0.0
+
+
+def test_a_sampler_that_learns_is_refused_where_all_trials_are_asked_for_at_once() -> None:
+    with pytest.raises(UsageError, match="sampler tpe: a plan of stages asks for all its trials"):
+        elastic_job({"name": "sha", "sampler": "tpe"})
+    assert elastic_job({"name": "sha", "sampler": "qmc"}).plan.followed is not None
+    decided = {"name": "sha", "sampler": "tpe", "allocator": "same", "fleet": "naive"}
+    assert elastic_job(decided).plan.staged is None
+
+
+@pytest.mark.parametrize("strategy", ["sha", "asha", "seer-barrier"])
+def test_the_worst_bill_is_the_budget_and_what_still_boots(strategy: str) -> None:
+    made = elastic_job(strategy)
+    dollars, why = worst_bill(made.plan, made.limits, made.rentables)
+    joining = 1.02  # at least a second's price of one instance, and less than that of all for long
+    assert BUDGET + made.plan.usd_per_second * joining < dollars < 2 * BUDGET
+    assert "leases end the instances" in why
+    endless, why = worst_bill(made.plan, Limits(DEADLINE), made.rentables)
+    assert endless == pytest.approx(made.plan.usd_per_second * DEADLINE)
+    assert "no budget is set" in why
+
+
+def test_other_choices_are_compared_by_their_forecasts() -> None:
+    rows = propose(make_plan(problem(), LIMITS), compare=True).comparison
+    names = [row.name for row in rows]
+    assert names[0] == "asha, same, naive"
+    assert "asha, same, constant" in names
+    assert "asha, dynamic-fluid, naive" in names
+    assert names[-1] == "sha, planned, planned"
+    assert [row.message for row in rows] == [""] * len(rows)
+    assert all(row.plan is not None for row in rows)
+
+
+# ---- on spot -----------------------------------------------------------------------------------
+
+
+def spot_problem(**said: object) -> Problem:
+    """Return the digits on spot or on demand, by published figures."""
+    asked = Experiment.load(
+        "examples/digits/experiment.yaml",
+        {
+            "cloud.instances": ["p3.2xlarge"],
+            "cloud.market": "any",
+            "cloud.max_instances": 1,
+            "limits.deadline": "5h",
+            "limits.budget": 40,
+            "trials": 2,
+            **said,
+        },
+    )
+    return problem_of(asked, stored_profiles(asked, "resnet50-cifar10@v100"))
+
+
+def on_spot(**said: object) -> Planned:
+    asked = spot_problem(**said)
+    return make_plan(asked, Limits(5 * 3600.0, 40.0), runs=8)
+
+
+def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
+    """All is planned on spot; of the pools that there were, some are seldom there."""
+    made = on_spot()
+    plan = made.plan
+    assert plan.followed is not None, "it goes by its stages all the same"
+    assert {offer.market for offer in plan.offers} == {"spot"}
+    assert plan.forecast.source == "pools"
+    assert plan.forecast.dollars.p95 > 2 * plan.estimate.dollars, "on-demand stands in"
+    assert plan.forecast.within == 1.0
+    found = propose(made)
+    (told,) = [text for text in found.assumptions if text.startswith("spot: to be had")]
+    assert "assumed, as public traces" in told
+    assert "17% to 99% of the time" in told
+    assert "on spot that comes and goes" in plan_tables.forecast(found).title
+
+
+@pytest.mark.parametrize(
+    ("losses", "availability", "instances", "why"),
+    [(60.0, 0.2, 4, "most runs end early"), (2.0, 0.01, 1, "more than on demand")],
+    ids=["unfinished", "dearer"],
+)
+def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
+    losses: float, availability: float, instances: int, why: str
+) -> None:
+    """Stages alone are cheaper on spot, but not with what outages do to the runs."""
+    pool = {"losses_per_hour": losses, "availability": availability}
+    made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": instances})
+    assert {offer.market for offer in made.plan.offers} == {"on-demand"}
+    assert any("not on spot" in note and why in note for note in propose(made).remarks)
+
+
+@pytest.mark.parametrize("market", ["spot", "any"])
+def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(market: str) -> None:
+    """Most runs get no instance for long; on demand the same limits are kept."""
+    pool = {"losses_per_hour": 60.0, "availability": 0.2}
+    asked = spot_problem(**{"cloud.spot": pool, "cloud.market": market})
+    limits, sure = Limits(5 * 3600.0, 40.0), PlanOptions(confidence=0.9)
+    if market == "spot":
+        with pytest.raises(InfeasibleError, match="no plan was found"):
+            make_plan(asked, limits, sure, runs=7)
+        return
+    plan = make_plan(asked, limits, sure, runs=7).plan
+    assert plan.forecast.within is not None
+    assert plan.forecast.within >= 0.9
+
+
+def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
+    """Draws of the stages wait through outages that a run works around."""
+    asked = spot_problem(
+        **{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.5}, "cloud.market": "spot"}
+    )
+    limits = Limits(5 * 3600.0, 40.0)
+    plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
+    assert {offer.market for offer in plan.offers} == {"spot"}
+    assert plan.forecast.within is not None
+    assert plan.forecast.within >= 0.9
+
+
+def test_stages_on_spot_are_not_called_proven() -> None:
+    shown = [fact.text for fact in plan_brief.facts(propose(on_spot()))]
+    assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
+
+
+def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
+    sure = on_spot(**{"cloud.spot": {"losses_per_hour": 0.0, "availability": 1.0}})
+    spread, planned = sure.plan.forecast.dollars, sure.plan.estimate.dollars
+    assert spread.mean < 1.2 * planned, "only its speed is unsure"
+    rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.3}})
+    assert rare.plan.forecast.dollars.mean > 2 * spread.mean
+    assert any("to be had 30% of the time" in text for text in propose(rare).assumptions)
+    without = on_spot(**{"cloud.market": "on-demand"}).plan.estimate
+    assert rare.plan.estimate.seconds > 2 * without.seconds, "it is slower"
+    assert rare.plan.estimate.dollars < without.dollars, "but cheaper, so it stays on spot"
+
+
+def test_on_demand_alone_is_forecast_by_its_stages() -> None:
+    made = on_spot(**{"cloud.market": "on-demand"})
+    assert made.plan.forecast.source == "stages"
+    assert not any(text.startswith("spot") for text in propose(made).assumptions)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"availability": 0.5}, "say both losses_per_hour and availability"),
+        ({"losses_per_hour": 0.0, "availability": 0.5}, "a pool that is away at times loses"),
+        ({"losses_per_hour": -1.0, "availability": 0.5}, "-1.0 is too small"),
+        ({"losses_per_hour": 1.0, "availability": 0.0}, "0.0 is too small"),
+    ],
+)
+def test_mistakes_about_pools_are_told(said: dict[str, float], told: str) -> None:
+    with pytest.raises(ExperimentError, match=told):
+        spot_problem(**{"cloud.spot": said})

@@ -1,0 +1,231 @@
+"""Provider local in an experiment and in a plan: this machine, for nothing unless one is told."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+
+from cloudtune.display.plan_screen import show_all, show_plan
+from cloudtune.display.report_screen import show_report
+from cloudtune.errors import ExperimentError
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.cloud import Cloud
+from cloudtune.infra.node.this_machine import this_machine
+from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning import make, stages
+from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.problem import problem_of
+from cloudtune.planning.proposal import propose
+from cloudtune.runs.report import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LOCAL = """\
+name: digits
+train: train.py:train
+metric: {name: loss, mode: min}
+search: {lr: {loguniform: [1e-4, 1]}}
+trials: 6
+epochs: {min: 1, max: 8}
+eta: 2
+limits: {deadline: 10m}
+cloud:
+  provider: local
+  slots: 2
+"""
+
+
+def load(folder: Path, text: str = LOCAL, **options: Any) -> Experiment:
+    path = folder / "experiment.yaml"
+    path.write_text(text)
+    return Experiment.load(path, options, known_instances=lambda _: ["g4dn.12xlarge", "g5.xlarge"])
+
+
+def refused(folder: Path, text: str, **options: Any) -> str:
+    with pytest.raises(ExperimentError) as error:
+        load(folder, text, **options)
+    return str(error.value).replace(str(folder / "experiment.yaml"), "file")
+
+
+def with_cloud(line: str) -> str:
+    return f"{LOCAL}  {line}\n"
+
+
+# ---- what may be written -------------------------------------------------------------------
+
+
+def test_it_needs_no_more_than_a_provider(tmp_path: Path) -> None:
+    cloud = load(tmp_path, LOCAL.replace("  slots: 2\n", "")).cloud
+    assert (cloud.provider, cloud.instances, cloud.max_instances) == ("local", ("local-*",), 1)
+    assert (cloud.slots, cloud.price) == (None, None)
+
+
+def test_it_goes_through_json_unchanged(tmp_path: Path) -> None:
+    experiment = load(tmp_path, with_cloud("price: $0.50/h"))
+    assert experiment.cloud.price == 0.5
+    assert Experiment.from_json(experiment.to_json()) == experiment
+
+
+@pytest.mark.parametrize("price", ["0.5", "$0.50", "$0.50/h", "0.50 USD per hour", "$0.50 / h"])
+def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> None:
+    assert load(tmp_path, with_cloud(f"price: {price}")).cloud.price == 0.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "instances: [g5.xlarge]",
+        "zones: [us-east-1a]",
+        "region: eu-west-1",
+        "market: spot",
+        "max_instances: 4",
+        "image: ami-0123",
+        'vcpu_quotas: {"on-demand g": 8}',
+    ],
+)
+def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, line: str) -> None:
+    field = line.partition(":")[0]
+    assert refused(tmp_path, with_cloud(line)) == (
+        f"file:12: cloud.{field}: is for rented instances, and provider local has this machine "
+        "alone; leave it out"
+    )
+
+
+def test_slots_and_a_price_are_of_this_machine_alone(tmp_path: Path) -> None:
+    rented = LOCAL.replace("local", "emulated")
+    assert refused(tmp_path, rented) == (
+        "file:11: cloud.slots: is for provider local alone; leave it out"
+    )
+    with pytest.raises(ExperimentError, match="price"):
+        Experiment(**{**MINIMAL, "cloud": {"price": 1}})
+    assert "the least is 1" in refused(tmp_path, LOCAL.replace("slots: 2", "slots: 0"))
+    assert "write a positive amount" in refused(tmp_path, with_cloud("price: free"))
+    assert "Did you mean 'slots'?" in refused(tmp_path, LOCAL.replace("slots", "slotz"))
+
+
+MINIMAL: dict[str, Any] = {
+    "name": "digits",
+    "train": "train.py:train",
+    "metric": {"name": "loss", "mode": "min"},
+    "search": {"lr": {"loguniform": [1e-4, 1]}},
+    "trials": 12,
+    "epochs": {"max": 27},
+}
+
+
+def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
+    said = "this machine costs nothing, so a budget limits nothing; leave it out and set a deadline"
+    text = LOCAL.replace("10m}", "10m, budget: $4}")
+    assert refused(tmp_path, text).startswith(f"file:8: limits.budget: {said}")
+    options = {"limits.budget": "4"}
+    assert refused(tmp_path, LOCAL, **options).startswith(f"--budget: {said}")
+    assert load(tmp_path, text + "  price: 1\n").limits.budget == 4
+    assert load(tmp_path, text + "charges: {per_hour: $0.20}\n").limits.budget == 4
+
+
+def test_from_python_it_is_the_same() -> None:
+    assert Experiment(**{**MINIMAL, "cloud": {"provider": "local"}}).cloud == Cloud(
+        provider="local", instances=("local-*",), max_instances=1
+    )
+
+
+# ---- what is planned -----------------------------------------------------------------------
+
+
+def problem(experiment: Experiment) -> stages.Problem:
+    """Return the problem of an experiment whose script takes a second for an epoch."""
+    second = Measurement(1.0)
+    profile = ScalingProfile(
+        instance_type=this_machine(2).name,
+        epoch={1.0: second, 2.0: Measurement(0.7)},
+        launch=Measurement(0.3),
+        boot=second,
+        start=second,
+        resize=second,
+        release=second,
+        script_hash="x",
+        measured_at="2026-11-20T00:00:00Z",
+        source="a test",
+    )
+    return problem_of(experiment, [profile])
+
+
+@pytest.mark.parametrize("planner", stages.PLANNERS)
+def test_every_planner_goes_by_time_where_nothing_costs(tmp_path: Path, planner: str) -> None:
+    found = problem(load(tmp_path))
+    plans = [
+        make.make_plan(found, Limits(600.0), stages.PlanOptions(objective, planner)).plan
+        for objective in ("cost", "time")
+    ]
+    assert [plan.estimate.dollars for plan in plans] == [0.0, 0.0]
+    assert plans[0].estimate.seconds == pytest.approx(plans[1].estimate.seconds)
+    assert plans[0].max_instances == 1
+
+
+def test_a_deadline_alone_says_how_much_can_be_tried(tmp_path: Path) -> None:
+    options = stages.PlanOptions("trials")
+    planned = make.make_plan(problem(load(tmp_path)), Limits(60.0), options)
+    assert planned.problem.experiment.fixed_trials > 6
+    with pytest.raises(InfeasibleError, match="no plan finishes"):
+        make.make_plan(problem(load(tmp_path)), Limits(14.0))
+
+
+def test_a_price_of_its_own_is_planned_with(tmp_path: Path) -> None:
+    found = problem(load(tmp_path, with_cloud("price: $3.60/h")))
+    plan = make.make_plan(found, Limits(600.0, 1.0)).plan
+    assert plan.estimate.dollars == pytest.approx(plan.estimate.seconds / 1000, rel=0.3)
+
+
+@pytest.mark.parametrize("strategy", ["asha", "hyperband", "pbt", "hypersched", "seer", "random"])
+def test_strategies_that_decide_as_they_go_need_no_price(tmp_path: Path, strategy: str) -> None:
+    experiment = load(tmp_path, f"{LOCAL}strategy: {strategy}\n")
+    job = job_of(make.make_plan(problem(experiment), Limits(600.0)), 0.0, paced=False)
+    assert job.plan.estimate.dollars == 0.0
+    assert job.plan.estimate.seconds > 0.0
+
+
+def test_what_costs_nothing_is_told_without_dollars_and_without_a_market(tmp_path: Path) -> None:
+    planned = make.make_plan(problem(load(tmp_path)), Limits(600.0))
+    text = shown(lambda out: show_plan(out, propose(planned)))
+    text += shown(lambda out: show_all(out, propose(planned, compare=True)))
+    text += shown(lambda out: show_report(out, simulate(job_of(planned, 0.0, paced=False))))
+    assert "$" not in text
+    assert "on-demand" not in text
+    assert "checkpoint:" not in text, "nothing was saved"
+    assert "nothing: this machine has no price, and no charges are named" in text
+    assert "Where the time went" in text
+    machine = this_machine(2)
+    slots = f"{machine.name} has no GPU: what is called one here is a slot of its CPU"
+    assert (slots in text) == (machine.gpu == "cpu"), "nobody is told of GPUs that aren't there"
+    priced = make.make_plan(
+        problem(load(tmp_path, with_cloud("price: $3.60/h"))), Limits(600.0, 1.0)
+    )
+    assert "$3.60/h" in shown(lambda out: show_plan(out, propose(priced)))
+
+
+def shown(show: Callable[[Console], None]) -> str:
+    file = io.StringIO()
+    show(Console(file=file, width=100, highlight=False))
+    return file.getvalue()
+
+
+def test_what_an_instance_hour_costs_is_planned_billed_and_told(tmp_path: Path) -> None:
+    text = with_cloud("price: $1/h") + "charges: {per_instance_hour: $2.60}\n"
+    dear = make.make_plan(problem(load(tmp_path, text)), Limits(600.0, 1.0))
+    alone = with_cloud("price: $1/h")
+    cheap = make.make_plan(problem(load(tmp_path, alone)), Limits(600.0, 1.0))
+    ratio = dear.plan.estimate.dollars / cheap.plan.estimate.dollars
+    assert ratio == pytest.approx(3.6)
+    assert "$2.6 per instance-hour" in shown(lambda out: show_all(out, propose(dear)))
+    report = simulate(job_of(dear, 0.0, paced=False))
+    books = report.accounting
+    assert books.whole.dollars == pytest.approx(report.policy.spent(report.policy.now))
+    assert books.added == pytest.approx(books.whole.dollars * 2.6 / 3.6)
+    assert "by the instance-hour" in shown(lambda out: show_report(out, report))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from cloudtune.model.plans import Limits, Plan, RunPlan
+from cloudtune.model.serialization import decode
+from cloudtune.planning.proposal import to_json
+from tests.builders.proposals import COMPARED, MIXED, STATIC, proposal, run_of
+
+
+def test_json_is_strict_and_holds_the_plan_itself() -> None:
+    told = proposal(comparison=COMPARED, worst_dollars=math.inf)
+    text = json.dumps(to_json(told), allow_nan=False)
+    data = json.loads(text)
+    assert decode(Plan, data["plan"]["staged"]) == MIXED
+    names = {name: data[name] for name in ("strategy", "allocator", "fleet_rule")}
+    assert names == {"strategy": "sha", "allocator": "planned", "fleet_rule": "planned"}
+    assert data["plan"].pop("estimate")["dollars"] == MIXED.estimate.dollars
+    assert decode(RunPlan, data["plan"]) == told.plan
+    assert data["worst"]["dollars"] is None
+    assert data["plan"]["forecast"]["dollars"]["p95"] == pytest.approx(MIXED.estimate.dollars * 1.3)
+    assert [row["name"] for row in data["comparison"]] == ["exact", "greedy", "ilp"]
+    assert data["comparison"][2]["plan"] is None
+    assert [row["proof"] for row in data["comparison"]] == [
+        "proven optimal",
+        "heuristic, not proven",
+        None,
+    ]
+
+
+def test_json_says_what_is_launched_and_what_the_choice_saves() -> None:
+    data = to_json(proposal())
+    launched = [(one["instance_type"], one["market"], one["instances"]) for one in data["launches"]]
+    assert launched == [("p9.big", "spot", 1), ("g9.small", "on-demand", 4)]
+    static = data["alternatives"][0]
+    assert static["name"] == "best static"
+    assert static["saves"] == {
+        "dollars": pytest.approx(STATIC.estimate.dollars - MIXED.estimate.dollars),
+        "seconds": pytest.approx(STATIC.estimate.seconds - MIXED.estimate.seconds),
+    }
+    assert static["breaks"] == ["budget"]
+    assert [one["breaks"] for one in data["alternatives"][1:]] == [["deadline"], []]
+    assert [point["seconds"] for point in data["front"]] == sorted(
+        point["seconds"] for point in data["front"]
+    )
+
+
+def test_without_a_confidence_the_estimate_decides_what_a_plan_breaks() -> None:
+    unsure = proposal(confidence=None, limits=Limits(deadline=100.0, budget=1000.0))
+    assert unsure.broken(run_of(MIXED, 1.0)) == ("deadline",)
+    assert replace(unsure, limits=Limits()).broken(run_of(MIXED)) == ()
+
+
+def test_without_stages_the_forecast_decides_what_a_plan_breaks() -> None:
+    unsure = proposal(confidence=None, limits=Limits(deadline=100.0, budget=1000.0))
+    assert unsure.broken(run_of(MIXED, 1.0, source="policy")) == ()
+    assert unsure.broken(run_of(MIXED, 0.4, source="policy")) == ("deadline",)
+
+
+def test_limits_that_are_kept_one_by_one_but_not_at_once_are_both_broken() -> None:
+    seen = run_of(MIXED, in_time=0.96, in_money=0.97, within=0.93)
+    assert proposal(confidence=0.95).broken(seen) == ("deadline", "budget")
+    assert proposal(confidence=0.9).broken(seen) == ()

@@ -1,0 +1,536 @@
+"""The net below spot: when a run waits, goes over to on-demand, and comes back."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.spot_pools import PoolTrace
+from cloudtune.model.catalog import pool
+from cloudtune.model.commands import Launch, PlanAnew, Release
+from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.model.trial import EndReason
+from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.reserve import MARGIN, Reserve
+from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.policy.planned.replanner import Replanner
+from cloudtune.policy.planned.safety_net import Answers, MarketWatch, SafetyNet
+from tests.builders import Setting, itinerary_of, offer, play, profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.strategies.base import View
+    from tests.builders import Played
+
+FOREVER = 1e6
+OF_SPOT: Mapping[str, float] = MappingProxyType({})
+SPOT = offer(1, 0.6, name="g.1x", market="spot")
+DEAR = offer(1, 3.0, name="g.1x")
+
+
+def rentable(of: Offer, most: int = 1, **more: float) -> Rentable:
+    delays = {"launch": 20.0, "boot": 90.0, "start": 10.0, "resize": 10.0, **more}
+    return Rentable(of, profile({1.0: 60.0}, name="g.1x", **delays), most)
+
+
+def job(
+    deadline: float, most: int = 1, budget: float = 60.0, on_demand: Mapping[str, float] = OF_SPOT
+) -> Setting:
+    """Return 48 epochs of a minute on one instance, or two: 50 minutes with boots and starts."""
+    spot = rentable(SPOT, most)
+    return Setting(
+        trials=4,
+        min_epochs=6,
+        max_epochs=24,
+        offer=SPOT,
+        profile=spot.profile,
+        others=(rentable(DEAR, most, **on_demand),),
+        max_instances=most,
+        by="sha",
+        limits=Limits(deadline, budget),
+        heartbeat=False,
+    )
+
+
+def on(setting: Setting, *changes: tuple[float, int]) -> Played:
+    """Return the run where the spot pool has room as is said, from each time on."""
+    starts, rooms = zip(*changes, strict=True)
+    return play(setting.but(pools={pool(SPOT): PoolTrace("made up", starts, rooms, FOREVER)}))
+
+
+def markets(played: Played) -> list[tuple[float, str]]:
+    """Return when each instance came that was launched, and of which market it is."""
+    found = [(r.launched_at, r.offer.market) for r in played.policy.fleet if r.launched_at]
+    return sorted(found)
+
+
+def told(played: Played) -> list[str]:
+    changes = (c for said in played.commands for c in said if isinstance(c, PlanAnew))
+    return [f"{change.why}: {change.plan}" for change in changes]
+
+
+def net(setting: Setting) -> SafetyNet:
+    """Return what a look finds at the very beginning of a run."""
+    policy = setting.policy()
+    brakes = policy.state.brakes
+    reserve = Reserve(brakes.tick + brakes.drain)
+    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
+
+
+def net_at(setting: Setting, second: float) -> SafetyNet:
+    """Return what a look finds at some second of a run for whom there is no spot."""
+    dry = PoolTrace("dry", (0.0,), (0,), FOREVER)
+    world, policy = setting.but(pools={pool(SPOT): dry}).world(), setting.policy()
+    while policy.now < second and (event := world.next_event()) is not None:
+        for command in policy.handle(event):
+            world.apply(command)
+    reserve = Reserve(policy.state.brakes.tick + policy.state.brakes.drain)
+    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
+
+
+# ---- what was asked before ----------------------------------------------------------------------
+
+
+def rest_of(deadline: float) -> PlanRequest:
+    """Return the work of two trials on demand, within a deadline and $60."""
+    stages = (Stage(trials=2, start_epoch=0, end_epoch=24),)
+    offers = (rentable(DEAR, 2),)
+    return PlanRequest(
+        work=stages, rentables=offers, limits=Limits(deadline, 60.0), max_instances=2
+    )
+
+
+def test_a_plan_is_remembered_as_long_as_narrower_limits_admit_it() -> None:
+    answers = Answers()
+    long = answers.within(rest_of(9000.0))
+    assert long is not None
+    assert answers.within(rest_of(long.estimate.seconds)) is long
+    short = answers.within(rest_of(long.estimate.seconds - 60.0))
+    assert short is not None
+    assert short.estimate.seconds < long.estimate.seconds
+    again = answers.within(rest_of(9000.0))
+    assert again == long, "wider limits are asked of the planner"
+
+
+def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools come and go, most of the time with nothing held: what is done is the same."""
+    draw = random.Random(7)
+    for _ in range(12):
+        gaps = accumulate(draw.uniform(300.0, 4000.0) for _ in range(8))
+        changes = [(0.0, draw.randrange(2)), *((at, draw.randrange(2)) for at in gaps)]
+        setting = job(draw.uniform(4000.0, 20000.0), most=draw.choice([1, 2]))
+        remembered = on(setting, *changes).commands
+        with monkeypatch.context() as patch:
+            patch.setattr(Answers, "within", lambda _, request: ExactPlanner().within(request))
+            assert on(setting, *changes).commands == remembered
+
+
+# ---- the moment to go over -----------------------------------------------------------------------
+
+AMPLE = 3 * 3600.0
+
+
+def test_the_last_moment_is_where_a_loss_is_all_that_time_is_left_for() -> None:
+    ample = net(job(AMPLE))
+    assert not ample.due
+    spare = (ample.slack - ample.loss) / (1 - MARGIN)
+    assert not net(job(AMPLE - spare + 1.0)).due
+    assert net(job(AMPLE - spare - 1.0)).due
+
+
+def test_a_run_waits_while_a_pause_and_a_loss_still_fit() -> None:
+    ample = net(job(AMPLE))
+    spare = (ample.slack - ample.loss - 180.0) / (1 - MARGIN)
+    assert net(job(AMPLE - spare + 1.0)).may_wait(180.0)
+    assert not net(job(AMPLE - spare - 1.0)).may_wait(180.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "less"),
+    [
+        ({"boot": 120.0}, 30.0),
+        ({"launch": 25.0}, 5.0),
+        ({"start": 40.0}, 30.0),
+        ({"resize": 12.0}, 2.0),
+    ],
+)
+def test_what_on_demand_takes_longer_is_less_slack(more: dict[str, float], less: float) -> None:
+    """A resize may fall due several times: at rungs, where trials take turns."""
+    lost = net(job(AMPLE)).slack - net(job(AMPLE, on_demand=more)).slack
+    assert lost >= less
+    assert lost / less == pytest.approx(round(lost / less))
+
+
+def test_all_stages_that_are_left_count() -> None:
+    """Of the best trial twelve more, after the stage that is under way."""
+    short = job(AMPLE).but(max_epochs=12)
+    assert net(short).slack - net(job(AMPLE)).slack >= 12 * 60.0
+
+
+def test_while_on_demand_trains_as_planned_no_slack_is_lost() -> None:
+    """In the midst of rounds, too, in which trials take turns; an epoch that began isn't counted.
+
+    A wait at the first refusals comes before.
+    """
+    setting = job(3600.0)
+    slacks = [net_at(setting, second).slack for second in range(900, 2400, 60)]
+    assert min(slacks) >= slacks[0] - 60.0 - 10.0
+    assert slacks[-1] > slacks[0], "what was kept of the time for surprises is free again"
+
+
+def test_what_may_be_late_on_demand_is_kept_free() -> None:
+    sure = job(AMPLE)
+    dear = sure.others[0]
+    boot = replace(dear.profile.boot, sd=15.0)
+    unsure = sure.but(others=(replace(dear, profile=replace(dear.profile, boot=boot)),))
+    assert net(sure).slack - net(unsure).slack == pytest.approx(30.0)
+
+
+def test_until_an_epoch_is_seen_a_run_that_waits_reckons_with_slow_ones() -> None:
+    sure = job(AMPLE)
+    dear = sure.others[0]
+    unsure = sure.but(others=(replace(dear, profile=replace(dear.profile, error=0.2)),))
+    assert net(sure).blind == 0.0
+    assert net(unsure).blind > 0.4 * 2880.0
+
+
+def test_money_for_on_demand_is_kept_as_time_is() -> None:
+    """On demand it is $2.60 or so; what one loss on spot costs must be left besides."""
+    alone = net(job(AMPLE)).fallback
+    assert alone is not None
+    enough = alone.estimate.dollars / (1 - MARGIN)
+    lost = net(job(AMPLE)).dollars / (1 - MARGIN)
+    assert net(job(AMPLE, budget=enough + lost - 0.01)).due
+    assert not net(job(AMPLE, budget=enough + lost + 0.01)).due
+
+
+def test_there_is_no_net_where_on_demand_does_not_fit_anyway() -> None:
+    tight = job(AMPLE, budget=1.5)
+    assert net(tight).fallback is None
+    assert not net(tight).due
+    assert on(tight, (0.0, 1)).policy.ending is EndReason.DONE, "spot alone is paid"
+
+
+# ---- what a run does -----------------------------------------------------------------------------
+
+
+def test_a_pool_that_is_away_for_a_while_is_waited_for() -> None:
+    played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0), (3000.0, 1))
+    assert played.policy.ending is EndReason.DONE
+    assert {market for _, market in markets(played)} == {"spot"}
+    assert any("waits for it" in text for text in told(played))
+
+
+def test_where_the_pool_stays_away_a_run_goes_over_while_on_demand_still_fits() -> None:
+    played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0))
+    assert played.policy.ending is EndReason.DONE
+    (_, first), (over, second) = markets(played)
+    assert (first, second) == ("spot", "on-demand")
+    assert over > 2000.0, "it waited"
+    assert played.bill()[0] <= 7200.0
+    assert played.bill()[0] > 7200.0 * (1 - MARGIN) - 180.0 - 600.0, "as long as it could"
+
+
+@pytest.mark.parametrize("deadline", [3400.0, 3900.0, 6000.0])
+@pytest.mark.parametrize("away", [0.0, 10.0, 150.0, 2000.0])
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_on_demand_alone_finishes_is_finished(deadline: float, away: float, most: int) -> None:
+    """Wherever the pool goes away for good, or comes and goes."""
+    assert net(job(deadline, most)).fallback is not None
+    for later in ((), ((away + 700.0, 1), (away + 900.0, 0))):
+        begin = ((0.0, 1), (away, 0)) if away else ((0.0, 0),)
+        played = on(job(deadline, most=most), *begin, *later)
+        assert played.policy.ending is EndReason.DONE
+        assert played.furthest == 24
+        assert played.bill()[0] <= deadline
+
+
+def test_no_time_to_lose_is_no_time_for_spot() -> None:
+    """On demand fits, with hardly a minute to spare."""
+    slack = net(job(AMPLE)).slack / (1 - MARGIN)
+    played = on(job(AMPLE - slack + 60.0), (0.0, 1))
+    assert [market for _, market in markets(played)] == ["on-demand"]
+    assert "one more loss on spot would leave no time for on-demand" in told(played)[0]
+
+
+# ---- the way back --------------------------------------------------------------------------------
+
+
+def test_spot_takes_over_from_on_demand_that_trains_until_it_is_there() -> None:
+    played = on(job(2 * 3600.0, most=2), (0.0, 0), (2600.0, 1))
+    assert played.policy.ending is EndReason.DONE
+    (_, first), (back, second) = markets(played)
+    assert (first, second) == ("on-demand", "spot")
+    released = [e.event.at for e in played.entries for c in e.commands if isinstance(c, Release)]
+    assert min(released) >= back + 90.0, "not before the other has booted"
+    assert any("g.1x spot can be had again" in text for text in told(played))
+
+
+def test_a_probe_that_is_lost_while_it_boots_harms_nobody() -> None:
+    setting = job(2 * 3600.0, most=2)
+    (_, (launched, _)) = markets(on(setting, (0.0, 0), (2600.0, 1)))
+    played = on(setting, (0.0, 0), (2600.0, 1), (launched + 60.0, 0))
+    assert played.policy.ending is EndReason.DONE
+    assert [market for _, market in markets(played)] == ["on-demand", "spot"], "the same goes on"
+
+
+def test_a_probe_that_is_lost_before_the_trial_moves_is_asked_for_again() -> None:
+    """The plan says spot by then, and the only trial trains on demand, where no group is any more.
+
+    It stayed there to its end, whatever spot there was.
+    """
+    setting = job(2 * 3600.0, most=2).but(trials=1, min_epochs=48, max_epochs=48)
+    (_, (launched, _)) = markets(on(setting, (0.0, 0), (2600.0, 1)))
+    played = on(setting, (0.0, 0), (2600.0, 1), (launched + 90.0, 0), (launched + 600.0, 1))
+    assert [market for _, market in markets(played)] == ["on-demand", "spot", "spot"]
+    assert played.policy.ending is EndReason.DONE
+
+
+def test_a_probe_that_boots_at_a_rung_is_kept_beside_the_plan() -> None:
+    """The stage ends at 4010 s, and the instance joins a minute later."""
+    slow = rentable(SPOT, 2, boot=300.0).profile
+    played = on(job(2 * 3600.0, most=2).but(profile=slow), (0.0, 0), (3700.0, 1))
+    (_, dear), (launched, spot) = markets(played)
+    assert (dear, spot) == ("on-demand", "spot")
+    _, ends, *_ = itinerary_of(played.policy).stage_began
+    assert launched < ends < launched + 300.0, "the rung is in the midst of the boot"
+
+
+def test_under_the_cap_a_trial_pauses_after_its_epoch_and_not_at_its_rung() -> None:
+    """What sits on demand holds up the spot instance, for which the cap has no room as yet."""
+    sure = job(2 * 3600.0).but(trials=2, min_epochs=24, max_epochs=48)
+    dear = sure.others[0]
+    others = (replace(dear, profile=replace(dear.profile, error=0.6)),)
+    played = on(sure.but(others=others, real=sure.rentables), (0.0, 0), (200.0, 1))
+    (_, first), (back, second) = markets(played)
+    assert (first, second) == ("on-demand", "spot")
+    assert back < itinerary_of(played.policy).stage_began[1] - 300.0
+
+
+def test_a_look_that_the_market_calls_changes_nothing_but_the_market() -> None:
+    """Epochs take 1.3 times as long as planned: any other look at the rest plans it anew."""
+    setting = job(AMPLE)
+    slow = [replace(r, profile=profile({1.0: 78.0}, name="g.1x")) for r in setting.rentables]
+    setting = setting.but(by=setting.plan(), real=tuple(slow))
+    world, policy = setting.world(), setting.policy()
+    while policy.now < 900.0 and (event := world.next_event()) is not None:
+        for command in policy.handle(event):
+            world.apply(command)
+    itinerary = itinerary_of(policy)
+    limits = Limits(policy.now + 2600.0, 60.0)
+    policy.state.limits = limits
+    by = Replanner(ExactPlanner(), Reserve(10.0))
+    by.markets = _NothingToChange()
+    by.react(policy.state, itinerary)
+    assert itinerary.replanned == 0
+    itinerary.restless = True
+    by.react(policy.state, itinerary)
+    assert itinerary.replanned == 1
+
+
+class _NothingToChange(MarketWatch):
+    """Calls for a look each time, and has nothing to say at it."""
+
+    def calls(self, view: View, itinerary: Itinerary) -> bool:
+        return True
+
+    def look(self, rest: Rest) -> None:
+        return None
+
+
+def test_under_the_cap_on_demand_goes_first_if_there_is_time() -> None:
+    """Nothing is known of the speed when spot is refused at first, so the run doesn't wait."""
+    sure = job(2 * 3600.0)
+    dear = sure.others[0]
+    others = (replace(dear, profile=replace(dear.profile, error=0.6)),)
+    unsure = sure.but(others=others, real=sure.rentables)
+    played = on(unsure, (0.0, 0), (200.0, 1))
+    assert [market for _, market in markets(played)] == ["on-demand", "spot"]
+    assert played.policy.ending is EndReason.DONE
+
+
+@pytest.mark.parametrize("back", range(3600, 4100, 90))
+def test_spot_that_boots_while_a_stage_ends_is_kept(back: int) -> None:
+    played = on(job(2 * 3600.0, most=2), (0.0, 0), (float(back), 1))
+    came = [market for _, market in markets(played)]
+    assert (came[0], came[-1], came.count("spot")) == ("on-demand", "spot", 1)
+
+
+def test_pools_that_come_and_go_are_not_asked_for_on_and_on() -> None:
+    """`play` fails where anything is rented again and nothing explains it."""
+    changes = [(float(at), n % 2) for n, at in enumerate(range(0, 14_400, 400))]
+    played = on(job(4 * 3600.0, most=2), *changes)
+    assert played.policy.ending is EndReason.DONE
+    asked = [c for said in played.commands for c in said if isinstance(c, Launch)]
+    assert len(asked) < 14_400 / 180.0
+
+
+def test_it_is_on_record_and_replayed() -> None:
+    setting = job(2 * 3600.0, most=2)
+    played = on(setting, (0.0, 1), (1500.0, 0), (5000.0, 1))
+    again = MemoryLedger()
+    run(setting.policy(), ReplayWorld(played.entries), again)
+    assert tuple(again.entries) == played.entries
+
+
+# ---- several pools of spot -----------------------------------------------------------------------
+
+FIRST = replace(SPOT, zone="a")
+NEAR = replace(SPOT, zone="b", usd_per_hour=0.66)
+TYPE = offer(1, 0.66, name="h.1x", market="spot")
+GONE = ((0.0, 8), (1500.0, 0))
+
+
+def on_both(
+    setting: Setting, other: Offer, first: tuple[tuple[float, int], ...], *rooms: tuple[float, int]
+) -> Played:
+    """Return the run for whom `first` is in zone a, and another pool has room as is said."""
+    most = setting.max_instances
+    speed = replace(setting.profile, instance_type=other.instance_type.name)
+    other_one = Rentable(other, speed, most)
+    pools = {}
+    for each, changes in ((FIRST, first), (other, rooms)):
+        starts, counts = zip(*changes, strict=True)
+        pools[pool(each)] = PoolTrace("made up", starts, counts, FOREVER)
+    others = (other_one, *setting.others)
+    return play(setting.but(offer=FIRST, others=others, pools=pools))
+
+
+def offers(played: Played) -> list[Offer]:
+    """Return what was launched, in order of time."""
+    launched = [(r.launched_at, n, r.offer) for n, r in enumerate(played.policy.fleet)]
+    return [offer for at, _, offer in sorted(each for each in launched if each[0] is not None)]
+
+
+def asked_for(played: Played, offer: Offer) -> list[float]:
+    return [rented.requested_at for rented in played.policy.fleet if rented.offer == offer]
+
+
+@pytest.mark.parametrize("other", [NEAR, TYPE])
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_next_pool_is_taken_at_once_and_kept(other: Offer, most: int) -> None:
+    """Waiting for the one that is away took all the time there was to lose, for a tenth."""
+    played = on_both(job(2 * 3600.0, most), other, ((0.0, 0),), (0.0, 8))
+    assert offers(played) == [other]
+    assert asked_for(played, other) == [20.0], "as soon as the first has answered"
+    played = on_both(job(2 * 3600.0, most), other, (*GONE, (2200.0, 8)), (0.0, 8))
+    assert offers(played) == [FIRST, other]
+    assert len(asked_for(played, FIRST)) == 2, "it isn't asked again, though it is there again"
+    assert played.policy.ending is EndReason.DONE
+
+
+def test_a_pool_that_costs_nearly_what_on_demand_costs_is_not_waited_past() -> None:
+    """The first comes back within the hour, and is waited for, as other spot saves little."""
+    dear = replace(NEAR, usd_per_hour=2.4)
+    played = on_both(job(2 * 3600.0), dear, (*GONE, (3000.0, 8)), (0.0, 8))
+    assert offers(played) == [FIRST, FIRST]
+    half = replace(NEAR, usd_per_hour=1.5)
+    assert offers(on_both(job(2 * 3600.0), half, (*GONE, (3000.0, 8)), (0.0, 8))) == [FIRST, half]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_where_both_pools_are_away_each_is_asked_in_turn_and_told_once(most: int) -> None:
+    played = on_both(job(2 * 3600.0, most), NEAR, GONE, (0.0, 0))
+    assert played.policy.ending is EndReason.DONE
+    assert offers(played) == [FIRST, DEAR]
+    assert played.bill()[0] <= 7200.0
+    asked = [r for r in asked_for(played, NEAR) if r < 3500.0]
+    gaps = [after - before for before, after in pairwise(asked)]
+    assert asked[0] == 1520.0
+    assert all(180.0 <= gap <= 260.0 for gap in gaps), "a pause, and the other's answer"
+    assert len(told(played)) <= 5
+    back = on_both(job(2 * 3600.0, most), NEAR, GONE, (0.0, 0), (2400.0, 8))
+    assert offers(back) == [FIRST, NEAR]
+
+
+def test_spot_that_was_asked_for_besides_is_not_left_for_a_pool_that_may_be_away() -> None:
+    """The one that is there costs more than the one that has refused so far."""
+    played = on_both(job(2 * 3600.0, 4), NEAR, ((0.0, 0),), (0.0, 0), (4000.0, 8))
+    assert [o.market for o in offers(played)] == ["on-demand", "spot"]
+    assert offers(played)[-1] == NEAR
+
+
+def test_spot_that_trains_is_not_left_for_a_pool_that_refused_last() -> None:
+    """Epochs take 1.4 times as long as planned there: the rest is looked at, and planned anew."""
+    other = replace(NEAR, usd_per_hour=1.2)
+    setting = job(3 * 3600.0)
+    slow = profile({1.0: 84.0}, name="g.1x", launch=20.0, boot=90.0, start=10.0, resize=10.0)
+    real = (
+        *(Rentable(each, slow, 1) for each in (FIRST, other)),
+        *setting.others,
+    )
+    played = on_both(setting.but(real=real), other, ((0.0, 0),), (0.0, 8))
+    assert offers(played) == [other]
+    assert asked_for(played, FIRST) == [0.0]
+
+
+def test_spot_alone_goes_over_to_the_next_pool_too() -> None:
+    setting = job(2 * 3600.0).but(others=())
+    assert offers(on_both(setting, NEAR, GONE, (0.0, 8))) == [FIRST, NEAR]
+
+
+@pytest.mark.parametrize("other", [NEAR, TYPE])
+def test_runs_that_decide_as_they_go_turn_to_the_next_pool_before_on_demand(other: Offer) -> None:
+    setting = job(2 * 3600.0, 4).but(by="seer", trials=16)
+    played = on_both(setting, other, ((0.0, 8), (700.0, 0)), (0.0, 8))
+    assert set(offers(played)) == {FIRST, other}
+    assert played.policy.ending is EndReason.DONE
+    asked = asked_for(played, other)
+    assert min(asked) == 720.0
+
+
+@pytest.mark.parametrize("by", ["sha", "seer"])
+@pytest.mark.parametrize("seed", range(5))
+def test_pools_that_come_and_go_in_their_own_ways_keep_the_limits(by: str, seed: int) -> None:
+    """`play` fails where the fleet flaps."""
+    drawn = random.Random(seed)
+
+    def changes() -> tuple[tuple[float, int], ...]:
+        spans = [drawn.expovariate(1 / 900.0) + 1.0 for _ in range(30)]
+        times = [0.0, *accumulate(spans)]
+        return tuple((at, (number + seed) % 2 * 8) for number, at in enumerate(times))
+
+    setting = job(2 * 3600.0, 1 + seed % 3, budget=10.0).but(by=by)
+    played = on_both(setting, (NEAR, TYPE)[seed % 2], changes(), *changes())
+    assert played.policy.ending is EndReason.DONE
+    seconds, dollars = played.bill()
+    assert seconds <= 7200.0
+    assert dollars <= 10.0
+
+
+# ---- runs that decide as they go -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("by", "within"), [("random", 150.0), ("asha", 150.0), ("seer", 300.0)])
+def test_elastic_runs_go_back_to_spot_and_keep_on_demand_until_then(by: str, within: float) -> None:
+    """The cap has room for both; what has trained two epochs on demand by then moves."""
+    setting = job(2 * 3600.0, budget=30.0).but(by=by, trials=4, max_instances=8)
+    played = on(setting, (0.0, 0), (600.0, 8))
+    assert played.policy.ending is EndReason.DONE
+    came = markets(played)
+    assert came[0][1] == "on-demand"
+    back = min(at for at, market in came if market == "spot")
+    assert 600.0 <= back < 600.0 + 180.0 + 60.0
+    dear = [r.released_at for r in played.policy.fleet if r.offer == DEAR and r.launched_at]
+    assert max(dear) >= back + 90.0, "not before the other has booted"
+    assert max(dear) < back + 90.0 + 150.0, "and then with their next epochs"
+    spot = [r for r in played.policy.fleet if r.offer == SPOT and r.launched_at]
+    assert len({r.launched_at for r in spot}) == 1, "they are asked for once"
+
+
+def test_near_its_end_an_elastic_run_stays_where_it_is() -> None:
+    setting = job(1800.0).but(by="random", trials=4, max_instances=8)
+    played = on(setting, (0.0, 0), (600.0, 8))
+    assert {market for _, market in markets(played)} == {"on-demand"}

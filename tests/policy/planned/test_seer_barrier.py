@@ -1,0 +1,464 @@
+"""The run of the SEER reconstruction, promise by promise (SE1-SE6), and what it learns on line."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import (
+    EpochDone,
+    Event,
+    InstanceGone,
+    LaunchFailed,
+    NodeLost,
+    RefusalKind,
+    TrialFailed,
+    TrialLost,
+)
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import EndReason
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.reserve import MARGIN
+from cloudtune.policy.base import Brakes
+from cloudtune.policy.speed_estimates import SpeedEstimates
+from cloudtune.strategies.seer_barrier import SeerBarrier
+from tests.builders import (
+    LINEAR,
+    NODE_BOUNDARY,
+    SUBLINEAR,
+    Played,
+    Setting,
+    by_plan,
+    itinerary_of,
+    jobs,
+    offer,
+    plan_of,
+    play,
+    profile,
+    widths,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloudtune.policy.run import RunPolicy
+
+DEAL = Setting(
+    32,
+    max_epochs=16,
+    limits=Limits(700.0, 8.0),
+    profile=profile(SUBLINEAR),
+    max_instances=8,
+    by="seer-barrier",
+    heartbeat=False,
+)
+
+
+# ---- SE1: never past time or money --------------------------------------------------------------
+
+
+def troubles() -> st.SearchStrategy[Event]:
+    """Return things that go wrong; those that can't happen when their time comes don't."""
+    at = st.floats(0.0, 400.0)
+    intent = st.integers(0, 5).map("i{:03d}".format)
+    session = st.builds("t{:02d}.{}".format, st.integers(0, 9), st.integers(1, 3))
+    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
+    return st.one_of(
+        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
+        st.builds(NodeLost, at, intent, word),
+        st.builds(LaunchFailed, at, intent, word, word, st.booleans(), kind),
+        st.builds(TrialFailed, at, session, word, word),
+        st.builds(TrialLost, at, session, word),
+    )
+
+
+@st.composite
+def deals(draw: st.DrawFn) -> Setting:
+    """Give jobs of all shapes, in worlds that are slower or faster than their profiles."""
+    spread = st.sampled_from([0.0, 0.0, 0.1, 0.3])
+    epoch, release = st.floats(0.5, 20.0), st.floats(0.0, 5.0)
+    setting: Setting = draw(jobs(max_epochs=9, epoch=epoch, release=release, spread=spread))
+    wrong = draw(st.sampled_from([0.6, 1.0, 1.0, 1.5, 3.0]))
+    deal = setting.but(
+        by="seer-barrier",
+        limits=Limits(draw(st.none() | st.floats(60.0, 900.0)), draw(st.floats(0.5, 20.0))),
+        caps=draw(st.dictionaries(st.integers(0, 9), st.integers(1, 9), max_size=4)),
+        pace=lambda config, _: wrong * (1 + 0.02 * (int(str(config["x"])) % 3)),
+        trouble=draw(st.lists(troubles(), max_size=5)),
+        heartbeat=draw(st.booleans()),
+    )
+    try:
+        deal.policy()
+    except InfeasibleError:
+        assume(False)
+    return deal
+
+
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+@given(deal=deals())
+def test_se1_never_past_time_or_money_and_everything_is_given_back(deal: Setting) -> None:
+    show = play(deal)
+    seconds, dollars = show.bill()
+    assert show.policy.ended
+    assert deal.limits.deadline is None or seconds <= deal.limits.deadline
+    assert deal.limits.budget is None or dollars <= deal.limits.budget + 1e-9
+    assert show.policy.fleet.alive() == []
+    keeps_caps(show)
+    replays(show)
+
+
+def keeps_caps(show: Played) -> None:
+    """No session trains past its trial's own last epoch."""
+    for event in (entry.event for entry in show.entries):
+        if isinstance(event, EpochDone):
+            trial = show.policy.trials[event.session.partition(".")[0]].trial
+            assert event.epoch <= (trial.epochs or event.epoch)
+
+
+def replays(show: Played) -> None:
+    """The same events lead to the same commands, new plans and all."""
+    again, policy = MemoryLedger(), show.setting.policy()
+    run(policy, ReplayWorld(show.entries), again)
+    assert tuple(again.entries) == show.entries
+    assert plan_of(policy) == plan_of(show.policy)
+
+
+# ---- SE2: more of either limit, no fewer trials -------------------------------------------------
+
+
+@settings(max_examples=12)
+@given(
+    scaling=st.sampled_from([LINEAR, SUBLINEAR, NODE_BOUNDARY]),
+    deadline=st.floats(120.0, 1500.0),
+    budget=st.floats(0.8, 20.0),
+    longer=st.floats(1.0, 3.0),
+    more=st.floats(1.0, 3.0),
+)
+def test_se2_more_time_or_money_never_means_fewer_trials(
+    *, scaling: dict[float, float], deadline: float, budget: float, longer: float, more: float
+) -> None:
+    deal = DEAL.but(profile=profile(scaling))
+    first = [
+        started(deal.but(limits=Limits(deadline * t, budget * b)))
+        for t, b in [(1.0, 1.0), (longer, 1.0), (1.0, more)]
+    ]
+    assert first[0] <= min(first)
+
+
+def started(deal: Setting) -> tuple[int, int]:
+    """Return with how many trials a run begins, and how far the best is to be trained."""
+    try:
+        policy = deal.policy()
+    except InfeasibleError:
+        return 0, 0
+    return len(itinerary_of(policy).trials), plan_of(policy).stages[-1].stage.end_epoch
+
+
+def test_with_linear_scaling_the_deadline_changes_nothing_but_set_up_and_granularity() -> None:
+    """Without delays, eight GPUs do in a time what one does in eight; where scaling is sublinear,
+    a tighter deadline costs trials."""
+
+    def first(scaling: dict[float, float], deadline: float) -> int:
+        instant = profile(scaling, launch=0, boot=0, start=0, resize=0, release=0)
+        deal = DEAL.but(
+            trials=64,
+            max_epochs=8,
+            offer=offer(1, 36.0, 0.0),
+            profile=instant,
+            max_instances=64,
+            brakes=Brakes(tick=1e-6, drain=0.0),
+            limits=Limits(deadline, 1.001 * 40 * 0.08 / (1 - MARGIN)),
+        )
+        return started(deal)[0]
+
+    linear = {float(2**n): 8.0 / 2**n for n in range(7)}
+    assert [first(linear, deadline) for deadline in (90.0, 45.0, 22.0)] == [16, 16, 16]
+    sublinear = {float(2**n): 8.0 / 1.5**n for n in range(7)}
+    fewer = [first(sublinear, deadline) for deadline in (90.0, 45.0, 22.0)]
+    assert fewer[0] == 16
+    assert fewer[0] > fewer[1] > fewer[2]
+
+
+# ---- SE3, SE4: wider only where the deadline needs it -------------------------------------------
+
+
+def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:
+    deal = DEAL.but(offer=offer(1), max_instances=16, trials=8)
+    slow = play(deal.but(limits=Limits(4000.0, 9.0)))
+    assert slow.furthest == 16
+    assert set(slow.widths) == {1.0}, "one GPU an instance: width 1 is the cheapest throughout"
+    fast = play(deal.but(limits=Limits(210.0, 40.0)))
+    assert fast.furthest == 16
+    assert set(fast.widths) > {1.0}
+    assert fast.bill()[1] > slow.bill()[1]
+
+
+def test_se3_se4_a_run_that_falls_behind_becomes_wider_at_the_next_rung() -> None:
+    """Plan.groups have one width each, so it is the stages that differ, not ranks in a stage."""
+    deal = DEAL.but(
+        offer=offer(1),
+        max_instances=16,
+        trials=8,
+        limits=Limits(330.0, 40.0),
+    )
+    on_time, late = play(deal), play(deal.but(pace=lambda _config, _epoch: 1.3))
+    assert widths(plan_of(on_time.policy))[0] == widths(plan_of(late.policy))[0]
+    assert sum(widths(plan_of(late.policy))) > sum(widths(plan_of(on_time.policy)))
+    assert late.furthest == 16
+    assert late.bill()[0] <= 330.0
+
+
+# ---- SE5: the winner is trained in full ---------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(
+    scaling=st.sampled_from([LINEAR, SUBLINEAR, NODE_BOUNDARY]),
+    deadline=st.floats(150.0, 900.0),
+    budget=st.floats(1.0, 12.0),
+    spread=st.sampled_from([0.0, 0.02]),
+    seed=st.integers(0, 99),
+)
+def test_se5_the_winner_is_trained_in_full_whenever_one_trial_can_be(
+    *, scaling: dict[float, float], deadline: float, budget: float, spread: float, seed: int
+) -> None:
+    """With 5% of what is left in reserve, and epochs that vary by 2% at most."""
+    curve = profile(scaling, spread=spread)
+    deal = DEAL.but(profile=curve, limits=Limits(deadline, budget), seed=seed)
+    assume(started(deal) >= (1, 16))
+    show = play(deal)
+    assert show.furthest == 16
+    assert show.policy.ending is EndReason.DONE
+    assert plan_of(show.policy).stages[-1].stage.end_epoch == 16
+
+
+def test_se5_the_winner_is_trained_in_full_by_limits_that_leave_no_reserve() -> None:
+    """All, with 1.02 to 2.5 times what one trial's whole schedule takes.
+
+    A plan leaves a twentieth of the limits; what is left for the last epochs may take that too.
+    """
+    for seed in range(12):
+        luck, brakes = random.Random(seed), Brakes()
+        known = profile(luck.choice([LINEAR, SUBLINEAR, NODE_BOUNDARY]))
+        late, ways = brakes.tick + brakes.drain, []
+        for width, epoch in known.epoch.items():
+            lived = known.boot.mean + known.start.mean + 16 * epoch.mean + late
+            lived += known.release.mean
+            ways.append((math.ceil(width / 4) * max(60.0, lived) * 0.01, lived + 1.0))
+        dollars, seconds = min(ways)
+        limits = Limits(luck.uniform(1.02, 2.5) * seconds, luck.uniform(1.02, 2.5) * dollars)
+        show = play(DEAL.but(profile=known, limits=limits, seed=seed))
+        spent = show.bill()
+        assert spent[0] <= seconds * 2.5
+        assert spent[1] <= (limits.budget or 0.0) + 1e-9
+        assert show.furthest == 16, (seed, limits)
+
+
+def test_where_not_even_one_can_the_best_is_trained_as_far_as_the_limits_pay_for() -> None:
+    show = play(DEAL.but(max_epochs=64, limits=Limits(700.0, 1.2)))
+    assert len(show.policy.trials) == 1
+    assert 8 <= show.furthest < 64
+    assert show.policy.ending is EndReason.BUDGET
+    assert plan_of(show.policy).stages[-1].stage.end_epoch < 64
+    assert 0.9 * 1.2 < show.bill()[1] <= 1.2, "what one more epoch would not fit into is left"
+    hurried = play(DEAL.but(max_epochs=64, limits=Limits(120.0, 90.0)))
+    assert hurried.policy.ending is EndReason.DEADLINE
+    assert hurried.policy.best is not None
+    assert hurried.policy.best.checkpoint is not None
+
+
+# ---- SE6: speeds learned on line ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_se6_a_profile_far_too_optimistic_costs_trials_and_not_the_winner(seed: int) -> None:
+    limits = Limits(700.0, 3.0)
+    deal = DEAL.but(limits=limits, pace=lambda _config, _epoch: 1.5, seed=seed)
+    show, planned = play(deal), deal.policy()
+    blind = play(deal, without_replanning(deal))
+    for played in (show, blind):
+        seconds, dollars = played.bill()
+        assert seconds <= 700.0
+        assert dollars <= 3.0
+    assert show.furthest == 16 > blind.furthest
+    assert show.policy.ending is EndReason.DONE
+    assert blind.policy.ending is EndReason.BUDGET
+    foreseen = [stage.stage.trials for stage in plan_of(planned).stages]
+    assert sum(show.members) < sum(foreseen), "the price is paid in trials"
+
+
+def without_replanning(deal: Setting) -> RunPolicy:
+    """Return a policy that carries the first plan out, whatever comes."""
+    policy = deal.policy()
+    first, eta = plan_of(policy).stages[0].stage.trials, deal.eta
+    schedule = SeerBarrier(first, deal.min_epochs, deal.max_epochs, eta, "max")
+    return by_plan(
+        plan_of(policy),
+        schedule,
+        deal.rentables,
+        limits=deal.limits,
+        brakes=policy.state.brakes,
+        heartbeat=False,
+    )
+
+
+def test_se6_a_run_faster_than_its_profile_keeps_more_trials() -> None:
+    expected = play(DEAL)
+    faster = play(DEAL.but(pace=lambda _config, _epoch: 0.7))
+    assert faster.members[0] == expected.members[0]
+    assert sum(faster.members) > sum(expected.members)
+    assert faster.furthest == 16
+
+
+def test_se6_the_curve_is_learned_at_the_widths_that_are_used() -> None:
+    """The profile knows nothing of what two GPUs and more really bring."""
+    hopeful = Rentable(offer(1), profile(LINEAR), 16)
+    real = Rentable(offer(1), profile({1.0: 8.0, 2.0: 6.5, 4.0: 5.5}), 16)
+    deal = DEAL.but(
+        offer=hopeful.offer,
+        profile=hopeful.profile,
+        max_instances=16,
+        trials=16,
+        limits=Limits(290.0, 60.0),
+        real=(real,),
+    )
+    show = play(deal)
+    known = show.policy.state.speeds.corrected(hopeful, []).profile
+    assert max(show.widths) > 1.0, "it had to try"
+    assert show.bill()[0] <= 290.0
+    tried = [w for w in known.widths if w in show.widths]
+    for width in tried:
+        assert known.epoch_seconds(width) == pytest.approx(
+            real.profile.epoch_seconds(width), rel=0.05
+        ) or width == min(tried)
+
+
+def speeds(*epochs: tuple[str, float, float]) -> SpeedEstimates:
+    """Return what is learned from epochs of (trial, width, seconds) on a linear profile."""
+    found = SpeedEstimates()
+    for trial, width, seconds in epochs:
+        found.note(trial, profile(LINEAR), width, seconds)
+    return found
+
+
+def corrected(found: SpeedEstimates, *trials: str) -> Mapping[float, float]:
+    made = found.corrected(Rentable(offer(), profile(LINEAR), 1), trials).profile
+    return {width: made.epoch_seconds(width) for width in made.widths}
+
+
+def test_nothing_measured_nothing_changed() -> None:
+    assert corrected(SpeedEstimates(), "a") == LINEAR
+
+
+def test_the_slowest_of_those_that_go_on_decides() -> None:
+    found = speeds(("a", 1.0, 8.0), ("b", 1.0, 12.0), ("c", 1.0, 6.0))
+    assert corrected(found, "a", "b") == {1.0: 12.0, 2.0: 6.0, 4.0: 3.0}
+    assert corrected(found, "c") == {1.0: 6.0, 2.0: 3.0, 4.0: 1.5}
+
+
+def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow() -> None:
+    """What a doubling went wrong by, the next one does by half of that: it was seen once."""
+    found = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
+    wider = 1.5 * 1.5**0.5
+    assert corrected(found, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
+    assert corrected(found, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
+
+
+def test_a_width_between_two_that_were_measured_is_wrong_by_their_mean() -> None:
+    found = speeds(("a", 1.0, 8.0), ("a", 4.0, 8.0))
+    assert corrected(found, "a") == pytest.approx({1.0: 8.0, 2.0: 8.0, 4.0: 8.0})
+
+
+def test_who_begins_at_another_width_tells_of_the_width_too() -> None:
+    """Trials a and b are as fast as each other, so that c is slower at two GPUs is the width's."""
+    found = speeds(("a", 1.0, 8.0), ("b", 1.0, 8.0), ("c", 2.0, 6.0))
+    assert corrected(found, "a")[2.0] == pytest.approx(6.0)
+    assert corrected(found, "c")[1.0] == pytest.approx(8.0)
+
+
+def test_who_has_yet_to_begin_is_as_fast_as_the_others() -> None:
+    assert corrected(speeds(("a", 1.0, 16.0)), "z")[1.0] == 16.0
+
+
+def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
+    found, noisy = SpeedEstimates(), profile({1.0: 10.0}, spread=0.1)
+    for trial in "abc":
+        found.note(trial, noisy, 1.0, 10.0)
+    found.note("d", noisy, 1.0, 14.0)
+    assert found.pace(["d"]) == pytest.approx((1.1 + 1.4) / 2)
+    assert found.pace(["a"]) == pytest.approx(1.05)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([1.0, 2.0]), st.floats(4, 30))),
+    st.sampled_from(["", "a", "abc", "cdefg"]),
+)
+def test_the_slowest_epoch_is_that_of_the_slowest_whenever_it_is_asked_for(
+    epochs: list[tuple[str, float, float]], names: str
+) -> None:
+    """Kept from epoch to epoch it is the same, to the last bit, as worked out from all trials."""
+    estimates, noisy, trials = SpeedEstimates(), profile(LINEAR, spread=0.1), tuple(names)
+    for epoch in epochs:
+        estimates.note(epoch[0], noisy, *epoch[1:])
+        slowest = estimates.corrected(Rentable(offer(), noisy, 1), trials).profile
+        for width in slowest.widths:
+            assert estimates.slowest_epoch(trials, noisy, width) == slowest.epoch_seconds(width)
+
+
+def test_what_changes_is_followed() -> None:
+    found = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
+    assert corrected(found, "a")[1.0] == pytest.approx(16.0, rel=0.02)
+
+
+# ---- what goes wrong ----------------------------------------------------------------------------
+
+
+def test_trials_that_fail_are_not_planned_for() -> None:
+    broken = [TrialFailed(30.0, f"t{n:02d}.1", "boom", "") for n in range(6)]
+    show = play(DEAL.but(trials=8, trouble=broken))
+    assert show.members[:2] == [8, 2]
+    assert show.furthest == 16
+
+
+def test_when_all_fail_so_does_the_run() -> None:
+    broken = [TrialFailed(40.0, f"t{n:02d}.1", "boom", "") for n in range(4)]
+    show = play(DEAL.but(trials=4, trouble=broken))
+    assert show.policy.ending is EndReason.FAILED
+
+
+def test_an_offer_that_is_refused_for_good_is_not_planned_for_again() -> None:
+    """From the second rung on the cheaper offer gives no more than the one instance of it."""
+    dear = Rentable(offer(4, 40.0, name="p.4x"), profile(SUBLINEAR, name="p.4x"), 8)
+    refusals = [LaunchFailed(223.5, f"i{n:03d}", "VcpuLimit", "no more", True) for n in (1, 2)]
+    deal = DEAL.but(others=(dear,), limits=Limits(500.0, 9.0))
+    stages = [
+        plan_of(play(deal).policy).stages,
+        plan_of(play(deal.but(trouble=refusals)).policy).stages,
+    ]
+    free, refused = ([group for s in each[3:] for group in s.groups] for each in stages)
+    assert max(group.instances for group in free if group.offer == deal.offer) > 1
+    assert refused
+    assert all(group.offer == dear.offer or group.instances == 1 for group in refused)
+
+
+def test_a_trial_that_ends_early_by_itself_takes_no_survivors_place() -> None:
+    """t00 … t05 have two epochs each; what they reached counts for the best, and no more."""
+    show = play(DEAL.but(trials=12, caps=dict.fromkeys(range(6), 2)))
+    assert show.furthest == 16
+    for n in range(6):
+        trial = show.policy.trials[f"t{n:02d}"]
+        assert max(trial.history) <= 2
+        assert trial.status in {"finished", "cut"}
+    commands = [c for e in show.entries for c in e.commands if isinstance(c, StartTrial)]
+    assert all(c.until_epoch <= 2 for c in commands if c.trial < "t06")

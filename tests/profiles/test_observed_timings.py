@@ -1,0 +1,198 @@
+"""What earlier runs saw, put together with a profile: precision, age, widths that nobody saw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
+from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes, informed
+from cloudtune.profiles.priors import believed, prior
+from cloudtune.profiles.provenance import basis, seen_text, told
+from tests.builders import profile
+
+TODAY = "2026-11-22"
+P3 = "p3.2xlarge"
+MEASURED = replace(
+    profile({1.0: 10.0, 2.0: 6.0, 4.0: 4.0}, name=P3), measured_at="2026-11-19T10:00:00Z"
+)
+"""One configuration, at three widths."""
+
+
+def saw(
+    seconds: float,
+    trials: int = 30,
+    *,
+    run: str = "digits-1121",
+    at: str = "2026-11-21T10:00:00Z",
+    width: float = 1.0,
+    boots: tuple[float, int] = (40.0, 4),
+    market: str = "on-demand",
+) -> RunTimes:
+    """Return a run whose trials took so long, four epochs each."""
+    one = EpochTimes(P3, width, Measurement(seconds, 0.01 * seconds, 4))
+    boot = DelayTimes(P3, market, "boot", Measurement(boots[0], 1.0, boots[1]))
+    return RunTimes(run, at, ((one,),) * trials, (boot,))
+
+
+def after(
+    *runs: RunTimes, of: ScalingProfile | None = MEASURED, **options: object
+) -> ScalingProfile:
+    given = {"machine": P3, "market": "on-demand", "where": "aws", **options}
+    found = informed(of, runs=runs, **given)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_what_tells_more_counts_for_more() -> None:
+    few, many = after(saw(12.0, 1)), after(saw(12.0, 40))
+    assert few.epoch_seconds(1.0) == pytest.approx(math.sqrt(10.0 * 12.0), rel=0.01), "one each"
+    assert 11.7 < many.epoch_seconds(1.0) < 12.0
+    eight = after(saw(12.0, 2), of=replace(MEASURED, configurations=8))
+    assert 10.0 < eight.epoch_seconds(1.0) < 10.6, "what was measured of eight stays first"
+    assert [f.seen[0].share for f in (eight, few, many)] == sorted(
+        f.seen[0].share for f in (eight, few, many)
+    )
+
+
+def test_the_forecast_is_surer_with_every_run() -> None:
+    runs = [saw(10.5, run=f"r{n}", at=f"2026-11-21T1{n}:00:00Z") for n in range(5)]
+    found = [believed(after(*runs[:n]), "aws") for n in range(6)]
+    for figures in ([f.error for f in found], [f.boot.error / f.boot.mean for f in found]):
+        assert figures == sorted(figures, reverse=True)
+        assert figures[-1] < 0.9 * figures[0]
+
+
+def test_a_width_that_nobody_saw_is_off_by_as_much_as_those_seen() -> None:
+    found = after(saw(13.0, 40))
+    factor = found.epoch_seconds(1.0) / 10.0
+    assert found.epoch_seconds(4.0) == pytest.approx(4.0 * factor)
+    assert found.widths == MEASURED.widths
+
+
+def test_a_width_at_which_few_went_on_is_compared_with_themselves() -> None:
+    """The winner is slower than most trials, and was the only one with two GPUs."""
+    wide = EpochTimes(P3, 2.0, Measurement(12.0, 0.1, 8))
+    narrow = EpochTimes(P3, 1.0, Measurement(20.0, 0.2, 4))
+    others = saw(10.0, 30)
+    run = replace(others, trials=(*others.trials, (narrow, wide)))
+    found = after(run)
+    ratio = found.epoch_seconds(2.0) / found.epoch_seconds(1.0)
+    assert ratio == pytest.approx(0.6, rel=0.02)
+
+
+def test_first_epochs_count_where_there_are_no_others() -> None:
+    slow = EpochTimes(P3, 1.0, Measurement(15.0, 0.0, 1), first=True)
+    some = saw(10.0, 4)
+    mixed = after(replace(some, trials=(*some.trials, (slow,), (slow,))))
+    assert mixed.epoch_seconds(1.0) == pytest.approx(10.0)
+    alone = after(replace(some, trials=((slow,),) * 40))
+    assert alone.epoch_seconds(1.0) > 14.0
+
+
+# ---- what is newer
+
+
+def test_what_contradicts_all_that_is_newer_is_out() -> None:
+    """The data set has grown since: the script is the same, its epochs take three times as long."""
+    long_ago = saw(10.0, 40, run="old", at="2026-10-01T00:00:00Z")
+    found = after(saw(30.0, 40, run="new"), long_ago)
+    assert found.epoch_seconds(1.0) == pytest.approx(30.0)
+    assert found.epoch_seconds(4.0) == pytest.approx(12.0), "the form is still the profile's"
+    assert [(seen.run, seen.share) for seen in found.seen] == [("new", 1.0), ("old", 0.0)]
+    assert told(found, TODAY) == f"seen in 2 runs, the last 1 day ago on {P3}"
+
+
+def test_a_newer_measurement_goes_before_older_runs() -> None:
+    fresh = replace(MEASURED, measured_at="2026-11-22T10:00:00Z")
+    found = after(saw(30.0, 40), of=fresh)
+    assert found.epoch_seconds(1.0) == pytest.approx(10.0)
+    assert found.seen[0].share == 0.0
+    assert seen_text(found.seen[0], P3, TODAY).endswith("counts for its delays alone")
+
+
+# ---- what nobody measured
+
+
+def test_what_was_seen_goes_before_what_was_published() -> None:
+    published = replace(MEASURED, script_hash="", provenance=Provenance("published", on=P3))
+    found = after(saw(14.0, 3), of=published)
+    assert found.epoch_seconds(1.0) == pytest.approx(14.0, rel=0.05)
+    assert found.boot.mean == pytest.approx(40.0, rel=0.1)
+
+
+def test_what_was_seen_goes_before_what_was_derived() -> None:
+    derived = replace(MEASURED, error=0.4, provenance=Provenance(on="g5.xlarge"))
+    found = after(saw(14.0, 10), of=derived)
+    assert found.epoch_seconds(1.0) == pytest.approx(14.0, rel=0.05)
+    assert found.error < 0.05
+
+
+def test_delays_alone_make_no_profile() -> None:
+    lone = informed(None, runs=[saw(10.0)], machine=P3, market="on-demand", where="aws")
+    assert lone is None, "nobody knows how long a start takes"
+    found = after(replace(saw(10.0), trials=()))
+    assert found.epoch == MEASURED.epoch
+    assert found.boot.mean == pytest.approx(30.0, rel=0.05)
+
+
+# ---- delays
+
+
+def test_boots_are_those_of_the_market_and_else_of_any() -> None:
+    both = saw(10.0, boots=(40.0, 4))
+    spot = saw(10.0, boots=(100.0, 4), market="spot")
+    run = replace(both, delays=(*both.delays, *spot.delays))
+    assert after(run).boot.mean == pytest.approx(30.0, rel=0.05)
+    assert after(run, market="spot").boot.mean == pytest.approx(60.0, rel=0.05)
+    assert after(both, market="spot").boot.mean == pytest.approx(30.0, rel=0.05)
+
+
+def test_one_measurement_is_believed_as_ever() -> None:
+    """Without another run it is as sure as before; runs that differ much are less sure."""
+    lone = believed(MEASURED, "aws").boot
+    assert lone.error == pytest.approx(prior("boot", "aws").between * 20.0, rel=0.01)
+    alike = after(*(saw(10.0, run=f"r{n}", boots=(20.0, 4)) for n in range(6))).boot
+    apart = after(*(saw(10.0, run=f"r{n}", boots=(5.0 + 6 * n, 4)) for n in range(6))).boot
+    assert alike.mean == pytest.approx(apart.mean, rel=0.05)
+    assert alike.error < lone.error
+    assert apart.error > 1.3 * alike.error
+
+
+# ---- what stands beside it
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [
+        ((), "measured 3 days ago on p3.2xlarge"),
+        (
+            (saw(11.0, 2),),
+            "measured 3 days ago on p3.2xlarge, seen in digits-1121 1 day ago",
+        ),
+        (
+            (saw(11.0, 2), saw(11.0, 2, run="digits-1122", at="2026-11-22T01:00:00Z")),
+            "measured 3 days ago on p3.2xlarge, seen in 2 runs, the last today",
+        ),
+    ],
+)
+def test_where_a_figure_is_from(runs: tuple[RunTimes, ...], text: str) -> None:
+    found = after(*runs)
+    assert basis([found], TODAY).text == text
+    assert basis([found], TODAY).measured
+
+
+def test_a_run_in_a_line() -> None:
+    [seen] = after(saw(11.0, 3)).seen
+    assert seen_text(seen, P3, TODAY) == (
+        "seen in digits-1121: 12 epochs, 3 trials, 4 boots on p3.2xlarge, 1 day ago; counts for "
+        "74 % of the seconds of an epoch"
+    )
+
+
+def test_nothing_is_counted_twice() -> None:
+    found = believed(after(saw(11.0)), "aws")
+    assert after(saw(11.0), of=found) is found
+    assert after(of=MEASURED) is MEASURED

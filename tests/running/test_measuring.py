@@ -1,0 +1,332 @@
+"""Measuring a script, as its experiment says."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.api.flow import measured_first, refuse_made_up
+from cloudtune.cli.reporters import Quiet
+from cloudtune.display import plan_tables
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.provider import Cloud, Endpoint
+from cloudtune.model.events import EpochDone
+from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.planning import make
+from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.proposal import crowded, propose, to_json
+from cloudtune.profiles.measurements import MeasureError
+from cloudtune.running import measuring, runner
+from cloudtune.running.runner import Runner, Swept
+from cloudtune.runs.job import Job
+from tests.builders import profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cloudtune.model.commands import Command
+    from cloudtune.model.events import Event
+    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.policy.measure import MeasurePolicy
+    from cloudtune.running.runner import Watch
+
+EMULATED = """\
+name: paced
+train: train.py:train
+metric: {name: score, mode: max}
+search: {x: {uniform: [0, 1]}}
+trials: 8
+epochs: {min: 2, max: 16}
+eta: 2
+cloud: {instances: [g7.12xlarge], max_instances: 4}
+"""
+
+
+class _MadeError(Exception):
+    """A policy was asked for, which is all that is looked at."""
+
+
+def test_a_measurement_counts_the_charges_of_its_experiment(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    (home / "train.py").write_text("def train(config): ...\n")
+    monkeypatch.chdir(home)
+    experiment = Experiment(
+        name="made-up",
+        train="train.py:train",
+        metric={"name": "score", "mode": "max"},
+        search={"x": {"uniform": [0, 1]}},
+        trials=2,
+        epochs={"min": 1, "max": 2},
+        cloud={"instances": ["g7.12xlarge"]},
+        charges={"per_launch": 0.05, "per_hour": 3.6},
+    )
+    asked: dict[str, object] = {}
+
+    def made(**options: object) -> None:
+        asked.update(options)
+        raise _MadeError
+
+    monkeypatch.setattr(measuring, "MeasurePolicy", made)
+    with pytest.raises(_MadeError):
+        measuring.measure(
+            experiment, "g7.12xlarge", lambda *_: None, pace=False, limits=Limits(60.0, 1.0)
+        )
+    assert asked["charges"] == Charges(usd_per_launch=0.05, usd_per_second=0.001)
+
+
+# ---- on the emulated cloud ----------------------------------------------------------------------
+
+
+def emulated(folder: Path, **cloud: Any) -> Experiment:
+    """Return an experiment on the emulated cloud, whose script is there."""
+    (folder / "train.py").write_text("def train(config): ...\n")
+    path = folder / "experiment.yaml"
+    path.write_text(EMULATED)
+    return Experiment.load(path, cloud, known_instances=lambda _: ["g7.12xlarge", "p3.8xlarge"])
+
+
+class _KilledError(BaseException):
+    """What happens to a process by SIGKILL: nothing of it runs any more."""
+
+
+def killed_after(events: float, watch: Watch, told: list[Event]) -> Watch:
+    """Return a watch that ends the measurement after so many events, and tells of all of them."""
+
+    def watched(event: Event, commands: tuple[Command, ...]) -> None:
+        watch(event, commands)
+        told.append(event)
+        if len(told) >= events:
+            raise _KilledError
+
+    return watched
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch,
+    experiment: Experiment,
+    seconds: float,
+    *,
+    pace: bool = True,
+    events: float = math.inf,
+    told: list[Event] | None = None,
+) -> ScalingProfile:
+    """Return the profile of a script whose epoch takes so long on a core, whoever shares it.
+
+    Killed after so many events, it raises `_KilledError`; `told` gets all that happens.
+    """
+    paces: list[bool] = []
+    heard = [] if told is None else told
+
+    def opened(experiment: Experiment, *, pace: bool) -> Cloud:
+        paces.append(pace)
+        return Cloud(Endpoint("us-east-1"), {}, {})
+
+    def go(runner: Any, policy: MeasurePolicy, _path: Path, _header: Any, watch: Watch) -> Swept:
+        truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="g7.12xlarge")
+        world = SimWorld((Rentable(policy.offer, truth, 1),), "score", synthetic_metric("max", 0))
+        run(policy, world, MemoryLedger(), killed_after(events, watch, heard))
+        return Swept(0.0)
+
+    monkeypatch.setattr(measuring, "open_cloud", opened)
+    monkeypatch.setattr(Runner, "go", go)
+    found = measuring.measure(
+        experiment, "g7.12xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
+    )
+    assert paces == [False], "nothing is paced while the script is timed"
+    measuring.keep_profile(found.profile)
+    return found.profile
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for a script, whose home of cloudtune is its own."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home)
+    cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 1.5))
+    assert cheap.epoch[1.0].mean == pytest.approx(0.5)
+    assert dear.epoch[1.0].mean == pytest.approx(15.0)
+    assert dear.epoch[2.0].mean == pytest.approx(15.0 / 1.854)
+    assert (dear.provenance.origin, dear.provenance.core_seconds) == ("emulated", 1.5)
+    plans = [
+        make.make_plan(problem_of(experiment, [each]), Limits(300.0)).plan.staged
+        for each in (cheap, dear)
+    ]
+    quick, slow = (plan for plan in plans if plan is not None)
+    assert (quick.peak_instances, slow.peak_instances) == (1, 2)
+    assert quick.estimate.dollars < slow.estimate.dollars
+
+
+def test_a_measurement_that_is_killed_keeps_what_it_has_and_the_next_goes_on_from_there(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, store = emulated(home), home / "home" / "profiles"
+    whole: list[Event] = []
+    measured(monkeypatch, experiment, 2.0, told=whole)
+    widths = []
+    for events in range(4, len(whole), 5):
+        with pytest.raises(_KilledError):
+            measured(monkeypatch, experiment, 2.0, events=events)
+        left = [json.loads(path.read_text()) for path in store.glob("*.unfinished.json")]
+        widths.append(len(left and left[0]["figures"]["epoch"]))
+        capsys.readouterr()
+        rest: list[Event] = []
+        found = measured(monkeypatch, experiment, 2.0, told=rest)
+        assert found.epoch[1.0].mean == pytest.approx(20.0), "by ratio, as ever"
+        assert (found.provenance.core_seconds, set(found.epoch)) == (2.0, {1.0, 2.0})
+        assert ("goes on with what a measurement of" in capsys.readouterr().err) == bool(left)
+        assert (epochs(rest) < epochs(whole)) == bool(left), "none is measured twice"
+        assert not list(store.glob("*.unfinished.json"))
+    assert widths == sorted(widths)
+    assert set(widths) == {0, 1, 2}
+
+
+def epochs(events: Sequence[Event]) -> int:
+    """Return how many epochs were trained."""
+    return sum(isinstance(event, EpochDone) for event in events)
+
+
+def test_without_a_pace_the_seconds_are_this_machine_s_and_say_so(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    found = measured(monkeypatch, emulated(home), 0.5, pace=False)
+    assert found.epoch[1.0].mean == pytest.approx(0.5)
+    assert (found.provenance.origin, found.provenance.core_seconds) == ("emulated", None)
+    assert found.source == "measured on emulated cloud, unpaced"
+
+
+def test_emulated_seconds_are_no_profile_of_real_gpus(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home)
+    found = measured(monkeypatch, experiment, 0.5)
+    path = measuring.keep_profile(found)
+    assert stored_profiles(experiment) == [found]
+    real = emulated(home, **{"cloud.provider": "aws"})
+    assert stored_profiles(real) == []
+    assert stored_profiles(real, str(path)) == [found], "it was named"
+    with pytest.raises(UsageError, match="emulated, and say nothing of real GPUs"):
+        refuse_made_up(real, [found], force=False)
+    refuse_made_up(real, [found], force=True)
+    refuse_made_up(experiment, [found], force=False)
+
+
+def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    experiment = emulated(home)
+    found = measured(monkeypatch, experiment, 0.5)
+    made = make.make_plan(problem_of(experiment, [found]), Limits(600.0))
+    proposal = propose(made)
+    told = to_json(proposal)
+    assert told["provenance"] == {"text": "emulated", "kinds": ["emulated"]}
+    assert told["profiles"][0]["provenance"]["core_seconds"] == 0.5
+    assert plan_tables.stages_of(proposal).title == "Stages, emulated"
+    quality = {fact.label: fact.text for fact in plan_tables.certainty(proposal)}["quality"]
+    assert quality == "proven cheapest (gap 0) of 1 offer, by these figures: emulated"
+    job = Job.from_json(job_of(made, 0.0, paced=True).to_json())
+    assert job.profiles[0].provenance == found.provenance, "saved plans and ledgers have it"
+    assert not list(crowded(made.plan, made.rentables, cores=2))
+    [note] = crowded(made.plan, [_hurried(each) for each in made.rentables], cores=2)
+    assert "epochs will take longer than planned" in note
+
+
+def _hurried(rentable: Rentable) -> Rentable:
+    """Return it as one whose pace is faster than the core that it was timed on."""
+    told = replace(rentable.profile.provenance, core_seconds=12.5)
+    return replace(rentable, profile=replace(rentable.profile, provenance=told))
+
+
+# ---- before a run: measuring never eats it -------------------------------------------------------
+
+
+def first(
+    monkeypatch: pytest.MonkeyPatch,
+    experiment: Experiment,
+    truth: ScalingProfile,
+    hangs_in: int = 99,
+) -> tuple[float, float]:
+    """Measure as `run` does first; return the seconds and dollars, of virtual time, that it took.
+
+    Every trial hangs in one of its epochs.
+    """
+    took: list[tuple[float, float]] = []
+
+    def go(runner: Any, policy: MeasurePolicy, _path: Path, _header: Any, watch: Watch) -> Swept:
+        world = SimWorld(
+            (Rentable(policy.offer, truth, 1),),
+            "score",
+            synthetic_metric("max", 0),
+            pace_of=lambda _config, epoch: 1e6 if epoch == hangs_in else 1.0,
+        )
+        run(policy, world, MemoryLedger(), watch)
+        took.append((policy.now, policy.spent(policy.now)))
+        return Swept(0.0)
+
+    def opened(*_: object, **__: object) -> Cloud:
+        return Cloud(Endpoint("us-east-1"), {}, {})
+
+    monkeypatch.setattr(measuring, "open_cloud", opened)
+    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(runner, "check_script", lambda _: None)
+    monkeypatch.setattr(Runner, "go", go)
+    problem, _ = measured_first(experiment, None, time.time(), Quiet(), pace=True)
+    assert make.make_plan(problem, Limits(3600.0)).plan.estimate.seconds > 0
+    return took[0]
+
+
+TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="g7.12xlarge")
+
+
+@pytest.mark.parametrize("hangs_in", [2, 3, 4])
+def test_a_configuration_that_hangs_takes_a_quarter_of_the_deadline_and_the_run_is_planned(
+    monkeypatch: pytest.MonkeyPatch, home: Path, hangs_in: int
+) -> None:
+    experiment = emulated(home, **{"limits.deadline": "2m"})
+    seconds, _ = first(monkeypatch, experiment, TRUTH, hangs_in)
+    assert seconds <= 30.0
+    [found] = stored_profiles(experiment)
+    assert found.provenance.core_seconds == pytest.approx(2.0)
+
+
+def test_measuring_costs_a_tenth_of_the_budget_once_an_epoch_is_known(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home, **{"limits.budget": "$2"})
+    _, dollars = first(monkeypatch, experiment, TRUTH.slowed(10.0))
+    assert 0.1 < dollars <= 0.2
+
+
+def test_a_first_epoch_is_measured_though_it_costs_more_than_a_tenth_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home, **{"limits.budget": "$0.4"})
+    seconds, _ = first(monkeypatch, experiment, TRUTH.slowed(20.0))
+    assert 40.0 < seconds < 120.0
+    [found] = stored_profiles(experiment)
+    assert set(found.epoch) == {1.0}, "the other widths are left to the run"
+
+
+def test_measuring_that_finds_nothing_in_its_quarter_says_so_with_the_exit_code_of_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home, **{"limits.deadline": "2m"})
+    with pytest.raises(MeasureError, match="a quarter of the deadline at most, 30") as error:
+        first(monkeypatch, experiment, TRUTH, hangs_in=1)
+    assert error.value.exit_code == 5
+    assert "cloudtune profile" in str(error.value)

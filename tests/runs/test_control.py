@@ -1,0 +1,52 @@
+"""Who drives a run, and which signals end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.runs import control
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHERE = {"provider": "emulated", "region": "us-east-1"}
+
+
+def test_a_run_has_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_GLANCE_SECONDS", 0.0)
+    assert not control.is_driven(tmp_path)
+    with control.driving(tmp_path, WHERE):
+        assert control.is_driven(tmp_path)
+        second = control.driving(tmp_path, WHERE)
+        with pytest.raises(UsageError, match=f"is driven by process {os.getpid()}; only a run"):
+            second.__enter__()
+    assert not control.is_driven(tmp_path)
+    assert control.place_of(tmp_path) == ("emulated", "us-east-1")
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", '{"pid": 0, "created": 1}'])
+def test_a_damaged_record_hides_no_driver(tmp_path: Path, text: str) -> None:
+    with control.driving(tmp_path, WHERE):
+        (tmp_path / control.CONTROLLER).write_text(text)
+        assert control.is_driven(tmp_path)
+        assert control.place_of(tmp_path) == ("", "")
+    assert not control.is_driven(tmp_path)
+
+
+def test_a_terminal_that_goes_away_ends_nothing() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    told: list[str] = []
+    with control.outliving_its_terminal():
+        os.kill(os.getpid(), signal.SIGHUP)
+        with control.interruptible() as interruption:
+            interruption.tell(lambda: told.append("end"))
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert told == []
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert told == ["end"]
+    assert {number: signal.getsignal(number) for number in before} == before

@@ -1,0 +1,229 @@
+"""Jobs that decide as they go: remade from a ledger's header, replayed, reported, told."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+
+from cloudtune.display.report_screen import show_report
+from cloudtune.display.run_screen import RunScreen
+from cloudtune.engine.ledger import FileLedger, MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.model.commands import StartTrial, StopTrial
+from cloudtune.model.events import EpochDone, NodeLost
+from cloudtune.model.plans import Limits
+from cloudtune.policy.registry import STRATEGIES
+from cloudtune.runs.job import Job, choices, sampler_name, sampler_of, trials
+from cloudtune.runs.report import load, simulate, to_json
+from cloudtune.strategies.rungs import rung_epochs
+from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.runs.report import Report
+
+NAMES = sorted(STRATEGIES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_keeps_its_limits_and_its_ledger_gives_a_policy_that_decides_equally(
+    name: str,
+) -> None:
+    made = elastic_job(name)
+    told = report_of(made, [NodeLost(60.0, "i000", "gone")])
+    assert told.figures.seconds <= DEADLINE
+    assert told.figures.dollars <= BUDGET
+    assert told.figures.trials <= 12
+    again = Job.from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made
+    entries, policy = list(told.entries), again.policy()
+    ledger = MemoryLedger()
+    run(policy, ReplayWorld(entries), ledger)
+    assert ledger.entries == entries
+    assert policy.ended
+
+
+def test_the_policy_has_what_the_experiment_says() -> None:
+    options = {"name": "asha", "max_concurrent": 2, "target": 0.9}
+    charges = {"per_launch": 0.5, "per_hour": 3.6}
+    policy = elastic_job(options, charges=charges, limits=Limits(400.0, 20.0)).policy()
+    assert policy.target == 0.9
+    charged = policy.state.charges
+    assert (charged.usd_per_launch, charged.usd_per_second) == (0.5, 0.001)
+    assert policy.state.max_instances == 3
+
+
+def test_the_cap_on_concurrent_trials_and_the_target_hold() -> None:
+    told = report_of(elastic_job({"name": "asha", "max_concurrent": 2}))
+    alive, most = set(), 0
+    for entry in told.entries:
+        alive |= {c.session for c in entry.commands if isinstance(c, StartTrial)}
+        most = max(most, len(alive))
+        alive -= {c.session for c in entry.commands if isinstance(c, StopTrial)}
+    assert most == 2
+    reached = report_of(elastic_job({"name": "random", "target": 0.3}))
+    assert reached.policy.best is not None
+    assert reached.policy.best.metric >= 0.3
+    values = [v for t in reached.policy.trials.values() for v in t.history.values()]
+    assert sorted(values)[-2] < 0.3, "it ended at once"
+
+
+def test_random_is_what_a_planned_run_would_try() -> None:
+    experiment = problem().experiment
+    sampler = sampler_of(experiment)
+    found = [sampler.ask() for _ in range(13)]
+    assert tuple(found[:12]) == trials(experiment)
+    assert found[12] is None
+
+
+def test_a_strategy_gets_the_sampler_that_suits_it() -> None:
+    assert sampler_name(problem("asha").experiment) == "random"
+    assert sampler_name(problem("bohb").experiment) == "tpe"
+    assert sampler_name(problem({"name": "asha", "sampler": "qmc"}).experiment) == "qmc"
+    assert {"sha", "rubberband", "halving", "asha"} <= set(choices()["name"])
+
+
+# ---- the report ----------------------------------------------------------------------------
+
+
+def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
+    whole = report_of(elastic_job())
+    ledger = FileLedger(tmp_path / "ledger.jsonl", whole.job.to_json())
+    for entry in whole.entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    assert to_json(load(tmp_path)) == to_json(whole)
+
+
+def test_the_report_names_its_parts_and_tells_when_the_target_was_reached() -> None:
+    told = report_of(
+        elastic_job({"name": "random", "target": 0.3, "allocator": "static-fluid:published"})
+    )
+    data = to_json(told)
+    assert (data["strategy"], data["allocator"], data["fleet_rule"]) == (
+        "random",
+        "static-fluid:published",
+        "naive",
+    )
+    last = [e.event for e in told.entries if isinstance(e.event, EpochDone)][-1]
+    trial, _, _ = last.session.partition(".")
+    where = {"trial": trial, "epoch": last.epoch, "best": last.metrics["score"]}
+    assert data["target"] == {"value": 0.3, "reached_at": last.at, **where}
+    lines = printed(lambda out: show_report(out, told))
+    assert lines[0] == "Simulated: random, static-fluid:published allocator, naive fleet rule"
+    assert any(line.startswith("Target score 0.3: reached after ") for line in lines)
+
+
+def test_the_report_has_no_stages_but_rungs_and_a_forecast() -> None:
+    told = report_of(elastic_job())
+    data = json.loads(json.dumps(to_json(told), allow_nan=False))
+    assert (data["strategy"], data["stages"], data["ended"]) == ("asha", [], "done")
+    assert data["seconds"]["planned"] == data["forecast"]["seconds"]["p50"]
+    assert data["seconds"]["actual"] == data["figures"]["seconds"]
+    assert data["dollars"]["actual"] == pytest.approx(data["figures"]["dollars"])
+    assert [rung["epoch"] for rung in data["rungs"]] == [1, 3, 9]
+    assert data["rungs"][0]["trials"] == data["figures"]["trials"] == 12
+    assert data["figures"]["instances"] == max(size["instances"] for size in data["fleet"])
+
+
+def test_gpu_hours_are_those_of_the_epochs() -> None:
+    told = report_of(elastic_job("random"))
+    epochs = [e.event for e in told.entries if isinstance(e.event, EpochDone)]
+    trained = sum(event.seconds for event in epochs) / 3600  # all are one GPU wide
+    assert sum(rung.gpu_hours for rung in told.rungs) == pytest.approx(trained)
+    assert trained < told.figures.gpu_hours
+
+
+def test_a_simulated_run_is_reported_too() -> None:
+    told = simulate(elastic_job("hyperband"))
+    assert told.policy.ended
+
+
+# ---- the screen ----------------------------------------------------------------------------
+
+
+def printed(show: Any) -> list[str]:
+    file = io.StringIO()
+    show(Console(file=file, width=100, highlight=False, soft_wrap=True))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def told_run(made: Job) -> tuple[list[str], Report]:
+    reports = []
+
+    def show(out: Console) -> None:
+        def watching(policy: RunPolicy) -> Any:
+            return RunScreen(out, policy, rung_epochs(1, 9, 3)).watch
+
+        reports.append(report_of(made, watch=watching))
+
+    return [line[7:] for line in printed(show)], reports[0]
+
+
+def test_the_screen_tells_starts_pauses_promotions_and_the_end() -> None:
+    lines, told = told_run(elastic_job())
+    assert lines[0].startswith("asks for ")
+    started = [
+        name
+        for line in lines
+        if line.startswith("starts ")
+        for name in line.split(" on ")[0][7:].split(", ")
+    ]
+    assert sorted(started) == sorted(told.policy.trials)
+    paused = [line for line in lines if line.startswith("paused: ")]
+    assert any(" at epoch 1 (score 0." in line for line in paused)
+    assert any(line.startswith("promoted: ") and "on to epoch 3" in line for line in lines)
+    assert any(line.startswith("resumes ") and ", on 1 GPU" in line for line in lines)
+    assert any(line.startswith("finished: ") for line in lines)
+    assert any(line.startswith("done; the best checkpoint") for line in lines)
+
+
+def test_the_line_of_progress_counts_trials_money_time_and_instances() -> None:
+    lines, _ = told_run(elastic_job())
+    progress = [line for line in lines if " running, " in line]
+    assert progress
+    assert all(" of $8.00 | " in line and " of 6:40 | " in line for line in progress)
+    assert any("best score 0." in line for line in progress)
+    assert all(" rented" in line for line in progress)
+
+
+def test_a_clone_is_told_with_where_it_begins() -> None:
+    made = elastic_job()
+    policy = made.policy()
+    start = StartTrial("t09.1", "t09", {}, 1.0, (), "store/t01/epoch-00005", 5, 9)
+    from cloudtune.model.events import TrialStopped
+
+    file = printed(lambda out: RunScreen(out, policy).watch(TrialStopped(65.0, "t01.1"), (start,)))
+    assert file == [" 1:05  starts t09 on 1 GPU, from epoch 5 of another trial's checkpoint"]
+
+
+def test_the_report_shows_planned_against_actual() -> None:
+    told = report_of(elastic_job())
+    lines = printed(lambda out: show_report(out, told))
+    [title] = [line for line in lines if line.startswith("Simulated: forecast / simulated, ")]
+    assert title.endswith(" on g.4x")
+    time = next(line for line in lines if line.split()[:1] == ["time"])
+    cost = next(line for line in lines if line.split()[:1] == ["cost"])
+    assert len(cost.split()) == 5
+    assert f"${told.figures.dollars:.2f}" == cost.split()[-1]
+    assert time
+    assert "How far the trials came" in lines
+    assert any(line.startswith("Best: score") for line in lines)
+    assert any(line.startswith("Fleet over time: 0 -> ") for line in lines)
+
+
+def test_of_very_many_lines_the_report_shows_some() -> None:
+    told = report_of(elastic_job(epochs={"min": 1, "max": 3}, trials=40), [])
+    for trial in told.policy.trials.values():
+        trial.error = "ValueError: bad luck"
+    lines = printed(lambda out: show_report(out, told))
+    failed = [line for line in lines if "bad luck" in line]
+    assert 0 < len(failed) < 40
+    assert any("more like that" in line for line in lines)

@@ -1,0 +1,209 @@
+"""A profile is of what runs: from a change beside the script to what `plan` and `resume` say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.api.experiments import load_experiment
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.errors import UsageError
+from cloudtune.model.plans import Limits
+from cloudtune.planning import make
+from cloudtune.planning.plan_file import job_of, load_plan, save_plan
+from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.profiles import store
+from cloudtune.running import runner
+from cloudtune.running.resume import resume_job
+from cloudtune.runs import home, identity
+from cloudtune.runs.identity import identity_of
+from cloudtune.runs.job import job_of_ledger
+from tests.bench import called
+from tests.cli.test_plan import profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.runs.job import Job
+    from tests.bench import Done
+
+TEXT = """\
+name: small
+train: {train}
+metric: {{name: score, mode: max}}
+search: {{lr: {{loguniform: [1e-4, 1]}}, depth: {depth}}}
+trials: 4
+epochs: {{min: 1, max: 4}}
+strategy: sha
+limits: {{deadline: 2h}}
+cloud: {{instances: [g4dn.12xlarge], max_instances: 2}}
+"""
+COMMAND = (
+    "python train.py --lr {lr} --depth {depth} --layers 18\n"
+    "reports: {printed: 'score (?P<score>[0-9.]+)'}"
+)
+
+
+class Place:
+    """A folder with a script, two modules of its own, and a profile of it in the store."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        (folder / "parts").mkdir()
+        (folder / "train.py").write_text(
+            "def train(config):\n    from parts import model\n    model.net()\n\n"
+            "def train_more(config):\n    pass\n"
+        )
+        (folder / "parts" / "__init__.py").write_text("")
+        (folder / "parts" / "model.py").write_text("from .blocks import block as net\n")
+        (folder / "parts" / "blocks.py").write_text("def block():\n    pass\n")
+        (folder / "unused.py").write_text("x = 1\n")
+
+    def experiment(self, train: str = "train.py:train", depth: object = 18) -> Path:
+        path = self.folder / "experiment.yaml"
+        path.write_text(TEXT.format(train=train, depth=depth))
+        return path
+
+    def measured(self, path: Path) -> None:
+        """Keep a profile as a measurement of the experiment does."""
+        now = identity_of(load_experiment(path, {}))
+        known = replace(profile(self.folder / "train.py"), identity=now)
+        store.keep(home.home() / "profiles", known)
+
+    def plan(self, path: Path) -> Done:
+        return called(self._capsys, "plan", path)
+
+
+@pytest.fixture
+def place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Place:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path, capsys)
+
+
+def test_the_same_is_planned_by_its_profile_and_a_change_beside_it_that_nothing_imports_too(
+    place: Place,
+) -> None:
+    path = place.experiment()
+    place.measured(path)
+    (place.folder / "unused.py").write_text("x = 2\n")
+    said = place.plan(path)
+    assert (said.code, said.err) == (0, "")
+
+
+def test_what_differs_is_named_and_a_plan_wants_it_measured_again(place: Place) -> None:
+    path = place.experiment()
+    place.measured(path)
+    (place.folder / "parts" / "blocks.py").write_text("def block():\n    return 2\n")
+    said = place.plan(place.experiment("train.py:train_more", depth=50))
+    assert said.code == 2
+    assert "no profile of" in said.err
+    for words in (
+        "the profile of g4dn.12xlarge of 2026-11-20 is not used: train: train -> train_more",
+        "parts/blocks.py changed",
+        "constant depth: 18 -> 50",
+        "likely to change speed",
+    ):
+        assert words in said.err
+
+
+def test_the_constants_of_a_command_are_part_of_it(place: Place) -> None:
+    place.measured(place.experiment(COMMAND))
+    assert place.plan(place.experiment(COMMAND)).code == 0
+    said = place.plan(place.experiment(COMMAND.replace("18", "50")))
+    assert said.code == 2
+    assert "command: --layers 18 -> --layers 50" in said.err
+
+
+@pytest.mark.parametrize(
+    ("package", "old", "new", "used"),
+    [
+        ("cloudtune", "0.3.0", "0.3.1", True),
+        ("cloudtune", "0.3.0", "0.4.0", False),
+        ("torch", "2.12.0", "2.13.0", False),
+    ],
+)
+def test_versions(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    old: str,
+    new: str,
+    *,
+    used: bool,
+) -> None:
+    versions = {"torch": "2.12.0", "cloudtune": "0.3.0", package: old}
+    monkeypatch.setattr(identity, "_version", lambda name: versions[name])
+    path = place.experiment()
+    place.measured(path)
+    versions[package] = new
+    said = place.plan(path)
+    assert said.code == (0 if used else 2)
+    assert ("not likely to change speed" in said.err) == used
+    shown = old if package == "torch" or used else "0.3"
+    assert f"{package} {shown}" in said.err
+
+
+def test_a_profile_of_an_earlier_version_is_checked_by_the_script_and_says_so(place: Place) -> None:
+    path = place.experiment()
+    store.keep(home.home() / "profiles", profile(place.folder / "train.py"))
+    said = place.plan(path)
+    assert said.code == 0
+    wanted = load_experiment(path, {})
+    [note] = problem_of(wanted, stored_profiles(wanted)).notes
+    assert note == "g4dn.12xlarge: measured by an earlier cloudtune; only the script was compared"
+    (place.folder / "train.py").write_text("def train(config):\n    return 1\n")
+    assert place.plan(path).code == 2
+
+
+# ---- a saved plan, and a run that goes on --------------------------------------------------------
+
+
+def planned(place: Place) -> make.Planned:
+    path = place.experiment()
+    place.measured(path)
+    wanted: Experiment = load_experiment(path, {})
+    problem = problem_of(wanted, stored_profiles(wanted))
+    return make.make_plan(problem, Limits(7200.0))
+
+
+def test_a_saved_plan_is_refused_where_a_module_has_changed(place: Place) -> None:
+    path = place.folder / "plan.json"
+    save_plan(path, planned(place))
+    assert load_plan(path) is not None
+    (place.folder / "parts" / "model.py").write_text("net = print\n")
+    with pytest.raises(UsageError, match=r"since this was planned \(.*parts/model.py changed"):
+        load_plan(path)
+
+
+class _CheckedError(Exception):
+    """The script is checked next."""
+
+
+def test_a_run_goes_on_with_a_changed_script_only_where_that_is_said(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = home.runs() / "small-1"
+    folder.mkdir(parents=True)
+    job: Job = replace(job_of(planned(place), 1e9, paced=False), run="small-1")
+    FileLedger(folder / home.LEDGER, job.to_json()).close()
+    assert job_of_ledger(folder / home.LEDGER).identity == job.identity
+
+    def checked(_: object) -> None:
+        raise _CheckedError
+
+    monkeypatch.setattr(runner, "check_script", checked)
+    with pytest.raises(_CheckedError):
+        resume_job(folder, lambda *_: lambda *_: None)
+    (place.folder / "parts" / "model.py").write_text("net = print\n")
+    said = called(capsys, "resume", "small-1")
+    assert said.code == 2
+    assert "parts/model.py changed since it began" in said.err
+    assert "cloudtune resume small-1 --changed-script" in " ".join(said.err.split())
+    with pytest.raises(_CheckedError):
+        resume_job(folder, lambda *_: lambda *_: None, changed_script=True)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.model.scaling import Measurement
+from cloudtune.model.trial import EndReason
+from cloudtune.planning import make
+from cloudtune.planning.problem import problem_of
+from cloudtune.planning.stages import work
+from cloudtune.policy.base import TrialRules, drain_seconds
+from cloudtune.runs.job import Job, policy_of, rules_of, trials
+from cloudtune.strategies.successive_halving import SuccessiveHalving
+from tests.builders import LINEAR, Setting, offer, play, profile
+
+SETTING = Setting(8, 1, 8, 2, limits=Limits(deadline=900.0, budget=12.5), seed=3)
+
+
+def test_a_job_reads_back_equal_and_decides_equally() -> None:
+    job = SETTING.job()
+    assert len(job.rentables) == 1
+    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+    assert again == job
+    played, policy = play(SETTING), again.policy()
+    assert [policy.handle(entry.event)[:1] for entry in played.entries[:9]] == [
+        entry.commands[:1] for entry in played.entries[:9]
+    ]
+
+
+def test_the_policy_has_what_the_job_says() -> None:
+    policy = SETTING.job().policy()
+    assert policy.limits == SETTING.limits
+    assert policy.state.metric.name == "score"
+    assert policy.state.brakes.drain == drain_seconds(SETTING.profile)
+    assert policy.itinerary is not None
+    assert len(policy.itinerary.trials) == 8
+
+
+def test_a_job_on_several_offers_has_time_for_the_slowest_of_them() -> None:
+    other = Rentable(offer(1, name="p.1x"), profile(LINEAR, release=30.0, name="p.1x"), 2)
+    job = SETTING.but(others=(other,)).job()
+    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+    assert again == job
+    assert again.policy().state.brakes.drain == drain_seconds(other.profile)
+
+
+def test_trials_are_drawn_by_the_seed_and_named_in_order() -> None:
+    drawn = trials(SETTING.job().experiment)
+    assert [trial.id for trial in drawn] == [f"t{n:02d}" for n in range(8)]
+    assert drawn == trials(SETTING.job().experiment)
+    assert drawn != trials(SETTING.but(seed=4).job().experiment)
+    many = trials(SETTING.but(trials=101).job().experiment)
+    assert [trial.id for trial in many] == sorted(trial.id for trial in many)
+    assert many[0].id == "t000"
+
+
+def test_the_stages_are_the_experiment_s() -> None:
+    found = work(SETTING.job().experiment, 8, 8)
+    assert found == SuccessiveHalving(8, 1, 8, 2, "max").stages()
+    assert found[0] == Stage(8, 0, 1)
+
+
+def test_giving_back_has_room_to_spare() -> None:
+    made = profile(LINEAR, release=2.0, spread=0.5)
+    assert made.release == Measurement(2.0, 1.0, 3)
+    assert drain_seconds(made) == pytest.approx(3.0 + 2.0 * 4.0)
+    slower = profile(LINEAR, release=9.0)
+    assert drain_seconds(made, slower) == drain_seconds(slower, made) == pytest.approx(21.0)
+
+
+def test_an_instance_may_take_twice_as_long_to_boot_as_was_measured() -> None:
+    slow = SETTING.but(profile=profile(LINEAR, launch=100.0, boot=800.0), limits=Limits())
+    policy = slow.job().policy()
+    assert policy.state.brakes.join == 1800.0
+    assert SETTING.job().policy().state.brakes.join == 600.0
+    run(policy, SimWorld(slow.rentables, "score", synthetic_metric("max", 0)), MemoryLedger())
+    assert policy.ending is EndReason.DONE
+
+
+def test_a_trial_s_rules_are_the_experiment_s() -> None:
+    job = SETTING.job()
+    assert rules_of(job.experiment) == TrialRules(10.0, 600.0, max_failures=3)
+    asked = {"sync": "required", "stall": {"factor": 3, "least": "1m"}, "max_failures": 5}
+    experiment = Experiment(**{**dict(job.experiment), "trial": asked})
+    assert rules_of(experiment) == TrialRules(3.0, 60.0, sync_required=True, max_failures=5)
+    assert Experiment.from_json(experiment.to_json()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("gpus", "widths"),
+    [({}, (1, 2)), ({"max": 1}, (1,)), ({"min": 2}, (2,)), ({"min": 2, "max": 2}, (2,))],
+)
+@pytest.mark.parametrize("strategy", ["sha", "hypersched"])
+def test_no_plan_has_a_width_that_trials_may_not_have(
+    gpus: dict[str, int], widths: tuple[float, ...], strategy: str
+) -> None:
+    base = dict(SETTING.job().experiment)
+    cloud = {"instances": ["g7.12xlarge"], "max_instances": 2}
+    changed = {"trial": {"gpus": gpus}, "cloud": cloud, "strategy": strategy, "trials": 4}
+    experiment = Experiment(**{**base, **changed})
+    measured = profile({1.0: 8.0, 2.0: 4.1}, name="g7.12xlarge")
+    problem = problem_of(experiment, [measured])
+    assert {each.profile.widths for each in problem.rentables} == {widths}
+    planned = make.make_plan(problem, Limits(), runs=4)
+    staged = planned.plan.staged
+    for stage in () if staged is None else staged.stages:
+        assert {group.width for group in stage.groups} <= set(widths)
+    policy = policy_of(experiment, problem.rentables, Limits(deadline=900.0), staged)
+    world = SimWorld(problem.rentables, "score", synthetic_metric("max", 0))
+    ledger = MemoryLedger()
+    run(policy, world, ledger)
+    starts = [c for e in ledger.entries for c in e.commands if isinstance(c, StartTrial)]
+    assert {start.width for start in starts} <= set(widths)
+
+
+def test_a_profile_without_a_width_that_trials_may_have_is_told() -> None:
+    base = dict(SETTING.job().experiment)
+    cloud = {"instances": ["g7.12xlarge"], "max_instances": 2}
+    experiment = Experiment(**{**base, "cloud": cloud, "trial": {"gpus": {"min": 2}}})
+    problem = problem_of(experiment, [profile({1.0: 8.0}, name="g7.12xlarge")])
+    with pytest.raises(
+        UsageError, match=r"g7\.12xlarge: measured at 1 GPUs, and trial\.gpus allows"
+    ):
+        make.make_plan(problem, Limits())

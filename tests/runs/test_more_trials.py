@@ -1,0 +1,304 @@
+"""A run goes on with more trials: sampled as if it had had them, within its limits, replayable."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from cloudtune.display.report_screen import show_report
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.record.timeline import read
+from cloudtune.engine.resume import replayed
+from cloudtune.errors import UsageError
+from cloudtune.experiment.search_space import Grid, Uniform
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import Interrupted, RunContinued, first_event
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.serialization import decode_kind, encode_kind
+from cloudtune.model.trial import EndReason, Trial
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.reserve import Reserve
+from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.running.resume import Further, further_limits, try_more
+from cloudtune.runs.figures import legs
+from cloudtune.runs.job import policy_of, sampler_of
+from cloudtune.runs.report import build, to_json
+from cloudtune.strategies.samplers.sampler import SpaceSampler
+from tests.builders.runs import Setting
+from tests.builders.trials import Given, trials
+
+if TYPE_CHECKING:
+    from cloudtune.engine.simulator import SimWorld
+    from cloudtune.policy.run import RunPolicy
+
+SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
+MORE, PAUSE = 5, 500.0
+AS_IT_GOES = [
+    *("random", "grid", "sequential", "median", "halving", "hyperband"),
+    *("asha", "asha-stopping", "hypersched", "seer", "seer-constant"),
+]
+PLANNED = ["sha", "rubberband", "rubberband-exact", "sha-static"]
+
+
+def made(setting: Setting) -> RunPolicy:
+    given = trials(setting.trials + MORE)
+    return setting.policy(sampler=Given(given[: setting.trials], given[setting.trials :]))
+
+
+def first_leg(
+    setting: Setting, interrupted: float | None
+) -> tuple[RunPolicy, SimWorld, MemoryLedger]:
+    policy, world, ledger = made(setting), setting.world(), MemoryLedger()
+    if interrupted is not None:
+        world.schedule(Interrupted(interrupted))
+    run(policy, world, ledger)
+    return policy, world, ledger
+
+
+@pytest.mark.parametrize("by", [*AS_IT_GOES, *PLANNED])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, None])
+def test_the_newcomers_are_tried_within_the_limits_and_the_best_of_all_wins(
+    by: str, share: float | None
+) -> None:
+    setting = SETTING.but(by=by, limits=Limits(deadline=3000.0))
+    at = None
+    if share is not None:
+        whole, *_ = first_leg(setting, None)
+        at = whole.now * share
+    policy, world, ledger = first_leg(setting, at)
+    before, spent = set(policy.trials), policy.spent(policy.now)
+    trained = {t.id: t.epoch for t in policy.trials.values() if t.status == "finished"}
+    deadline, budget = policy.now + PAUSE + 3000.0, spent + 50.0
+    world.go_on(RunContinued(policy.now + PAUSE, deadline, budget, MORE))
+    run(policy, world, ledger)
+    assert policy.ended
+    assert policy.ending is EndReason.DONE
+    assert not policy.fleet.alive()
+    assert policy.now <= deadline
+    assert spent < policy.spent(policy.now) <= budget
+    newcomers = [f"t{n:02d}" for n in range(setting.trials, setting.trials + MORE)]
+    assert set(newcomers) <= set(policy.trials), "all of them begin"
+    assert before <= set(policy.trials)
+    for name in newcomers:
+        assert min(policy.trials[name].history) == 1, "from their begin"
+    assert {name: policy.trials[name].epoch for name in trained} == trained
+    best = policy.best
+    assert best is not None
+    reached = [v for t in policy.trials.values() for v in t.history.values() if v is not None]
+    assert best.metric == max(reached)
+    assert max(t.epoch for t in policy.trials.values()) == setting.max_epochs
+    # Whoever reads the record decides the same.
+    assert replayed(made(setting), ledger.entries).ended
+    assert [leg.event.trials for leg in read(ledger.entries).legs] == [MORE]
+
+
+def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
+    scores = [9.0, 8.0, 1.0, 1.0, 1.0, 1.0, 7.0, 6.0, 8.5, 5.0, 4.0]
+    setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
+    setting = setting.but(metric=lambda n, epoch: scores[n] + epoch / 100)
+    whole, *_ = first_leg(setting, None)
+    assert whole.itinerary is not None
+    stage_2 = whole.itinerary.stage_began[1]
+    policy, world, ledger = first_leg(setting, stage_2 + 1.0)
+    assert policy.itinerary is not None
+    assert policy.itinerary.members == ("t00", "t01", "t02")
+    world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, None, MORE))
+    begins = len(ledger.entries)
+    run(policy, world, ledger)
+    it = policy.itinerary
+    stages = [(s.stage.trials, s.stage.start_epoch, s.stage.end_epoch) for s in it.plan.stages]
+    # 5 newcomers to the first rung; the best 2 of them with the 3 to the second, and so on.
+    assert stages[2:] == [(5, 0, 2), (5, 2, 4), (2, 4, 8)]
+    epochs = {name: trial.epoch for name, trial in policy.trials.items()}
+    assert epochs == {
+        "t00": 8,
+        "t01": 4,
+        "t02": 4,
+        "t03": 2,
+        "t04": 2,
+        "t05": 2,
+        "t06": 4,
+        "t07": 2,
+        "t08": 8,
+        "t09": 2,
+        "t10": 2,
+    }
+    assert policy.best is not None
+    assert policy.best.trial == "t00"
+    began = [
+        c.trial for e in ledger.entries[begins:] for c in e.commands if isinstance(c, StartTrial)
+    ]
+    assert set(began[:5]) == {f"t{n:02d}" for n in range(6, 11)}, "the others wait for them"
+    told = [entry for entry in ledger.entries[begins:] if "PlanAnew" in str(entry.commands)]
+    assert "5 more trials" in str(told[0].commands)
+
+
+def test_what_is_planned_anew_meanwhile_has_those_that_wait() -> None:
+    setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
+    whole, *_ = first_leg(setting, None)
+    assert whole.itinerary is not None
+    stage_2 = whole.itinerary.stage_began[1]
+    policy, *_ = first_leg(setting, stage_2 + 1.0)
+    at = policy.now + PAUSE
+    policy.handle(RunContinued(at, at + 3000.0, None, 2))
+    assert policy.itinerary is not None
+    rest = Rest(policy.state, policy.itinerary, ExactPlanner(), Reserve(7.0))
+    # Two newcomers to the first rung; the better one with three to the second.
+    assert [(stage.trials, stage.end_epoch) for stage in rest.later()] == [(4, 4), (2, 8)]
+
+
+def test_hypersched_admits_newcomers_where_it_had_closed() -> None:
+    setting = SETTING.but(by="hypersched")
+    whole, *_ = first_leg(setting.but(limits=Limits(deadline=3000.0)), None)
+    policy, world, ledger = first_leg(setting.but(limits=Limits(whole.now * 0.6)), None)
+    world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, None, MORE))
+    run(policy, world, ledger)
+    assert {f"t{n:02d}" for n in range(6, 6 + MORE)} <= set(policy.trials)
+
+
+def test_a_run_that_was_stopped_while_newcomers_caught_up_takes_others() -> None:
+    setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
+    whole, *_ = first_leg(setting, None)
+    policy, world, ledger = first_leg(setting, whole.now * 0.9)
+    at = policy.now + PAUSE
+    world.go_on(RunContinued(at, at + 3000.0, None, 2))
+    world.schedule(Interrupted(at + 40.0))
+    run(policy, world, ledger)
+    ended = [policy.ending]
+    world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, None, 3))
+    run(policy, world, ledger)
+    ended.append(policy.ending)
+    assert ended == [EndReason.INTERRUPTED, EndReason.DONE]
+    assert len(policy.trials) == setting.trials + 5
+    assert replayed(made(setting), ledger.entries).ended
+
+
+@pytest.mark.parametrize(
+    ("kind", "space"),
+    [
+        ("random", {"x": Uniform(0.0, 1.0)}),
+        ("qmc", {"x": Uniform(0.0, 1.0)}),
+        ("tpe", {"x": Uniform(0.0, 1.0), "g": Grid((1, 2))}),
+    ],
+)
+def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[str, Grid]) -> None:
+    def asked(sampler: SpaceSampler, count: int) -> list[Trial]:
+        found = []
+        for _ in range(count):
+            trial = sampler.ask()
+            assert trial is not None
+            sampler.tell(trial, 1, float(trial.config["x"]))  # type: ignore[arg-type]
+            found.append(trial)
+        return found
+
+    few, many = SpaceSampler(space, kind, most=12), SpaceSampler(space, kind, most=20)
+    begun = asked(few, 12)
+    assert few.ask() is None
+    assert few.more(8) == 8
+    assert [*begun, *asked(few, 8)] == asked(many, 20)
+    assert few.ask() is None
+
+
+def test_an_experiments_own_draws_go_on_and_a_grid_ends() -> None:
+    wanted = SETTING.job().experiment
+    few = sampler_of(wanted)
+    many = sampler_of(wanted.model_copy(update={"trials": 10}))
+    begun = [few.ask() for _ in range(7)]
+    assert begun[6] is None
+    assert few.more(4) == 4
+    assert [*begun[:6], *[few.ask() for _ in range(4)]] == [many.ask() for _ in range(10)]
+    grid = SpaceSampler({"a": Grid((1, 2, 3, 4))}, most=3)
+    assert (grid.more(5), grid.more(1)) == (1, 0)
+
+
+def refused(strategy: str, more: int, limits: Limits) -> str:
+    """Return what is said where a run of a strategy, that has ended, is to try so many more."""
+    job = SETTING.job()
+    data = job.experiment.to_json()
+    data |= {"strategy": {"name": strategy}, "search": {"x": {"grid": [0, 1, 2, 3, 4, 5, 6]}}}
+    wanted = type(job.experiment).from_json(data)
+    plan = None if strategy in AS_IT_GOES or strategy == "pbt" else SETTING.plan()
+    tried = policy_of(wanted, SETTING.rentables, Limits(deadline=3000.0), plan)
+    tried.handle(first_event(0.0, begun=False))
+    tried.handle(Interrupted(1.0))
+    for rented in list(tried.fleet.alive()):
+        tried.handle(
+            decode_kind(
+                {
+                    "type": "LaunchFailed",
+                    "at": 2.0,
+                    "intent": rented.intent,
+                    "code": "x",
+                    "message": "",
+                    "permanent": False,
+                }
+            )
+        )
+    assert tried.ended
+    with pytest.raises(UsageError) as raised:
+        try_more(job, tried, RunContinued(100.0, limits.deadline, limits.budget, more))
+    return str(raised.value)
+
+
+def test_what_cant_be_is_said_before_anything_is_rented() -> None:
+    wide = Limits(9000.0, None)
+    assert "5 more trials: its search space has only 1 more" in refused("asha", 5, wide)
+    assert "its search space has only 1 more" in refused("sha", 5, wide)
+    assert "pbt breeds its trials" in refused("pbt", 1, wide)
+    tight = refused("sha", 1, Limits(130.0, None))
+    assert "no plan for them and for what is left keeps the limits" in tight
+    assert "--deadline" in tight
+    assert "nothing was launched" in tight
+
+
+@pytest.mark.parametrize("written", ["16", "+0", "-3", "+", "many", "+1.5", 0, -2])
+def test_more_trials_are_written_with_their_sign(written: str | int) -> None:
+    with pytest.raises(UsageError, match=r"--trials .*as in --trials \+16"):
+        _ = Further(trials=written).more
+
+
+def test_a_run_that_has_trained_all_goes_on_with_more_trials() -> None:
+    policy, _, ledger = first_leg(SETTING.but(by="asha"), None)
+    left, job = replayed(made(SETTING.but(by="asha")), ledger.entries), SETTING.job()
+    with pytest.raises(UsageError, match=r"--trials \+8 tries more"):
+        further_limits(job, policy, left, Further("+1h"), policy.now)
+    found = further_limits(job, policy, left, Further("+1h", None, "+16"), policy.now)
+    assert found == Limits(policy.now + 3600.0, None)
+    assert (Further(trials="+16").more, Further(trials=16).more) == (16, 16)
+
+
+def test_the_event_carries_the_trials_and_one_without_them_still_reads() -> None:
+    event = first_event(7.0, begun=True, within=(9.0, None), more=16)
+    assert event == RunContinued(7.0, 9.0, None, 16)
+    assert decode_kind(encode_kind(event)) == event
+    old = {"type": "RunContinued", "at": 7.0, "deadline": 9.0, "budget": None}
+    assert decode_kind(old) == RunContinued(7.0, 9.0, None, 0)
+
+
+def test_a_report_tells_what_each_leg_was_given_and_has_spent() -> None:
+    setting = SETTING.but(limits=Limits(3000.0, 40.0), charges=Charges(0.01, 0.001))
+    job = setting.job()
+    policy, world, ledger = job.policy(), setting.world(), MemoryLedger()
+    run(policy, world, ledger)
+    assert policy.why_over() == "its strategy has trained all that it was to train"
+    spent, ended = policy.spent(policy.now), policy.over_at
+    world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, 80.0, MORE))
+    run(policy, world, ledger)
+    report = build(job, tuple(ledger.entries))
+    out = io.StringIO()
+    show_report(Console(file=out, width=200), report)
+    first, second = [line for line in out.getvalue().splitlines() if line.startswith("Leg ")]
+    end, dollars = format_seconds(ended), format_dollars(spent)
+    limits = "within 50m, $40.00 in all"
+    assert first == f"Leg 1, 0s to {end}: {limits}; {dollars} spent, ended: done"
+    assert ", $80.00 in all, with 5 more trials; $" in second
+    found = legs(report.policy, report.timeline, job.limits)
+    assert [leg.dollars for leg in found] == pytest.approx(
+        [spent, policy.spent(policy.now) - spent]
+    )
+    assert to_json(report)["legs"][0]["trials"] == MORE

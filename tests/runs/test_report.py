@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from cloudtune.api.results import Result
+from cloudtune.display.report_screen import show_report
+from cloudtune.engine.ledger import Entry, FileLedger
+from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.events import EpochDone, Interrupted, TrialFailed
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.units import format_dollars
+from cloudtune.planners.cost_model import price
+from cloudtune.runs.figures import figures
+from cloudtune.runs.report import WidthChange, build, load, to_json
+from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cloudtune.model.events import Event
+    from cloudtune.runs.job import Job
+    from cloudtune.runs.report import Report
+
+SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
+PLAN = SETTING.plan(limits=Limits(deadline=105.0))
+"""12 trials on 3 instances, 4 on 2 at twice the width, and 1 on 1 at four times."""
+
+
+def report(*trouble: Event) -> Report:
+    return build(SETTING.job(PLAN), play(SETTING.but(trouble=trouble), PLAN).entries)
+
+
+def test_planned_against_actual() -> None:
+    told = report()
+    assert shapes(PLAN) == [(3, 1.0), (2, 2.0), (1, 4.0)]
+    assert told.seconds == pytest.approx(told.planned_seconds)
+    assert told.dollars == pytest.approx(PLAN.estimate.dollars)
+    assert [stage.plan for stage in told.stages] == list(PLAN.stages)
+
+
+def test_the_fleet_over_time() -> None:
+    second, third = (stage.begin for stage in PLAN.stages[1:])
+    assert [size for _, size in report().fleet] == [1, 2, 3, 2, 1, 0]
+    assert [at for at, _ in report().fleet] == pytest.approx(
+        [1.0, 1.0, 1.0, second + 2.0, third + 2.0, PLAN.estimate.seconds]
+    )
+
+
+def test_trials_that_changed_their_width_lost_no_epoch() -> None:
+    changes = report().width_changes
+    assert [(c.before, c.after, c.last_epoch, c.next_epoch) for c in changes] == [
+        *[(1.0, 2.0, 2, 3)] * 4,
+        (2.0, 4.0, 6, 7),
+    ]
+    assert isinstance(changes[0], WidthChange)
+    assert changes[-1].trial == report().policy.ranking()[0].id
+
+
+def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
+    """Of a simulated run nothing is said: nothing was trained."""
+    told = report()
+    assert told.timeline.synced() == {}
+    wide = {
+        c.session
+        for entry in told.entries
+        for c in entry.commands
+        if isinstance(c, StartTrial) and c.width > 1
+    }
+    entries = tuple(
+        replace(entry, event=replace(entry.event, in_sync=True))
+        if isinstance(entry.event, EpochDone) and entry.event.session in wide
+        else entry
+        for entry in told.entries
+    )
+    synced = build(SETTING.job(PLAN), entries).timeline.synced()
+    assert sorted(synced.values()) == [(4, 4), (4, 4), (4, 4), (16, 16)]
+
+
+def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
+    told = report(Interrupted(30.0))
+    assert [stage.seconds for stage in told.stages] == [32.0, None, None]
+    assert [stage.dollars for stage in told.stages] == [pytest.approx(1.80), None, None]
+    data = to_json(told)
+    assert (data["ended"], data["exit_code"], data["best"]) == ("interrupted", 130, None)
+
+
+def test_what_is_told_while_a_person_s_stop_is_under_way_counts() -> None:
+    told = report(Interrupted(30.0))
+    last = Entry(EpochDone(30.0, "t00.1", 1, {"score": 0.5}, "sim://t00/1", 8.0), ())
+    asked = next(n for n, each in enumerate(told.entries) if isinstance(each.event, Interrupted))
+    told = build(told.job, (*told.entries[: asked + 1], last, *told.entries[asked + 1 :]))
+    assert figures(told.policy).epochs == 1
+    data = to_json(told)
+    assert (data["best"]["trial"], data["best"]["epoch"], data["best"]["value"]) == ("t00", 1, 0.5)
+    assert data["trials"][0]["history"] == {"1": 0.5}
+    assert Result(told).trials.loc[0, "best_epoch"] == 1
+    show_report(Console(file=io.StringIO()), told)
+
+    told.policy.trials["t00"].history.clear()  # as where its session was only moved, not the last
+    assert figures(told.policy).epochs == 1
+
+
+def test_a_run_that_was_cut_short_has_no_ending() -> None:
+    whole = report().entries
+    data = to_json(build(SETTING.job(PLAN), whole[: len(whole) // 2]))
+    assert (data["ended"], data["exit_code"]) == (None, None)
+    assert data["dollars"]["actual"] > 0.0
+
+
+def test_nothing_recorded_yet() -> None:
+    told = build(SETTING.job(PLAN), ())
+    assert (told.seconds, told.dollars, told.fleet) == (0.0, 0.0, ())
+    assert [stage.seconds for stage in told.stages] == [None, None, None]
+
+
+def test_the_best_trial_and_all_others_are_in_the_json() -> None:
+    data = to_json(report())
+    best = data["best"]
+    assert (best["metric"], best["epoch"]) == ("score", 18)
+    assert best["config"] == data["trials"][0]["config"]
+    assert best["value"] == data["trials"][0]["history"]["18"]
+    assert best["checkpoint"] == f"sim://{best['trial']}/18"
+    assert [trial["epoch"] for trial in data["trials"]] == [18, 6, 6, 6, *[2] * 8]
+    assert [trial["status"] for trial in data["trials"]] == ["finished", *["cut"] * 11]
+    assert data["seconds"] == {
+        "planned": pytest.approx(103.8),
+        "actual": pytest.approx(103.8),
+    }
+    assert data["stages"][1]["epochs"] == [2, 6]
+    assert data["stages"][1]["instances"] == 2
+    assert data["stages"][1]["groups"] == [
+        {"offer": "g.4x on-demand $36/h", "instances": 2, "width": 2.0, "trials": 4}
+    ]
+
+
+def test_charges_are_told_in_the_stage_in_which_they_fall_due() -> None:
+    charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
+    plan = price(charged.request(), PLAN.choices, "by hand")
+    told = build(charged.job(plan), play(charged, plan).entries)
+    for number, (stage, plain) in enumerate(zip(told.stages, report().stages, strict=True)):
+        assert stage.seconds is not None
+        assert stage.dollars is not None
+        assert plain.dollars is not None
+        launched = 3.0 if number == 0 else 0.0
+        assert stage.dollars == pytest.approx(plain.dollars + launched + 0.1 * stage.seconds)
+    assert sum(s.dollars or 0.0 for s in told.stages) == pytest.approx(told.dollars)
+    assert told.dollars == pytest.approx(plan.estimate.dollars)
+
+
+def test_errors_are_told_with_their_tracebacks() -> None:
+    data = to_json(report(TrialFailed(27.0, "t03.1", "ValueError: lr", "Traceback …")))
+    failed = next(trial for trial in data["trials"] if trial["trial"] == "t03")
+    assert (failed["status"], failed["error"]) == ("failed", "ValueError: lr")
+    assert failed["traceback"] == "Traceback …"
+    assert data["ended"] == "done"
+
+
+def test_numbers_that_are_none_become_null() -> None:
+    told = report()
+    told.policy.trials["t00"].record(epoch(1.0, "t00.1", 1), math.nan)
+    told.policy.trials["t00"].record(epoch(2.0, "t00.1", 2), math.inf)
+    text = json.dumps(to_json(told), allow_nan=False)
+    first = next(t for t in json.loads(text)["trials"] if t["trial"] == "t00")
+    assert (first["metric"], first["history"]) == (None, {"1": None, "2": None})
+
+
+def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
+    whole = report()
+    ledger = FileLedger(tmp_path / "ledger.jsonl", SETTING.job(PLAN).to_json())
+    for entry in whole.entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    told = load(tmp_path)
+    assert to_json(told) == to_json(whole)
+    assert any(isinstance(entry.event, EpochDone) for entry in told.entries)
+
+
+def test_a_run_without_an_end_says_so_and_what_the_cloud_has_on_record(tmp_path: Path) -> None:
+    job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
+    ledger = FileLedger(tmp_path / "ledger.jsonl", job.to_json())
+    for entry in entries[: len(entries) // 2]:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    assert "The run has no end in its ledger" in shown(load(tmp_path))
+    assert "own record" not in shown(load(tmp_path))
+    launches = [c for e in entries for c in e.commands if isinstance(c, Launch)][:2]
+    records = [
+        {"intent": each.intent, "launched_at": 1000.0, "ended_at": 1360.0} for each in launches
+    ]
+    (tmp_path / "instances.json").write_text(json.dumps(records))
+    found = load(tmp_path)
+    assert found.billed == pytest.approx(2 * SETTING.offer.charge(360.0))
+    assert f"its instances came to {format_dollars(2 * SETTING.offer.charge(360.0))}" in shown(
+        found
+    )
+    assert load_ended(tmp_path / "whole", job, entries).billed is None
+
+
+def load_ended(folder: Path, job: Job, entries: Sequence[Entry]) -> Report:
+    folder.mkdir()
+    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
+    for entry in entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    return load(folder)
+
+
+def shown(report: Report) -> str:
+    file = io.StringIO()
+    show_report(Console(file=file, width=200), report)
+    return file.getvalue()

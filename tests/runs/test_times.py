@@ -1,0 +1,256 @@
+"""How long things took in earlier runs, and what a plan makes of it: by the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.engine.ledger import MemoryLedger, read_entries
+from cloudtune.engine.loop import run
+from cloudtune.engine.replay import ReplayWorld
+from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
+from cloudtune.profiles.store import read, script_hash, write
+from cloudtune.runs import history
+from cloudtune.runs.job import Job, job_of_ledger
+from tests.runs.test_history import Place, place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["place"]
+
+NOW = time.time()
+DAY = 86400.0
+AWS: dict[str, Any] = {"provider": "aws", "history": "{times: auto}"}
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let prices be those of the table: there are no credentials, and no machine is asked for."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def slow(profile: ScalingProfile) -> ScalingProfile:
+    """Return a world in which epochs take 1.3 times as long, and boots 80 s instead of 40."""
+    return replace(profile.slowed(1.3), boot=Measurement(80.0, 2.0, 3), error=0.0)
+
+
+def planned(place: Place, *options: object, profile: str = "train.json", **fields: Any) -> Any:
+    path = place.experiment(**{**AWS, **fields})
+    done = place("plan", path, "--profile", profile, "-o", "json", *options)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def rentables(place: Place, **fields: Any) -> tuple[ScalingProfile, ...]:
+    """Return what a run would begin with."""
+    return place.job(**{**AWS, **fields}).profiles
+
+
+def first(place: Place, **fields: Any) -> Path:
+    given = {**AWS, "really": slow, "began": NOW - 2 * DAY, **fields}
+    return place.ran("first-run", **given)
+
+
+# ---- what is taken
+
+
+def test_the_second_run_is_planned_by_what_the_first_one_saw(place: Place) -> None:
+    [before] = rentables(place)
+    first(place)
+    [after] = rentables(place)
+    cold, warm = before.epoch_seconds(1.0), after.epoch_seconds(1.0)
+    assert warm == pytest.approx(1.3 * cold, rel=0.05), "40 trials count for more than one"
+    assert 1.2 < after.epoch_seconds(4.0) / before.epoch_seconds(4.0) < 1.4, "no run saw it"
+    assert after.boot.mean == pytest.approx(60.0, rel=0.05), "two runs, one of them measured it"
+    assert after.boot.error < before.boot.error * 60 / 40
+    assert after.configurations > 10 > before.configurations
+    assert after.error < 0.6 * before.error
+    planned(place, "--save", "plan.json")
+    saved = Job.from_json(json.loads((place.folder / "plan.json").read_text()))
+    assert saved.profiles == (after,)
+
+
+def test_every_screen_says_where_it_is_from(place: Place) -> None:
+    first(place)
+    path = place.experiment(**AWS)
+    said = " ".join(place("plan", path, "--profile", "train.json").out.split())
+    assert "seen in first-run 2 days ago" in said
+    assert "derived, not measured" not in said
+    said = " ".join(place("plan", path, "--profile", "train.json", "--verbose").out.split())
+    assert "seen in first-run: " in said
+    assert "40 trials, " in said
+    assert "on g4dn.12xlarge, 2 days ago; counts for " in said
+    assert "configurations were measured or seen in earlier runs" in said
+    told = planned(place)
+    assert told["provenance"]["text"].endswith("on g4dn.12xlarge, seen in first-run 2 days ago")
+    [note] = told["profiles"]
+    [seen] = note["seen"]
+    assert (seen["run"], seen["trials"], seen["instances"]) == ("first-run", 40, 2)
+    assert 0.5 < seen["share"] < 1.0
+    assert note["text"] in told["provenance"]["text"]
+    report = place("simulate", path, "--profile", "train.json").out
+    assert "seen in first-run 2 days ago" in " ".join(report.split())
+
+
+def test_by_default_times_are_read_and_configurations_are_not(place: Place) -> None:
+    path = place.experiment(**AWS)
+    path.write_text(path.read_text().replace("history: {times: auto}\n", ""))
+    first(place)
+    path = place.experiment(**AWS)
+    path.write_text(path.read_text().replace("history: {times: auto}\n", ""))
+    done = place("plan", path, "--profile", "train.json", "-o", "json")
+    told = json.loads(done.out)
+    assert [seen["run"] for seen in told["profiles"][0]["seen"]] == ["first-run"]
+    assert told["history"] == {}
+
+
+@pytest.mark.parametrize("off", ["off", "{times: off}", "{configurations: auto, times: off}"])
+def test_off_is_off(place: Place, off: str) -> None:
+    cold = rentables(place, history=off)
+    first(place)
+    assert rentables(place, history=off) == cold
+    told = planned(place, history=off)
+    assert told["profiles"][0]["seen"] == []
+    assert bool(told["history"]) == ("auto" in off)
+
+
+def test_auto_on_the_command_line_is_for_both(place: Place) -> None:
+    first(place)
+    told = planned(place, "--history", "auto", history="off")
+    assert (list(told["history"]), len(told["profiles"][0]["seen"])) == (["first-run"], 1)
+    assert not planned(place, "--history", "off")["profiles"][0]["seen"]
+
+
+# ---- which runs tell
+
+
+def test_another_version_of_the_script_is_told_and_not_used(place: Place) -> None:
+    cold = rentables(place)
+    first(place)
+    script = place.folder / "train.py"
+    script.write_text("def train(config):\n    pass  # and more\n")
+    known = read(place.folder / "train.json")
+    write(place.folder / "train.json", [replace(known[0], script_hash=script_hash(script))])
+    [after] = rentables(place)
+    assert after.epoch == cold[0].epoch
+    assert not after.seen
+    assert any("another version of the script" in text for text in planned(place)["assumptions"])
+    done = place("plan", place.experiment(**{**AWS, "history": "{times: [first-run]}"}),
+                 "--profile", "train.json")  # fmt: skip
+    assert done.code == 2
+    assert "history.times[0]: run first-run has nothing to tell" in done.err
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"provider": "emulated"},  # its seconds are others
+        {"search": "{lr: {loguniform: [1e-9, 1e-8]}, layers: {randint: [1, 9]}}"},
+    ],
+)
+def test_a_run_elsewhere_or_of_other_configurations_tells_no_epochs(
+    place: Place, fields: dict[str, Any]
+) -> None:
+    cold = rentables(place)
+    first(place, **fields)
+    assert rentables(place)[0].epoch == cold[0].epoch
+
+
+def test_a_type_that_nobody_measured_is_known_from_a_run(place: Place) -> None:
+    """It was derived when the run began, by a ratio that is off by half; then it was seen."""
+    machines = "g4dn.12xlarge, p4d.24xlarge"
+
+    def known() -> ScalingProfile:
+        found = {p.instance_type: p for p in rentables(place, machines=machines)}
+        assert found.keys() == {"g4dn.12xlarge", "p4d.24xlarge"}
+        return found["p4d.24xlarge"]
+
+    before, file = known(), place.folder / "train.json"
+    assert before.error > 0.3
+    measured = read(file)
+    write(file, [replace(measured[0], instance_type="p4d.24xlarge")])
+    first(place, machines="p4d.24xlarge")
+    write(file, measured)
+    after = known()
+    assert after.epoch_seconds(1.0) == pytest.approx(1.3 * 9.0, rel=0.1)
+    assert after.epoch_seconds(1.0) > 2 * before.epoch_seconds(1.0)
+    assert after.error < 0.2
+
+
+def test_without_a_profile_an_earlier_run_is_enough_to_plan(place: Place) -> None:
+    path = place.experiment(**AWS)
+    assert "no profile of" in place("plan", path).err
+    first(place)
+    done = place("plan", place.experiment(**AWS), "-o", "json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["provenance"]["text"] == "seen in first-run 2 days ago on g4dn.12xlarge"
+    assert told["provenance"]["kinds"] == ["measured"]
+
+
+# ---- what is carried along
+
+
+def test_resume_and_replay_need_no_earlier_run(place: Place) -> None:
+    earlier = first(place)
+    [told] = rentables(place)
+    second = place.ran("second-run", really=slow, **{**AWS, "began": NOW, "seed": 3})
+    shutil.rmtree(earlier)
+    job = job_of_ledger(second / "ledger.jsonl")
+    assert [seen.run for each in job.profiles for seen in each.seen] == ["first-run"]
+    assert job.profiles[0].epoch == told.epoch
+    entries = list(read_entries(second / "ledger.jsonl"))
+    again = MemoryLedger()
+    run(job.policy(), ReplayWorld(entries), again)
+    assert again.entries == entries
+    text = json.loads(place("report", "second-run", "-o", "json").out)["provenance"]["text"]
+    assert "seen in first-run 2 days ago" in text
+
+
+def test_a_run_by_published_figures_tells_too(place: Place) -> None:
+    """Its profile is of no script; the job knows which one it trained."""
+    [known] = read(place.folder / "train.json")
+    published = replace(known, script_hash="", provenance=Provenance("published", on="T4"))
+    write(place.folder / "train.json", [published])
+    first(place)
+    [after] = rentables(place)
+    assert after.epoch_seconds(1.0) == pytest.approx(1.3 * 9.0, rel=0.1)
+    assert after.seen[0].share > 0.95
+
+
+def test_records_of_an_earlier_version_are_made_again(place: Place) -> None:
+    folder = first(place)
+    new = history.recorded(folder)
+    path = folder / history.RECORD
+    data = json.loads(path.read_text())
+    for each in data["trials"]:
+        del each["took"]
+    for name in ("delays", "cloud", "paced"):
+        del data[name]
+    path.write_text(json.dumps({**data, "cloudtune_record": 1}))
+    assert history.recorded(folder) == new
+    assert new.delays
+
+
+def test_emulated_runs_follow_a_pace_and_not_each_other(place: Place) -> None:
+    """What a paced run took may be read where the pace is of the core, not of the very profile."""
+    fields = {"provider": "emulated", "paced": True}
+    cold = rentables(place, provider="emulated")
+    first(place, **fields)
+    [after] = rentables(place, provider="emulated")
+    assert after.epoch == cold[0].epoch
+    assert after.boot.mean == pytest.approx(60.0, rel=0.05)
+    [known] = read(place.folder / "train.json")
+    timed = replace(known.provenance, origin="emulated", core_seconds=0.5)
+    write(place.folder / "train.json", [replace(known, provenance=timed)])
+    [after] = rentables(place, provider="emulated")
+    assert after.epoch_seconds(1.0) > 1.05 * cold[0].epoch_seconds(1.0)
+    assert after.provenance.core_seconds == 0.5

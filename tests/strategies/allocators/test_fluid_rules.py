@@ -1,0 +1,114 @@
+"""Fluid's rules on plain numbers: the golden toy, the bound, and when a resize pays."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtune.strategies.allocators.fluid_rules import (
+    bound,
+    makespan,
+    scales_down,
+    scales_up,
+    static_fluid,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.model.trial import Width
+
+TOY = (4.0, 4.0, 12.0, 30.0)
+
+groups = st.lists(st.floats(0.1, 1000.0), min_size=1, max_size=24)
+gpus = st.integers(1, 32)
+widest = st.integers(1, 16)
+
+
+def linear(heights: Sequence[float], widths: Sequence[Width], count: int) -> float:
+    """Return the makespan where k GPUs are k times as fast, and a k-th of one takes k times."""
+    return makespan(widths, heights, lambda trial, width: heights[trial] / width, count)
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_f03_the_golden_toy(repaired: bool) -> None:
+    """Five GPUs, two trials to a GPU, four GPUs to a trial: the slides' own figures."""
+    widths = static_fluid(TOY, 5, 2, 4, repaired=repaired)
+    assert widths == [0.5, 0.5, 1.0, 3.0]
+    assert linear(TOY, widths, 5) == pytest.approx(12.0)
+    assert linear(TOY, [1.0] * 4, 5) == pytest.approx(30.0), "one GPU each"
+
+
+@given(heights=groups, count=gpus, packed=st.integers(1, 8), wide=widest)
+def test_f04_widths_are_whole_gpus_or_a_part_of_one(
+    heights: list[float], count: int, packed: int, wide: int
+) -> None:
+    for repaired in (False, True):
+        for width in static_fluid(heights, count, packed, wide, repaired=repaired):
+            assert 1 / packed - 1e-9 <= width <= wide
+            parts = width if width >= 1 else 1 / width
+            assert abs(parts - round(parts)) < 1e-9
+
+
+def test_f04_the_longest_come_first() -> None:
+    """Two GPUs, one trial each at a time: the longest first leaves nobody behind."""
+    heights = (1.0, 1.0, 2.0)
+    assert linear(heights, [1.0] * 3, 2) == pytest.approx(2.0)
+
+
+def within_twice(heights: list[float], count: int, packed: int, wide: int, *, ours: bool) -> bool:
+    widths = static_fluid(heights, count, packed, min(wide, count), repaired=ours)
+    found = linear(heights, widths, count)
+    return found <= 2 * bound(heights, count, min(wide, count)) * (1 + 1e-9)
+
+
+@given(heights=groups, count=gpus, packed=st.integers(1, 2), wide=widest)
+def test_f05_published_it_takes_at_most_twice_the_bound_with_two_on_a_gpu(
+    heights: list[float], count: int, packed: int, wide: int
+) -> None:
+    assert within_twice(heights, count, packed, wide, ours=False)
+
+
+@given(heights=groups, count=gpus, packed=st.integers(1, 16), wide=widest)
+def test_f05_repaired_it_takes_at_most_twice_the_bound_with_any_number_on_a_gpu(
+    heights: list[float], count: int, packed: int, wide: int
+) -> None:
+    assert within_twice(heights, count, packed, wide, ours=True)
+
+
+@pytest.mark.parametrize("packed", [4, 8])
+def test_f05_published_it_may_take_as_many_times_the_bound_as_fit_on_a_gpu(packed: int) -> None:
+    """Three trials on three GPUs, one a hair below its share: packed by c all the same."""
+    heights = [1.0 + 1e-6, 1.0 - 1e-6, 1.0]
+    widths = static_fluid(heights, 3, packed, 1, repaired=False)
+    assert min(widths) == 1 / packed
+    ratio = linear(heights, widths, 3) / bound(heights, 3, 1)
+    assert ratio > packed - 0.01
+    assert not within_twice(heights, 3, packed, 1, ours=False)
+    assert within_twice(heights, 3, packed, 1, ours=True)
+
+
+def test_f06_a_trial_grows_only_if_it_is_done_sooner_for_it() -> None:
+    assert scales_up(10.0, 5.0, 4.9)
+    assert not scales_up(10.0, 5.0, 5.0), "nothing is gained"
+    assert not scales_up(10.0, 5.0, 1000.0), "a dear resize changes nothing"
+
+
+def test_f07_a_trial_shrinks_only_if_that_saves_gpu_seconds() -> None:
+    assert scales_down(4.0, 10.0, 1.0, 30.0, 9.0)
+    assert not scales_down(4.0, 10.0, 1.0, 30.0, 10.0)
+    assert not scales_down(2.0, 10.0, 1.0, 20.0, 0.0), "of a linear one it never does"
+
+
+def test_what_fits_nowhere_is_never_done() -> None:
+    assert makespan([2.0], [1.0], lambda _trial, _width: 1.0, 1) == math.inf
+
+
+def test_a_group_without_work_has_a_width_all_the_same() -> None:
+    assert static_fluid([0.0, 0.0], 4, 2, 4) == [1.0, 1.0]
+    assert static_fluid([], 4, 2, 4) == []
+    assert bound([], 4, 2) == 0.0

@@ -1,0 +1,182 @@
+"""How wide SEER trains, and what it keeps of its fleet, at the end of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from benchmarks.compare.case import Case, play, record
+from benchmarks.compare.curves import Curve, Curves
+from benchmarks.compare.pools import SpotTrace
+from benchmarks.compare.speeds import Scaling
+from cloudtune.model.catalog import pool
+from cloudtune.model.commands import Launch
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
+from cloudtune.strategies.seer_rules import Offers
+from tests.builders import SUBLINEAR, offer, profile
+from tests.builders.curves import curves, small_benchmark
+
+if TYPE_CHECKING:
+    from benchmarks.compare.benchmark import Benchmark
+    from benchmarks.compare.case import Played
+    from cloudtune.strategies.base import View
+    from cloudtune.strategies.seer import Seer
+
+LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
+
+
+def test_the_last_trial_gets_the_gpus_with_which_it_still_reaches_most() -> None:
+    """Nothing is left to explore once the short trial has ended: the other gets four GPUs.
+
+    5 s launch, 30 boot, 4 start: the first epochs, on one GPU each, end at 99. With what is left on
+    one GPU the other trial would get to its third epoch, at 219. At 99 it stops, and 6 s later goes
+    on with four: 15 s an epoch, the next would end at 240, the deadline.
+    """
+    short = Curve("c0", (0.001,), 1)
+    long = Curve("c1", tuple(epoch / 100 for epoch in range(1, 28)), 27)
+    made = small_benchmark(Curves("acc", "max", (short, long)), gpus=1, spread=0.0, scaling=LINEAR)
+    found = play(replace(made, max_instances=4), Case("seer", Limits(240.0), sampler="random"))
+    assert [count for _, count in found.fleet] == [4, 0]
+    assert found.winner == "c1"
+    ends = [point.at for point in found.path if point.trial == "c1"]
+    assert ends[-1] > 219
+    assert found.epochs >= 6
+
+
+def test_the_end_has_fewer_instances_than_exploring_and_each_goes_once() -> None:
+    """Exploring takes one and a half times the money by the second, the end half of it."""
+    rising = [tuple(n / 100 + e / 1000 for e in range(1, 28)) for n in range(60)]
+    table = Curves("acc", "max", tuple(Curve(f"c{n}", v, 27) for n, v in enumerate(rising)))
+    made = small_benchmark(table, gpus=4, spread=0.0, scaling=LINEAR)
+    found = play(made, Case("seer", Limits(3000.0, 30.0), sampler="random"))
+    sizes = [count for _, count in found.fleet]
+    top = sizes.index(max(sizes))
+    assert sizes[: top + 1] == sorted(sizes[: top + 1])
+    assert sizes[top:] == sorted(sizes[top:], reverse=True)
+    assert 0 < sizes[-2] < max(sizes)
+    assert found.flaps == ()
+    assert found.regret == pytest.approx(0.0, abs=0.011)
+
+
+# ---- several offers --------------------------------------------------------------------------
+
+LIMITS = Limits(6000.0, 12.0)
+SEER = Case("seer", LIMITS, sampler="random")
+
+
+def on_spot_too(*there: int) -> Benchmark:
+    """Return a benchmark with spot at a third of the price; room for so many in each 2000 s."""
+    made = small_benchmark(curves(60, 27), gpus=4, spread=0.0, scaling=LINEAR)
+    (dear,) = made.rentables
+    price = dear.offer.usd_per_hour / 3
+    cheap = replace(dear, offer=replace(dear.offer, market="spot", usd_per_hour=price))
+    starts = tuple(2000.0 * n for n in range(len(there)))
+    trace = SpotTrace("t", starts, there, 2000.0 * len(there))
+    return replace(made, rentables=(cheap, dear), traces={pool(cheap.offer): trace})
+
+
+def played(made: Benchmark, seed: int = 0) -> Played:
+    found = record(made, replace(SEER, seed=seed))
+    assert not found.result.violations
+    assert not found.result.flaps
+    return found
+
+
+def seconds(found: Played, market: str, begin: float = 0.0, end: float = 1e9) -> float:
+    """Return the instance-seconds of a market that were paid for between two times."""
+    leases = [lease for lease in found.audit.leases if lease.offer.market == market]
+    return sum(max(0.0, min(each.end, end) - max(each.begin, begin)) for each in leases)
+
+
+def test_the_offer_is_chosen_by_what_an_epoch_costs_with_packing_and_losses() -> None:
+    """Packed, an epoch is half a GPU for 78 s, alone one for 60: 39 x $12 is below 60 x $9.60.
+
+    A loss costs 30 s of boot, 4 of start and half an epoch: 64 s, twenty times an hour a third.
+    """
+    (packs,) = small_benchmark(gpus=4, spread=0.0, scaling=Scaling({0.5: 0.77, 1.0: 1.0})).rentables
+    profile = replace(packs.profile, epoch={1.0: packs.profile.epoch[1.0]})
+    alone = replace(packs, offer=replace(packs.offer, usd_per_hour=9.6), profile=profile)
+    assert Offers([alone, packs], Limits(), 8).chosen is packs
+    assert Offers([alone, replace(packs, profile=profile)], Limits(), 8).chosen is alone
+    often = replace(alone.offer, market="spot", usd_per_hour=8.0, interruptions_per_hour=20.0)
+    spot = replace(alone, offer=often)
+    assert Offers([spot, alone], Limits(), 8).chosen is alone
+    seldom = replace(spot, offer=replace(often, interruptions_per_hour=2.0))
+    assert Offers([alone, seldom], Limits(), 8).chosen is seldom
+
+
+def test_a_pool_that_is_dry_costs_what_on_demand_costs_and_no_more() -> None:
+    made = on_spot_too(0)
+    alone = play(replace(made, rentables=made.rentables[1:], traces={}), SEER)
+    found = played(made)
+    assert found.result.seconds > 0.9 * alone.seconds, "its money lasts as long"
+    assert found.result.regret == pytest.approx(alone.regret, abs=0.01)
+    assert seconds(found, "spot") == 0.0
+
+
+def test_while_on_demand_stands_in_one_request_asks_for_spot_at_a_time() -> None:
+    entries = played(on_spot_too(0)).entries
+    asked = [[c for c in entry.commands if isinstance(c, Launch)] for entry in entries]
+    rounds = [sum(c.market == "spot" for c in each) for each in asked]
+    first = next(count for count in rounds if count)
+    assert first > 1, "all that is wanted"
+    assert set(rounds[rounds.index(first) + 1 :]) == {0, 1}
+
+
+def test_it_goes_back_to_spot_that_is_there_again_and_stays_within_its_money() -> None:
+    made = on_spot_too(0, 8)
+    traces = [made.world(seed).pools[pool(made.rentables[0].offer)] for seed in range(50)]
+    dry = [it.instances[0] == 0 and 500 < it.starts[1] < 1500 for it in traces]
+    seed = dry.index(True)
+    back = traces[seed].starts[1]
+    found = played(made, seed)
+    assert seconds(found, "on-demand", end=back) > 0
+    assert seconds(found, "spot", back, back + 600) > 0, "asked for again"
+    late = seconds(found, "on-demand", back + 900, back + 1900)
+    assert late < 0.2 * seconds(found, "spot", back + 900, back + 1900)
+
+
+@pytest.mark.parametrize(("refused", "wanted"), [((), (4, 0)), (("c.4x",), (2, 1))])
+def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price(
+    refused: tuple[str, ...], wanted: tuple[int, int]
+) -> None:
+    """Four at a cent a second are planned, two are there; the next offer costs two cents."""
+    cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
+    rentables = [Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)]
+    strategy = SimpleNamespace(
+        offers=Offers(rentables, Limits(), 8),
+        rentable=lambda _view: rentables[0],
+        instances=lambda _view: 4,
+    )
+    view = SimpleNamespace(
+        held=Counter({cheap: 2}), avoided=lambda each: each.instance_type.name in refused
+    )
+    made = cast("Seer", strategy)
+    found = SeerFleet(made, SeerAllocator(made)).target(cast("View", view), 0.0)
+    assert (found[cheap], found[dear]) == wanted
+
+
+def test_a_cheaper_offer_that_has_no_instance_yet_is_not_gone_back_to() -> None:
+    """Its refusals are forgotten after a while; it is back when it is there, and not before."""
+    cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
+    offers = Offers([Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)], Limits(), 8)
+    refused = {cheap}
+    usable: list[Any] = []
+    view = SimpleNamespace(
+        held=Counter(),
+        avoided=lambda each: each in refused,
+        refused=lambda each: each in refused,
+        fleet=SimpleNamespace(usable=lambda: usable),
+    )
+    assert offers.look(cast("View", view), 4)
+    assert offers.chosen.offer == dear
+    refused.clear()
+    assert not offers.look(cast("View", view), 4)
+    usable.append(SimpleNamespace(offer=cheap))
+    assert offers.look(cast("View", view), 4)
+    assert offers.chosen.offer == cheap
