@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.train import models
     from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
-    from cloudtune.train.checkpoint import Checkpoint
-    from cloudtune.train.models.inheriting import inherit
-    from cloudtune.train.session import (
-        StopTraining,
+    from cloudtune.train.calls import (
         epochs,
         get_checkpoint,
         get_context,
@@ -31,6 +28,9 @@ if TYPE_CHECKING:
         save,
         save_due,
     )
+    from cloudtune.train.checkpoint import Checkpoint
+    from cloudtune.train.models.inheriting import inherit
+    from cloudtune.train.session import StopTraining
     from cloudtune.train.torch import (
         backward,
         enable_reproducibility,
@@ -81,6 +81,7 @@ _HOMES = {
     "InfeasibleError": "cloudtune.planners.base",
     "Plan": "cloudtune.api.plans",
     "Result": "cloudtune.api.results",
+    "StopTraining": "cloudtune.train.session",
     "backward": "cloudtune.train.torch",
     "GrowingBatch": "cloudtune.train.batch_scaling",
     "batch_and_lr": "cloudtune.train.batch_scaling",
@@ -114,7 +115,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         value = importlib.import_module("importlib.metadata").version("cloudtune")
     else:
-        value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.train.session")), name)
+        value = getattr(importlib.import_module(_HOMES.get(name, "cloudtune.train.calls")), name)
     globals()[name] = value
     return value
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.train.calls import current_session, epochs, get_checkpoint, get_context, report
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.data import split
-from cloudtune.train.session import current_session, epochs, get_checkpoint, get_context, report
 
 try:
     import lightning

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import Constant, Grid, parse_domain
-from cloudtune.train.session import StopTraining, current_session, report
+from cloudtune.train.calls import current_session, report
+from cloudtune.train.session import StopTraining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

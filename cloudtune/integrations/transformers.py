@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cloudtune.errors import UsageError
+from cloudtune.train.calls import epochs, get_checkpoint, get_context, report
 from cloudtune.train.checkpoint import Checkpoint
-from cloudtune.train.session import epochs, get_checkpoint, get_context, report
 
 try:
     import transformers

@@ -64,7 +64,7 @@ class GrowingBatch:
     """
 
     def __init__(self, per_worker: int, lr: float, workers: int | None = None) -> None:
-        from cloudtune.train.session import get_context  # noqa: PLC0415  it imports this package
+        from cloudtune.train.calls import get_context  # noqa: PLC0415  it imports this package
 
         if min(per_worker, lr) <= 0:
             raise ValueError("batch and learning rate have to be above 0")

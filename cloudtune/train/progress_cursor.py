@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,6 @@ from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
-
-    from cloudtune.train.session import Session
 
 
 @dataclass(frozen=True)
@@ -67,59 +62,3 @@ class Progress:
                 f"every {self.every:,} {self.unit}s, from {self.every:,} on"
             )
         return number
-
-
-class Context:
-    """Where this worker stands, under Ray Train's names."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def get_trial_id(self) -> str:
-        """The trial's id; "alone" in a script run on its own."""
-        return self._session.trial_id
-
-    def get_trial_name(self) -> str:
-        """The trial's name, which is its id."""
-        return self._session.trial_id
-
-    def get_world_size(self) -> int:
-        """The number of workers of this trial: its width in GPUs, 1 for a share of one."""
-        return self._session.world_size
-
-    def get_world_rank(self) -> int:
-        """This worker's number among all workers of the trial."""
-        return self._session.rank
-
-    def get_local_rank(self) -> int:
-        """This worker's number among those on its instance."""
-        return self._session.local_rank
-
-    def get_local_world_size(self) -> int:
-        """The number of workers of this trial on this instance."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", str(self._session.world_size)))
-
-    def get_node_rank(self) -> int:
-        """This instance's number among those of the trial."""
-        return int(os.environ.get("NODE_RANK", "0"))
-
-    def get_device(self) -> torch.device:
-        """The device that `prepare_model` and `prepare_data_loader` move to."""
-        import torch  # noqa: PLC0415
-
-        return torch.device(self._session.device)
-
-    def get_max_epochs(self) -> int:
-        """The last epoch that the experiment allows any trial."""
-        return self._session.max_epoch
-
-    def get_previous_gpus(self) -> float | None:
-        """The GPUs, or the share of one, that the checkpoint's last epoch was trained on.
-
-        A clone is told of its donor's. None where the trial begins, or the checkpoint doesn't say.
-        """
-        return self._session.before.gpus
-
-    def get_previous_batch_size(self) -> int | None:
-        """The samples of a batch over all workers then: of the first loader that was prepared."""
-        return self._session.before.batch_size

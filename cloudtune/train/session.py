@@ -1,17 +1,12 @@
-"""What a user's training script imports, and the session that stands behind it.
+"""The session behind a training script: granted epochs, it takes the script's reports.
 
-The script's side is `report`, `epochs`, `get_checkpoint`, `get_context`, named as in Ray Train;
-models and data are in `cloudtune.train.torch`. The other side is `Session`: who runs the script
-makes one in each worker process, grants it epochs and takes its reports. A script that is run on
-its own (`python train.py`) finds a session that grants CLOUDTUNE_EPOCHS epochs (3) and prints.
+A worker makes one in its process. What the script calls is in `cloudtune.train.calls`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import sys
 import threading
 import time
 from contextvars import ContextVar
@@ -23,7 +18,7 @@ from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.cpu import waited_seconds
 from cloudtune.train.epoch_hook import load_epoch_hook
-from cloudtune.train.progress_cursor import Context, Progress, Trained
+from cloudtune.train.progress_cursor import Progress, Trained
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
 from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
@@ -38,7 +33,6 @@ if TYPE_CHECKING:
     from cloudtune.train.sync_check import Ranks
     from cloudtune.train.user_script import TrainFunction
 
-EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
 ADDRESS_VARIABLE: Final = "CLOUDTUNE_WORKER"
 
 
@@ -192,13 +186,13 @@ class Session:
             self.ranks.watch()
         if self.seeds:
             seed_everything(self.derived_seed)
-        token = _active.set(self)
+        token = active_session.set(self)
         self._begin()
         self.born = self._began if self.born is None else self.born
         try:
             yield self
         finally:
-            _active.reset(token)
+            active_session.reset(token)
             if self.ranks is not None:
                 self.ranks.close()
 
@@ -364,108 +358,5 @@ class Session:
         self._begin()
 
 
-def get_context() -> Context:
-    """Give the worker's place in its trial: rank, world size, device."""
-    return Context(current_session())
-
-
-def get_checkpoint() -> Checkpoint | None:
-    """Give the checkpoint to go on from; None where the trial begins."""
-    session = current_session()
-    if session.restore is None:
-        return None
-    return Checkpoint(session.restore, session.start_epoch)
-
-
-def epochs() -> Iterator[int]:
-    """Give the numbers of the epochs that are left, from the checkpoint's epoch + 1.
-
-    Up to the experiment's `epochs.max`; `report()` ends the loop earlier where cloudtune decides
-    so. Set up before the loop: what comes before it isn't counted as training.
-    """
-    return current_session().epochs()
-
-
-def report(
-    metrics: Mapping[str, float],
-    checkpoint: Checkpoint | None = None,
-    *,
-    epoch: int | None = None,
-    step: int | None = None,
-) -> None:
-    """End an epoch: call it once an epoch, on every rank. Metrics and checkpoint are rank 0's.
-
-    Returns when cloudtune lets the trial train another epoch, and unwinds the training function
-    (`StopTraining`) when it doesn't.
-
-    `epoch`, counted from 1, or `step`, as the experiment's `progress` counts, says which it is the
-    end of: what has been reported before isn't counted again, nor what comes between two reports.
-
-    Raises:
-        MissingMetricError: the metrics lack the experiment's.
-    """
-    current_session().report(metrics, checkpoint, epoch=epoch, step=step)
-
-
-def is_leaving() -> bool:
-    """Whether the machine is about to be taken back: time to `save`, if an epoch takes long."""
-    return current_session().leaving
-
-
-def save_due() -> bool:
-    """Whether a `save` in mid-epoch pays now, as often as machines are lost; rank 0 alone asks."""
-    return current_session().save_due
-
-
-def save(checkpoint: Checkpoint) -> bool:
-    """Save in the middle of an epoch: what `get_checkpoint` gives where the epoch must begin again.
-
-    The save takes the place of the last epoch's checkpoint, so let it say how far the epoch has
-    come. Of several ranks, rank 0's save counts. Returns whether it was saved: not before the first
-    epoch that was reported with a checkpoint, since nobody would look for it.
-    """
-    return current_session().save(checkpoint)
-
-
-_active: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)
+active_session: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)
 """By thread: a thread of a stopped trial that still trains keeps its own session."""
-
-
-def current_session() -> Session:
-    """Give the session of the calling thread; one that prints, where no cloudtune runs it."""
-    session = _active.get()
-    if session is None:
-        address = os.environ.get(ADDRESS_VARIABLE)
-        session = _alone() if address is None else of_command(address)
-        _active.set(session)
-    return session
-
-
-def of_command(address: str) -> Session:
-    """Give the session of this process, which a command is that a worker has started."""
-    from cloudtune.train.programs.command_session import session_of  # noqa: PLC0415  its session is this one
-
-    return session_of(address)
-
-
-def _alone() -> Session:
-    """Give the session of a script that no cloudtune runs: granted all epochs, it prints."""
-    text = os.environ.get(EPOCHS_VARIABLE, "3")
-    if not text.isdecimal() or not int(text):
-        raise UsageError(f"{EPOCHS_VARIABLE} is {text!r}; set it to a number of epochs")
-    torch = sys.modules.get("torch")
-    session = Session(
-        trial_id="alone",
-        report_hook=_show,
-        metric_name="",
-        metric_mode="max",
-        max_epoch=int(text),
-        device="cuda:0" if torch is not None and torch.cuda.is_available() else "cpu",
-    )
-    session.grant(session.max_epoch + 1)  # what follows the script's loop is to run as well
-    return session
-
-
-def _show(report: Report) -> None:
-    metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
-    print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201

@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from cloudtune.errors import UsageError
+from cloudtune.train.calls import current_session
 from cloudtune.train.data import DeviceLoader, split
-from cloudtune.train.session import current_session
 from cloudtune.train.torch_state import seed_everything
 
 if TYPE_CHECKING:

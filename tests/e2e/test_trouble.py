@@ -163,7 +163,7 @@ def test_credentials_that_expire_while_all_is_given_back_cost_no_result(bench: B
 
 FULL = (
     "if epoch == 3:\n"
-    "            from cloudtune.train.session import current_session\n"
+    "            from cloudtune.train.calls import current_session\n"
     "            def full(*_): raise OSError(28, 'No space left on device')\n"
     "            store = current_session().store\n"
     "            store._commit, store._patience._waits = full, ()"
@@ -189,7 +189,7 @@ def test_a_storage_that_fills_up_is_told_as_it_happens_and_by_the_exit_code(benc
 
 # From epoch 3 on there is room for the checkpoints of two trials.
 SMALL = (
-    "from cloudtune.train.session import current_session\n"
+    "from cloudtune.train.calls import current_session\n"
     "        store = current_session().store\n"
     "        finish = type(store)._finish\n"
     "        def finish_in_small(manifest):\n"

@@ -24,7 +24,7 @@ from torch.utils import data
 
 import cloudtune
 from cloudtune.errors import UsageError
-from cloudtune.train import cpu, torch_state
+from cloudtune.train import calls, cpu, torch_state
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, PendingCheckpoint, read_manifest
 from cloudtune.train.save_times import SaveTimes, interval
@@ -138,7 +138,7 @@ def test_the_facade() -> None:
         "save",
         "save_due",
     ]
-    assert cloudtune.report is training.report
+    assert cloudtune.report is calls.report
     assert cloudtune.Checkpoint is Checkpoint
     assert cloudtune.Experiment.__module__ == "cloudtune.experiment.schema"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

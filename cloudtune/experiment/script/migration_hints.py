@@ -118,6 +118,6 @@ def _ours(full: str) -> str:
         f"cloudtune.{full}": full.partition(".")[0] in facade.__all__,
         f"cloudtune.{name}": name in facade.__all__,
         f"cloudtune.train.torch.{name}": hasattr(facade.train.torch, name),
-        f"cloudtune.get_context().{name}()": hasattr(facade.train.session.Context, name),
+        f"cloudtune.get_context().{name}()": hasattr(facade.train.calls.Context, name),
     }
     return next((f"write {home}" for home, is_there in homes.items() if is_there), "")

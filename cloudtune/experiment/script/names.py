@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 LEAVE: Final = "# cloudtune: leave"
 """At the end of a line: don't look at it."""
 _RETURNS: Final = {
-    "cloudtune.get_context": "cloudtune.train.session.Context",
-    "cloudtune.train.get_context": "cloudtune.train.session.Context",
+    "cloudtune.get_context": "cloudtune.train.calls.Context",
+    "cloudtune.train.get_context": "cloudtune.train.calls.Context",
     "cloudtune.get_checkpoint": "cloudtune.Checkpoint",
     "cloudtune.train.get_checkpoint": "cloudtune.Checkpoint",
     "cloudtune.Checkpoint.from_directory": "cloudtune.Checkpoint",
@@ -249,7 +249,7 @@ def _why_missing(full: str) -> Iterator[str]:
     owner = full
     while _found(owner) is None:
         owner, _, name = owner.rpartition(".")
-    shown = owner.replace("cloudtune.train.session.Context", "cloudtune.get_context()")
+    shown = owner.replace("cloudtune.train.calls.Context", "cloudtune.get_context()")
     advice = instead_of(full)
     yield (
         f"{shown} has no {name}; {advice}"
@@ -291,7 +291,7 @@ def _member(owner: Any, name: str) -> Any:
         return getattr(owner, name, None)
     home = f"{owner.__name__}.{name}"
     if owner.__name__ == "cloudtune" and name in owner.__all__:
-        ours = owner._HOMES.get(name, "cloudtune.train.session").startswith(_CHECKED)  # noqa: SLF001
+        ours = owner._HOMES.get(name, "cloudtune.train.calls").startswith(_CHECKED)  # noqa: SLF001
         return getattr(owner, name) if ours else _UNKNOWN
     if owner.__name__ == "cloudtune.integrations":
         return _UNKNOWN if importlib.util.find_spec(home) else None

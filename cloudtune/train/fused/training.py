@@ -9,12 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.train.calls import current_session
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.fused.member import Member
 from cloudtune.train.fused.script import Functions, Script
 from cloudtune.train.fused.state import FILE, MemberState, with_numbers
 from cloudtune.train.fused.wire import FUSED_VARIABLE
-from cloudtune.train.session import current_session
 from cloudtune.train.shared_input.place import Meeting
 from cloudtune.train.torch import prepare_model
 from cloudtune.train.torch_state import count_memory_as

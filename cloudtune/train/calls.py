@@ -1,0 +1,180 @@
+"""What a user's training script calls: `report`, `epochs`, `get_checkpoint`, `get_context`.
+
+They are named as in Ray Train; models and data are in `cloudtune.train.torch`. A script that is run
+on its own (`python train.py`) has a session that grants CLOUDTUNE_EPOCHS epochs (3) and prints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from cloudtune.errors import UsageError
+from cloudtune.train.checkpoint import Checkpoint
+from cloudtune.train.programs.command_session import session_of
+from cloudtune.train.session import (
+    ADDRESS_VARIABLE,
+    Report,
+    Session,
+    active_session,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+
+EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
+
+
+class Context:
+    """Where this worker stands, under Ray Train's names."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get_trial_id(self) -> str:
+        """The trial's id; "alone" in a script run on its own."""
+        return self._session.trial_id
+
+    def get_trial_name(self) -> str:
+        """The trial's name, which is its id."""
+        return self._session.trial_id
+
+    def get_world_size(self) -> int:
+        """The number of workers of this trial: its width in GPUs, 1 for a share of one."""
+        return self._session.world_size
+
+    def get_world_rank(self) -> int:
+        """This worker's number among all workers of the trial."""
+        return self._session.rank
+
+    def get_local_rank(self) -> int:
+        """This worker's number among those on its instance."""
+        return self._session.local_rank
+
+    def get_local_world_size(self) -> int:
+        """The number of workers of this trial on this instance."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", str(self._session.world_size)))
+
+    def get_node_rank(self) -> int:
+        """This instance's number among those of the trial."""
+        return int(os.environ.get("NODE_RANK", "0"))
+
+    def get_device(self) -> torch.device:
+        """The device that `prepare_model` and `prepare_data_loader` move to."""
+        import torch  # noqa: PLC0415
+
+        return torch.device(self._session.device)
+
+    def get_max_epochs(self) -> int:
+        """The last epoch that the experiment allows any trial."""
+        return self._session.max_epoch
+
+    def get_previous_gpus(self) -> float | None:
+        """The GPUs, or the share of one, that the checkpoint's last epoch was trained on.
+
+        A clone is told of its donor's. None where the trial begins, or the checkpoint doesn't say.
+        """
+        return self._session.before.gpus
+
+    def get_previous_batch_size(self) -> int | None:
+        """The samples of a batch over all workers then: of the first loader that was prepared."""
+        return self._session.before.batch_size
+
+
+def get_context() -> Context:
+    """Give the worker's place in its trial: rank, world size, device."""
+    return Context(current_session())
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """Give the checkpoint to go on from; None where the trial begins."""
+    session = current_session()
+    if session.restore is None:
+        return None
+    return Checkpoint(session.restore, session.start_epoch)
+
+
+def epochs() -> Iterator[int]:
+    """Give the numbers of the epochs that are left, from the checkpoint's epoch + 1.
+
+    Up to the experiment's `epochs.max`; `report()` ends the loop earlier where cloudtune decides
+    so. Set up before the loop: what comes before it isn't counted as training.
+    """
+    return current_session().epochs()
+
+
+def report(
+    metrics: Mapping[str, float],
+    checkpoint: Checkpoint | None = None,
+    *,
+    epoch: int | None = None,
+    step: int | None = None,
+) -> None:
+    """End an epoch: call it once an epoch, on every rank. Metrics and checkpoint are rank 0's.
+
+    Returns when cloudtune lets the trial train another epoch, and unwinds the training function
+    (`StopTraining`) when it doesn't.
+
+    `epoch`, counted from 1, or `step`, as the experiment's `progress` counts, says which it is the
+    end of: what has been reported before isn't counted again, nor what comes between two reports.
+
+    Raises:
+        MissingMetricError: the metrics lack the experiment's.
+    """
+    current_session().report(metrics, checkpoint, epoch=epoch, step=step)
+
+
+def is_leaving() -> bool:
+    """Whether the machine is about to be taken back: time to `save`, if an epoch takes long."""
+    return current_session().leaving
+
+
+def save_due() -> bool:
+    """Whether a `save` in mid-epoch pays now, as often as machines are lost; rank 0 alone asks."""
+    return current_session().save_due
+
+
+def save(checkpoint: Checkpoint) -> bool:
+    """Save in the middle of an epoch: what `get_checkpoint` gives where the epoch must begin again.
+
+    The save takes the place of the last epoch's checkpoint, so let it say how far the epoch has
+    come. Of several ranks, rank 0's save counts. Returns whether it was saved: not before the first
+    epoch that was reported with a checkpoint, since nobody would look for it.
+    """
+    return current_session().save(checkpoint)
+
+
+def current_session() -> Session:
+    """Give the session of the calling thread; one that prints, where no cloudtune runs it."""
+    session = active_session.get()
+    if session is None:
+        address = os.environ.get(ADDRESS_VARIABLE)
+        session = _alone() if address is None else session_of(address)
+        active_session.set(session)
+    return session
+
+
+def _alone() -> Session:
+    """Give the session of a script that no cloudtune runs: granted all epochs, it prints."""
+    text = os.environ.get(EPOCHS_VARIABLE, "3")
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{EPOCHS_VARIABLE} is {text!r}; set it to a number of epochs")
+    torch = sys.modules.get("torch")
+    session = Session(
+        trial_id="alone",
+        report_hook=_show,
+        metric_name="",
+        metric_mode="max",
+        max_epoch=int(text),
+        device="cuda:0" if torch is not None and torch.cuda.is_available() else "cpu",
+    )
+    session.grant(session.max_epoch + 1)  # what follows the script's loop is to run as well
+    return session
+
+
+def _show(report: Report) -> None:
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
+    print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201
