@@ -1,10 +1,10 @@
-"""What an isolated machine finds when it boots: the root of this computer, read only, and an image.
+"""What an isolated machine has when it boots: the root of this computer, read only, and an image.
 
     /                   this computer's, read only
     /tmp /run /root …   empty, and its own
     /usr/local/sbin     the programs of its image, before all others on the PATH
     python3             the Python of whoever started the cloud, with cloudtune: a baked image
-    nvidia-smi          as many GPUs as its type has, in name alone
+    nvidia-smi          names the GPUs that its type has
     shutdown            ends the machine, as EC2's does by way of the hypervisor
 
 Nothing of the environment of whoever started the cloud is there, but one variable that stands for
@@ -22,19 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_OWN = ("/tmp", "/run", "/var/tmp", "/root", "/home", "/opt", "/mnt", "/srv")  # noqa: S108
+_OWN = ("/tmp", "/run", "/var/tmp", "/root", "/home", "/opt", "/mnt", "/srv")
 _PROGRAMS = "/usr/local/sbin"
 _FILES = 1024  # what EC2's images let a process open, unless it asks for more
 
 
 def python_folders() -> list[Path]:
     """Return the folders without which this Python doesn't run, none within another."""
-    here = Path(__file__).resolve()
-    root = here.parents[4] if here.parents[3].name == "cloudtune" else here.parents[3]
-    found = {Path(each).resolve() for each in (sys.prefix, sys.base_prefix, root)}
-    return sorted(
-        each for each in found if not any(other in each.parents for other in found if other != each)
-    )
+    repository = Path(__file__).resolve().parents[2]
+    folders = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, repository)}
+    return sorted(path for path in folders if not folders & {*path.parents})
 
 
 def python_program() -> str:
@@ -44,7 +41,7 @@ def python_program() -> str:
 
 def nvidia_smi(gpus: int, name: str) -> str:
     """Return a program that names GPUs as nvidia-smi does when it is asked for a table."""
-    rows = "".join(f"{each}, GPU-0000000{each}-stand-in, {name}, 0\\n" for each in range(gpus))
+    rows = "".join(f"{gpu}, GPU-0000000{gpu}-stand-in, {name}, 0\\n" for gpu in range(gpus))
     return f"#!/bin/sh\nprintf '{rows}'\n"
 
 
@@ -53,13 +50,13 @@ def root(visible: Mapping[Path, Path]) -> str:
 
     `visible` has the folders that are to be seen where others see nothing: where, and which.
     """
-    places = {where: f"/dev/shm/{number}" for number, where in enumerate(visible)}  # noqa: S108
+    places = {where: f"/dev/shm/{number}" for number, where in enumerate(visible)}
     lines = ["mount --make-rprivate /", "mount -t tmpfs own /dev/shm"]
     for where, which in visible.items():
         place = places[where]
         lines += [f"mkdir {place}", f"mount --rbind {shlex.quote(str(which))} {place}"]
     lines.append("mount -o remount,bind,ro /")
-    lines += [f"[ ! -d {each} ] || mount -t tmpfs -o mode=1777 own {each}" for each in _OWN]
+    lines += [f"[ ! -d {folder} ] || mount -t tmpfs -o mode=1777 own {folder}" for folder in _OWN]
     for where, place in places.items():
         quoted = shlex.quote(str(where))
         lines += [f"[ -d {quoted} ] || mkdir -p {quoted}", f"mount --rbind {place} {quoted}"]
@@ -69,15 +66,15 @@ def root(visible: Mapping[Path, Path]) -> str:
 
 def baked(programs: Path) -> dict[Path, Path]:
     """Return what is visible in an image with this Python and these programs."""
-    return {**{each: each for each in python_folders()}, Path(_PROGRAMS): programs}
+    return {**{path: path for path in python_folders()}, Path(_PROGRAMS): programs}
 
 
-def first_process(made: str, gate: int, command: str) -> str:
+def first_process(root: str, gate: int, command: str) -> str:
     """Return what a machine's first process runs: its root, its cable, and then a command.
 
     Whoever attaches the network closes the other end of the pipe `gate` when that is done.
     """
-    return f"set -e\n{made}read -r _ <&{gate} || :\nexec {gate}<&-\ncd /\n{command}"
+    return f"set -e\n{root}read -r _ <&{gate} || :\nexec {gate}<&-\ncd /\n{command}"
 
 
 def user_data_command(script: str, environment: Mapping[str, str]) -> str:

@@ -7,7 +7,6 @@ it all the others: nothing outlives it, and nothing of it is seen on this machin
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import subprocess
@@ -19,22 +18,23 @@ from typing import TYPE_CHECKING
 import psutil
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.emulator.isolated import network
-from cloudtune.infra.emulator.isolated.computer import RUNNING, folder_of
-from cloudtune.infra.emulator.service import Emulator, find_emulator
+from cloudtune.infra.emulator.service import find_emulator
+from tests.aws_stand_in import network
+from tests.aws_stand_in.computer import RUNNING, folder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 _READY = "ready"
 _START_SECONDS = 60.0
-_MODULE = "cloudtune.infra.emulator.isolated"
+_PARTS = [sys.executable, str(Path(__file__).with_name("__main__.py"))]
 
 
 class World:
     """An isolated cloud whose files are in `home`; a context manager.
 
-    `options` go to the emulator (`python -m cloudtune.infra.emulator.service`).
+    `options` go to the emulator.
 
     Raises:
         CloudtuneError: this machine has no namespaces for us (`network.unavailable` says why), or
@@ -51,10 +51,7 @@ class World:
             raise CloudtuneError(why)
         self.home.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [
-                *(*network.cloud_command(), sys.executable, "-m", f"{_MODULE}.world"),
-                *("--home", str(self.home), *self._options),
-            ],
+            [*network.CLOUD, *_PARTS, "cloud", "--home", str(self.home), *self._options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -83,12 +80,12 @@ class World:
     def on(self, computer: str, *words: str) -> list[str]:
         """Return what runs a command on a computer outside the cloud."""
         place = ("--home", str(self.home), "--name", computer)
-        return self.command(sys.executable, "-m", f"{_MODULE}.computer", *place, "--", *words)
+        return self.command(*_PARTS, "computer", *place, "--", *words)
 
     def cut(self, computer: str) -> None:
         """End all that runs on a computer at once, as when somebody closes it for good."""
-        for noted in (folder_of(self.home, computer) / RUNNING).iterdir():
-            subprocess.run(self.command("kill", "-KILL", noted.name), check=True)
+        for running in (folder_of(self.home, computer) / RUNNING).iterdir():
+            subprocess.run(self.command("kill", "-KILL", running.name), check=True)
 
     def _end(self) -> None:
         process = self._process
@@ -104,41 +101,32 @@ class World:
         process.stdout.close()
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Be the first process of a cloud: start its emulator, and end it when stdin does."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}.world")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
-    given, options = parser.parse_known_args()
+    given, options = parser.parse_known_args(arguments)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with (given.home / "emulator.log").open("ab") as log:
-        command = [sys.executable, "-m", "cloudtune.infra.emulator.service", "--isolated"]
         emulator = subprocess.Popen(
-            [*command, "--home", str(given.home), "--idle-exit", "86400", *options],
+            [*_PARTS, "isolated", "--home", str(given.home), "--idle-exit", "86400", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )
-    if _found(given.home, emulator) is None:
-        return 1
-    sys.stdout.write(f"{_READY}\n")
-    sys.stdout.flush()
-    sys.stdin.read()
-    emulator.terminate()
-    return emulator.wait()
+    code = 1
+    if _comes_up(given.home, emulator):
+        print(_READY, flush=True)  # noqa: T201
+        sys.stdin.read()
+        emulator.terminate()
+        code = emulator.wait()
+    os._exit(code)  # as the first process of a pid namespace: all others end with it
 
 
-def _found(home: Path, emulator: subprocess.Popen[bytes]) -> Emulator | None:
+def _comes_up(home: Path, emulator: subprocess.Popen[bytes]) -> bool:
     give_up = time.monotonic() + _START_SECONDS
     while emulator.poll() is None and time.monotonic() < give_up:
-        found = find_emulator(home)
-        if found is not None:
-            return found
+        if find_emulator(home) is not None:
+            return True
         time.sleep(0.05)
-    return None
-
-
-if __name__ == "__main__":
-    code = main()
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    os._exit(code)  # as the first process of a pid namespace: all others end with it
+    return False

@@ -6,23 +6,18 @@ from typing import Any
 
 import pytest
 
-from cloudtune.infra.emulator.strict.policies import Asked, verdict
+from tests.aws_stand_in.policies import Asked, verdict
 
 HERE = "arn:aws:ec2:us-east-1:123456789012:instance/i-1"
 
 
 def policy(**statement: Any) -> dict[str, Any]:
     usual = {"Effect": "Allow", "Action": "ec2:TerminateInstances", "Resource": "*"}
-    if "NotAction" in statement:
-        del usual["Action"]
-    if "NotResource" in statement:
-        del usual["Resource"]
     return {"Version": "2012-10-17", "Statement": {**usual, **statement}}
 
 
-def ended(resource: str = HERE, **context: list[str]) -> Asked:
-    keys = {name.replace("__", ":").replace("_", "/"): given for name, given in context.items()}
-    return Asked("ec2:TerminateInstances", resource, keys)
+def ended(resource: str = HERE) -> Asked:
+    return Asked("ec2:TerminateInstances", resource)
 
 
 @pytest.mark.parametrize(
@@ -32,15 +27,11 @@ def ended(resource: str = HERE, **context: list[str]) -> Asked:
         ({"Action": "EC2:terminate*"}, True),
         ({"Action": ["ec2:RunInstances", "ec2:Terminate?nstances"]}, True),
         ({"Action": "ec2:RunInstances"}, False),
-        ({"NotAction": "ec2:Run*"}, True),
-        ({"NotAction": "ec2:*"}, False),
         ({"Resource": "arn:aws:ec2:*:*:instance/*"}, True),
         ({"Resource": "arn:aws:ec2:*:instance/*"}, False),
         ({"Resource": "arn:aws:ec2:us-west-2:*:instance/*"}, False),
         ({"Resource": "arn:aws:ec2:*:*:volume/*"}, False),
         ({"Resource": "arn:aws:ec2:us-east-1:123456789012:instance/[i]-1"}, False),
-        ({"NotResource": "arn:aws:ec2:*:*:volume/*"}, True),
-        ({"NotResource": "*"}, False),
     ],
 )
 def test_a_statement_is_about_actions_and_resources(statement: dict[str, Any], fits: bool) -> None:
@@ -59,40 +50,24 @@ def test_what_is_denied_is_denied_whoever_allows_it() -> None:
     [
         ("StringEquals", "g5.xlarge", ["g5.xlarge"], True),
         ("StringEquals", "g5.xlarge", ["G5.xlarge"], False),
-        ("StringEqualsIgnoreCase", "g5.xlarge", ["G5.xlarge"], True),
         ("StringEquals", ["a", "g5.xlarge"], ["g5.xlarge"], True),
         ("StringEquals", "g5.xlarge", None, False),
-        ("StringEqualsIfExists", "g5.xlarge", None, True),
-        ("StringEqualsIfExists", "g5.xlarge", ["p3.2xlarge"], False),
         ("StringNotEquals", "g5.xlarge", None, True),
         ("StringNotEquals", ["g5.xlarge", "p3.2xlarge"], ["p3.2xlarge"], False),
         ("StringLike", ["g4dn.*", "g5.*"], ["g5.xlarge"], True),
         ("StringLike", "g4dn.*", ["g5.xlarge"], False),
         ("StringNotLike", "g4dn.*", ["g5.xlarge"], True),
-        ("ArnLike", "arn:aws:iam::*:role/x", ["arn:aws:iam::1:role/x"], True),
-        ("Bool", "true", ["true"], True),
-        ("Bool", True, ["true"], True),
-        ("Bool", "true", None, False),
         ("Null", "false", ["anything"], True),
         ("Null", "false", None, False),
         ("Null", "true", None, True),
-        ("NumericLessThanEquals", "100", ["100"], True),
-        ("NumericLessThan", "100", ["100"], False),
-        ("NumericGreaterThan", "100", ["x"], False),
-        ("NumericNotEquals", "3", ["4"], True),
-        ("ForAllValues:StringEquals", ["a", "b"], ["a"], True),
-        ("ForAllValues:StringEquals", ["a", "b"], ["a", "c"], False),
-        ("ForAllValues:StringEquals", ["a"], None, True),
-        ("ForAnyValue:StringLike", ["a*"], ["b", "ab"], True),
-        ("ForAnyValue:StringLike", ["a*"], None, False),
     ],
 )
 def test_conditions(operator: str, wanted: Any, given: list[str] | None, fits: bool) -> None:
     condition = {operator: {"ec2:InstanceType": wanted}}
     context = {} if given is None else {"EC2:instancetype": given}
     asked = Asked("ec2:TerminateInstances", HERE, context)
-    found = verdict([policy(Condition=condition)], asked)
-    assert found == ("allowed" if fits else "not allowed")
+    answer = verdict([policy(Condition=condition)], asked)
+    assert answer == ("allowed" if fits else "not allowed")
 
 
 def test_all_conditions_of_a_statement_must_hold() -> None:
@@ -110,14 +85,13 @@ def test_all_conditions_of_a_statement_must_hold() -> None:
     assert verdict([policy(Condition=condition)], one) == "not allowed"
 
 
-def test_variables_are_filled_in() -> None:
-    own = policy(Resource="arn:aws:ec2:*:*:instance/${aws:username}")
-    asked = Asked("ec2:TerminateInstances", HERE, {"aws:username": ["i-1"]})
-    assert verdict([own], asked) == "allowed"
-    assert verdict([own], ended()) == "not allowed"
-
-
-def test_an_operator_that_is_not_known_is_no_silent_no() -> None:
-    strange = policy(Condition={"DateLessThan": {"aws:CurrentTime": "2030-01-01T00:00:00Z"}})
-    with pytest.raises(ValueError, match="DateLessThan"):
-        verdict([strange], ended())
+@pytest.mark.parametrize(
+    "element",
+    [
+        {"Condition": {"DateLessThan": {"aws:CurrentTime": "2030-01-01T00:00:00Z"}}},
+        {"NotResource": "*"},
+    ],
+)
+def test_an_unknown_element_or_operator_is_no_silent_no(element: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"DateLessThan|NotResource"):
+        verdict([policy(**element)], ended())

@@ -1,4 +1,4 @@
-"""What moto takes and EC2 refuses (W17), with EC2's codes: some always, the rest when strict."""
+"""What moto takes and EC2 refuses (W17), with EC2's codes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.ec2 import market_request
-from cloudtune.infra.emulator.strict.images import IMAGES
+from tests.aws_stand_in.images import IMAGES
 
 if TYPE_CHECKING:
-    from tests.infra.emulator.strict.conftest import Account
+    from tests.aws_stand_in.account import Account
 
 TYPE = "g4dn.xlarge"
 
@@ -30,8 +30,8 @@ def launch(account: Account, **request: Any) -> str:
             **{name: value for name, value in whole.items() if value is not None}
         )
     except ClientError as error:
-        found = error.response["Error"]
-        return f"{found['Code']}: {found['Message']}"
+        details = error.response["Error"]
+        return f"{details['Code']}: {details['Message']}"
     return str(answer["Instances"][0]["InstanceId"])
 
 
@@ -42,13 +42,6 @@ def tagged(tags: dict[str, str]) -> dict[str, Any]:
 
 SPOT = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.00001"}}
 REFUSED = [
-    ({"UserData": "#" * 20_480}, "InvalidParameterValue: User data is limited to 16384 bytes"),
-    ({"ClientToken": "t" * 65}, "InvalidParameterValue: Value (ttt"),
-    ({"ClientToken": "tökén"}, "InvalidParameterValue: Value (tök"),
-    (tagged({"k" * 129: ""}), "InvalidParameterValue: Tag key exceeds the maximum length of 128"),
-    (tagged({"k": "v" * 257}), "InvalidParameterValue: Tag value exceeds the maximum length of"),
-    (tagged({"aws:mine": ""}), "InvalidParameterValue: Tag keys starting with 'aws:'"),
-    (tagged({str(n): "" for n in range(51)}), "TagLimitExceeded: "),
     ({"ImageId": "ami-0123456789abcdef0"}, "InvalidAMIID.NotFound: The image id '[ami-0123"),
     ({"ImageId": "ami-nonsense"}, "InvalidAMIID.Malformed: "),
     ({"SubnetId": "subnet-0123456789abcdef0"}, "InvalidSubnetID.NotFound: The subnet ID"),
@@ -74,20 +67,20 @@ def test_a_launch_that_is_right_is_taken(account: Account) -> None:
     zone = ec2.describe_availability_zones()["AvailabilityZones"][1]["ZoneName"]
     where = [{"Name": "availability-zone", "Values": [zone]}]
     (subnet,) = ec2.describe_subnets(Filters=where)["Subnets"]
-    made = ec2.create_security_group(
+    group = ec2.create_security_group(
         GroupName="ours", Description="of a test", VpcId=subnet["VpcId"]
     )
     tags = tagged({"k" * 128: "v" * 256, **{str(n): "" for n in range(49)}})
-    found = launch(
+    launched = launch(
         account,
         SubnetId=subnet["SubnetId"],
-        SecurityGroupIds=[made["GroupId"]],
+        SecurityGroupIds=[group["GroupId"]],
         ClientToken="t" * 64,
         UserData="#" * 16_384,
         **market_request("spot", zone),
         **tags,
     )
-    assert found.startswith("i-")
+    assert launched.startswith("i-")
 
 
 def test_a_subnet_is_in_one_zone_and_a_group_in_one_vpc(account: Account) -> None:
@@ -121,8 +114,8 @@ def test_an_account_has_vcpu_quotas_and_tells_them(
 ) -> None:
     quotas = account.client("service-quotas")
     bucket = {"on-demand": "L-DB2E81BA", "spot": "L-3819A6DF"}[market]
-    told = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=bucket)["Quota"]
-    assert told["Value"] == 768.0
+    quota = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=bucket)["Quota"]
+    assert quota["Value"] == 768.0
     many = {"InstanceType": "g4dn.12xlarge", "MinCount": 17, "MaxCount": 17}
     refused = launch(account, **many, **market_request(market, ""))
     assert refused.startswith(code)
@@ -132,19 +125,6 @@ def test_an_account_has_vcpu_quotas_and_tells_them(
 
 def test_the_image_is_found_as_awss_are(account: Account) -> None:
     name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest"
-    found = account.client("ssm").get_parameter(Name=f"{name}/ami-id")["Parameter"]["Value"]
-    (image,) = account.client("ec2").describe_images(ImageIds=[found])["Images"]
+    image_id = account.client("ssm").get_parameter(Name=f"{name}/ami-id")["Parameter"]["Value"]
+    (image,) = account.client("ec2").describe_images(ImageIds=[image_id])["Images"]
     assert (image["Architecture"], image["OwnerId"]) == ("x86_64", "898082745236")
-
-
-@pytest.mark.parametrize(("request_", "refusal"), REFUSED[:7], ids=lambda each: str(each)[:40])
-def test_what_no_ec2_takes_is_refused_without_strictness_too(
-    emulator: Any, ec2_client: Any, request_: dict[str, Any], refusal: str
-) -> None:
-    client = ec2_client(emulator.access)
-    with pytest.raises(ClientError) as refused:
-        client.run_instances(
-            ImageId="ami-12345678", InstanceType=TYPE, MinCount=1, MaxCount=1, **request_
-        )
-    found = refused.value.response["Error"]
-    assert f"{found['Code']}: {found['Message']}".startswith(refusal)

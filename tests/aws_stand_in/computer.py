@@ -1,8 +1,7 @@
 """A computer outside the isolated cloud, with credentials and nothing else: somebody's laptop.
 
-`python -m cloudtune.infra.emulator.isolated.computer --home HOME --name NAME -- COMMAND` runs a
-command on it, from within the namespaces of the cloud. What it keeps is in its home, which is the
-same the next time: HOME/computers/NAME.
+`python tests/aws_stand_in computer --home HOME --name NAME -- COMMAND` runs a command on it, from
+within the namespaces of the cloud. Its home folder, HOME/computers/NAME, stays for the next one.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.emulator.isolated import boot, image, network
 from cloudtune.infra.emulator.service import find_emulator
+from tests.aws_stand_in import image, isolated, network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,20 +43,20 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
         raise CloudtuneError(f"no isolated cloud runs in {home}")
     own = folder_of(home, name)
     _give_credentials(own, emulator.access)
-    made = image.root({**image.baked(_programs(home)), _HOME: own})
-    kept = [f"{each}={os.environ[each]}" for each in _KEPT if each in os.environ]
-    clean = ["env", "-i", f"PATH={image.PATH}", f"HOME={_HOME}"]
-    where = f"AWS_ENDPOINT_URL={emulator.access.endpoint}"  # as names of hosts tell elsewhere
-    started = shlex.join([*clean, where, *kept, *command])
-    attach = partial(_attach, home)
-    process = boot.spawn(made, f"cd {_HOME}\nexec {started}\n", attach, env={"PATH": image.PATH})
-    noted = own / RUNNING / str(process.pid)
-    noted.parent.mkdir(exist_ok=True)
-    noted.touch()
+    root = image.root({**image.baked(_programs(home)), _HOME: own})
+    environment = {"PATH": image.PATH, "HOME": str(_HOME)}
+    environment["AWS_ENDPOINT_URL"] = emulator.access.endpoint
+    environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    lines = f"cd {_HOME}\nexec {shlex.join(['env', '-i', *variables, *command])}\n"
+    process = isolated.spawn(root, lines, partial(_attach, home), env={"PATH": image.PATH})
+    running = own / RUNNING / str(process.pid)
+    running.parent.mkdir(exist_ok=True)
+    running.touch()
     try:
         return process.wait()
     finally:
-        noted.unlink(missing_ok=True)
+        running.unlink(missing_ok=True)
 
 
 def folder_of(home: Path, name: str) -> Path:
@@ -66,7 +65,7 @@ def folder_of(home: Path, name: str) -> Path:
 
 
 def _attach(home: Path, pid: int) -> None:
-    """Give a process a cable that none has; another that looks for one meanwhile waits."""
+    """Give a process a free cable; the lock keeps two from taking the same."""
     with (home / "computers" / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for number in range(1, _CABLES):
@@ -94,15 +93,11 @@ def _programs(home: Path) -> Path:
     return programs
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m cloudtune.infra.emulator.isolated.computer")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--name", default="laptop")
     parser.add_argument("command", nargs="+")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     return run(given.home.absolute(), given.name, given.command)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,27 +1,36 @@
-"""A strict emulator for each module here, clients for it, and people and roles with rights."""
+"""A stand-in started, clients for it, and people and roles with rights."""
 
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
-import pytest
 from botocore.config import Config
 
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
+from cloudtune.infra.emulator.service import Emulator, ensure_emulator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cloudtune.infra.emulator.requests import Access
 
 ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
 
 
+_PROGRAM = (sys.executable, str(Path(__file__).with_name("__main__.py")), "emulator")
+
+
+def start(home: Path, boot_seconds: float = 4.0) -> Emulator:
+    """Start the stand-in of a home; `stop_emulator` ends it like the product's emulator."""
+    return ensure_emulator(home, boot_seconds, program=_PROGRAM)
+
+
 class Account:
-    """The account of a strict emulator: clients by service, and who calls through them."""
+    """The account of a stand-in: clients by service, and who calls through them."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
@@ -34,7 +43,7 @@ class Account:
 
     def client(self, service: str, key: str = "", secret: str = "", token: str = "") -> Any:
         """Return a client of a service, the emulator's own user's without a key."""
-        made: Any = boto3.client(
+        client: Any = boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.access.endpoint,
             region_name="us-east-1",
@@ -43,8 +52,8 @@ class Account:
             aws_session_token=token or None,
             config=ONCE,
         )
-        self._clients.append(made)
-        return made
+        self._clients.append(client)
+        return client
 
     def unhurried(self, action: str = "RunInstances") -> None:
         """Have calls of an action not be throttled: a test makes more of them than a run."""
@@ -69,18 +78,9 @@ class Account:
     def role(self, name: str, *policies: Mapping[str, Any]) -> None:
         """Make a role for EC2 with these policies, and the instance profile of its name."""
         iam = self.client("iam")
-        trust = json.dumps(
-            {
-                "Version": "2012-10-17",
-                "Statement": [
-                    {
-                        "Effect": "Allow",
-                        "Principal": {"Service": "ec2.amazonaws.com"},
-                        "Action": "sts:AssumeRole",
-                    }
-                ],
-            }
-        )
+        trusted = {"Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
+        statement = {"Effect": "Allow", **trusted}
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
         for number, policy in enumerate(policies):
             document = json.dumps(policy)
@@ -98,13 +98,3 @@ def allow(*actions: str, resource: str | Sequence[str] = "*") -> dict[str, Any]:
     """Return a policy that allows actions."""
     statement = {"Effect": "Allow", "Action": list(actions), "Resource": resource}
     return {"Version": "2012-10-17", "Statement": [statement]}
-
-
-@pytest.fixture(scope="module")
-def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
-    """A strict emulator shared by a module's tests, ended with all its machines."""
-    home = tmp_path_factory.mktemp("ec2")
-    account = Account(ensure_emulator(home, boot_seconds=0.2, strict=True))
-    yield account
-    account.close()
-    assert stop_emulator(home, only_if_idle=False)

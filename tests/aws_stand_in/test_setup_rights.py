@@ -19,12 +19,12 @@ from cloudtune.infra.provider import RUN_TAG, Endpoint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.infra.emulator.strict.conftest import Account
+    from tests.aws_stand_in.account import Account
 
 
 @pytest.fixture(scope="module")
 def world(account: Account) -> Iterator[World]:
-    world = World(account.access)
+    world = World(account.emulator)
     yield world
     world.close()
 

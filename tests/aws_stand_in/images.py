@@ -1,4 +1,4 @@
-"""The images of the emulated cloud: what stands for AWS's deep learning AMI, and who names it.
+"""The images of the stand-in: they stand for AWS's deep learning AMI, by its names in SSM.
 
 The names of the parameters are those that AWS publishes ("DLAMI release notes", retrieving the AMI
 ID with SSM, 2026-11). What boots is the Python of whoever started the emulator, whatever the image.
@@ -22,19 +22,8 @@ IMAGES: Mapping[str, str] = {
 """By the architecture of their cores."""
 _AMAZON = "898082745236"  # owns the deep learning AMIs
 _NAME = "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.9 (Ubuntu 24.04) 20261101"
-_PARAMETER = "/aws/service/deeplearning/ami/{}/{}/latest/ami-id"
-_FLAVOURS = (
-    "base-oss-nvidia-driver-gpu-ubuntu-22.04",
-    "base-oss-nvidia-driver-gpu-ubuntu-24.04",
-    "base-oss-nvidia-driver-gpu-amazon-linux-2023",
-    "base-with-single-cuda-ubuntu-22.04",
-    "base-with-single-cuda-ubuntu-24.04",
-    *(
-        f"oss-nvidia-driver-gpu-pytorch-2.{minor}-{system}"
-        for minor in range(5, 12)
-        for system in ("ubuntu-22.04", "ubuntu-24.04", "amazon-linux-2023")
-    ),
-)
+_PARAMETER = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-{}/latest/ami-id"
+_SYSTEMS = ("ubuntu-22.04", "ubuntu-24.04", "amazon-linux-2023")
 
 
 def register(backend: Any) -> None:
@@ -42,13 +31,13 @@ def register(backend: Any) -> None:
     if IMAGES["x86_64"] in backend.amis:
         return
     region = backend.region_name
-    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][region]._parameters  # noqa: SLF001 - no door
+    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][region]._parameters
     for architecture, image in IMAGES.items():
         backend.amis[image] = Ami(
             backend,
             image,
             name=f"{_NAME} {architecture}",
-            description="Stands for AWS's: cloudtune's emulator",
+            description="Stands for AWS's",
             owner_id=_AMAZON,
             owner_alias="amazon",
             public=True,
@@ -57,8 +46,8 @@ def register(backend: Any) -> None:
             root_device_type="ebs",
             region_name=region,
         )
-        for flavour in _FLAVOURS:
-            name = _PARAMETER.format(architecture, flavour)
+        for system in _SYSTEMS:
+            name = _PARAMETER.format(architecture, system)
             parameters[name] = [_parameter(name, image)]
 
 

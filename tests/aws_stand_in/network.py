@@ -2,10 +2,10 @@
 
     10.77.0.1          where EC2, S3 and the other services answer
     169.254.169.254    the metadata service
-    10.77.1.0 …        the instances, joined by a bridge: each reaches each, as in one subnet
+    10.77.1.0 …        the instances, joined by a bridge: all reach each other, as in one subnet
     10.78.N.2          computers outside, each by a cable of its own: they reach 10.77.0.1 alone
 
-Nothing is routed further: nobody reaches the network of this machine, and nobody there reaches it.
+Nothing is routed further: cloud and network of this machine do not reach each other.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ _BRIDGE = "cloud"
 _MAC = "02:00:0a:4d:00:01"
 """The bridge's own: without one it has that of some instance, and another one's when that ends."""
 _PROGRAMS = ("unshare", "nsenter", "ip", "mount")
-_UNSHARE = ("--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child")
-_NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
+MACHINE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child")
+"""Runs a command, in a cloud, as the first process of a machine."""
+CLOUD = (*MACHINE, "--user", "--map-root-user", "--mount-proc")
+"""Runs a command as the first process of a cloud, which ends with it.
+
+It needs no root: the user is root within, and only there.
+"""
 _SECONDS = 10.0
 _TRY = "ip link add name t0 type bridge && mount -t tmpfs t /dev/shm && mount -o remount,bind,ro /"
 
@@ -43,24 +48,9 @@ def unavailable() -> str:
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} missing (of util-linux and iproute2)"
-    tried = subprocess.run(
-        [*cloud_command(), "sh", "-c", _TRY], capture_output=True, text=True, check=False
-    )
+    tried = subprocess.run([*CLOUD, "sh", "-c", _TRY], capture_output=True, text=True, check=False)
     said = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
-    return "" if tried.returncode == 0 else f"this machine lets nobody make namespaces: {said}"
-
-
-def cloud_command() -> list[str]:
-    """Return what runs a command as the first process of a cloud, which ends with it.
-
-    Nobody needs to be root for it: who runs it is root within, and within alone.
-    """
-    return ["unshare", *_UNSHARE, "--mount-proc"]
-
-
-def machine_command() -> list[str]:
-    """Return what runs a command, in a cloud, as the first process of a machine."""
-    return ["unshare", *_NAMESPACES]
+    return "" if tried.returncode == 0 else f"this machine allows no namespaces: {said}"
 
 
 def open_network() -> None:

@@ -9,10 +9,10 @@ from botocore.exceptions import ClientError
 
 from benchmarks.rights import World, documented, failures, rights
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.strict.images import IMAGES
 from cloudtune.infra.provider import RUN_TAG
-from tests.infra.emulator.strict.conftest import Account, allow
-from tests.infra.emulator.strict.test_principals import role_keys
+from tests.aws_stand_in.account import Account, allow
+from tests.aws_stand_in.images import IMAGES
+from tests.aws_stand_in.test_principals import role_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ CASES = [(role, name, less) for role in POLICIES for name, less in rights(POLICI
 
 @pytest.fixture(scope="module")
 def world(account: Account) -> Iterator[World]:
-    world = World(account.access)
+    world = World(account.emulator)
     yield world
     world.close()
 
@@ -64,12 +64,12 @@ def test_the_documented_policies_do_for_all_that_a_run_calls(world: World, role:
 def test_without_a_right_the_call_that_needs_it_fails(
     world: World, role: str, right: str, less: dict[str, Any]
 ) -> None:
-    found = failures(world, less, role)
-    assert {call for call, _ in found} == FAILS[right]
+    failed = failures(world, less, role)
+    assert {call for call, _ in failed} == FAILS[right]
     action = right.partition(": ")[2]
     if not action.startswith("arn:"):
-        told = [message for _, message in found if "No response body" not in message]
-        assert all(f"no identity-based policy allows the {action} action" in m for m in told)
+        messages = [message for _, message in failed if "No response body" not in message]
+        assert all(f"no identity-based policy allows the {action} action" in it for it in messages)
 
 
 # ---- one by one ----------------------------------------------------------------------------
@@ -173,18 +173,18 @@ def test_several_objects_are_deleted_only_by_who_may(account: Account) -> None:
 
 
 def test_other_services_ask_too_but_for_who_one_is(account: Account) -> None:
-    nobody = account.person("jane")
-    assert nobody("sts").get_caller_identity()["Arn"].endswith(":user/jane")
-    assert refusal(lambda: nobody("iam").get_role(RoleName="x"))[::2] == ("AccessDenied", 403)
+    jane = account.person("jane")
+    assert jane("sts").get_caller_identity()["Arn"].endswith(":user/jane")
+    assert refusal(lambda: jane("iam").get_role(RoleName="x"))[::2] == ("AccessDenied", 403)
     parameter = "/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-24.04"
     name = f"{parameter}/latest/ami-id"
-    denied = refusal(lambda: nobody("ssm").get_parameter(Name=name))
+    denied = refusal(lambda: jane("ssm").get_parameter(Name=name))
     assert denied[::2] == ("AccessDeniedException", 400)
     public = allow("ssm:GetParameter", resource="arn:aws:ssm:*::parameter/aws/service/*")
     found = account.person("kim", public)("ssm").get_parameter(Name=name)
     assert found["Parameter"]["Value"] == IMAGES["arm64"]
     quota = {"ServiceCode": "ec2", "QuotaCode": "L-DB2E81BA"}
-    refused = refusal(lambda: nobody("service-quotas").get_service_quota(**quota))
+    refused = refusal(lambda: jane("service-quotas").get_service_quota(**quota))
     assert refused[0] == "AccessDeniedException"
 
 
