@@ -28,7 +28,7 @@ WAITING = (
 LONG = {"tests/e2e/test_laptop.py", "tests/e2e/test_trouble.py"}  # as long as all other whole runs
 
 # A test leaves no thread and no process, and pytest ends.
-pytest_plugins = ["tests.guard", "tests.bench", "tests.outside"]
+pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside"]
 
 # The same examples each time: a run of the tests says something of the code alone. What fails is
 # told as it is, without a search for something smaller, which can take longer than a test may. New
