@@ -10,13 +10,15 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-crash test check lint gpu format docs check-strategies clean
+.PHONY: help setup demo demo-crash test quick check lint gpu format docs check-strategies clean
 
 help:
 	@echo "make demo     tune an example on the emulated cloud, and hold its bill and its model against"
 	@echo "              others (5 minutes, no account needed); make demo-crash kills it in the middle"
 	@echo "make test     run every check and every test (the layout's among them)"
-	@echo "make check    run the checks alone: ruff, mypy, import contracts, layout"
+	@echo "make quick    run what needs no cluster, no emulated machine and no other process (3 minutes)"
+	@echo "make check    run the checks alone (ruff, mypy, import contracts, layout), and print how many"
+	@echo "              lines of code and words of docs there are"
 	@echo "make gpu      run what needs an NVIDIA GPU: its tests, and benchmarks/gpu (without one: as far"
 	@echo "              as a CPU goes); GPU_OUT=FILE.json keeps the results, GPU_OLD=FILE.json is compared"
 	@echo "make format   let ruff put the code in order"
@@ -52,6 +54,7 @@ demo-crash: $(STAMP)
 
 check: $(STAMP)
 	$(BIN)/pytest -q tests/architecture
+	@$(BIN)/python -m tests.architecture.budget
 
 # What tests/architecture/test_checks.py runs, while other tests wait.
 lint: $(STAMP)
@@ -70,6 +73,10 @@ PARALLEL := --numprocesses=4 --no-loadscope-reorder
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
 test: $(STAMP)
 	@$(BIN)/pytest $(PARALLEL) $(if $(STATUS),; echo $$? >'$(STATUS)')
+
+# What is left out, and why: tests/quick.py.
+quick: $(STAMP)
+	@$(BIN)/pytest --quick -q -r fE --numprocesses=2 --no-loadscope-reorder
 
 # A step at a time: `python -m benchmarks.gpu STEP`, each under ten minutes. What fails in one doesn't
 # keep the others from being run. GPU_PYTHON: one whose torch knows the GPU, if that isn't ours; of

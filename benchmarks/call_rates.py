@@ -6,8 +6,7 @@ The two that call are the real ones, each as its process runs it: the node provi
 monitor asks five times a second, and the controller's watcher, which looks twice a second. EC2 and
 the clock are not: an hour passes as fast as it can. Each instance is launched within the hour, one
 every ten seconds, and given back at its end, which is more than most runs do. EC2's figures are
-those of its page on throttling (`infra/emulator/strict/rates.py`), by which the strict emulator
-throttles.
+those of its page on throttling (`tests/aws_stand_in/rates.py`), by which the stand-in throttles.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import node_provider, watcher
-from cloudtune.infra.emulator.strict.rates import rate_of
 from cloudtune.infra.provider import Endpoint, Instance
+from tests.aws_stand_in.rates import rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,8 +3,8 @@
     python benchmarks/rights.py [--policies FILE]
 
 The policies are those that setup writes, or of a JSON file {"controller": …, "instance": …}. The
-calls are those that a run makes, by the code that makes them, against a strict emulator of its own;
-the table is printed in Markdown, as it stands in docs/aws.md.
+calls are those that a run makes, by the code that makes them, against a stand-in for AWS
+(`tests/aws_stand_in`); the table is printed in Markdown, as it stands in docs/aws.md.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from pyarrow.fs import FileSelector
 
@@ -32,21 +30,19 @@ from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
-from cloudtune.infra.emulator.strict.images import IMAGES
+from cloudtune.infra.emulator.service import Emulator, stop_emulator
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Endpoint
 from cloudtune.train.storage import filesystem
+from tests.aws_stand_in.account import Account, start
+from tests.aws_stand_in.images import IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cloudtune.infra.emulator.requests import Access
 
 Policy = dict[str, Any]
 ACCOUNT, REGION = "123456789012", "us-east-1"
 PLACE = policies.Place(ACCOUNT, REGION, ("g4dn.*",))
 BUCKET, NODE_ROLE = PLACE.bucket, PLACE.node
-_ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
 _DENIED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 _TAGS = {RUN_TAG: "rights", INTENT_TAG: "1", LEASE_TAG: "2026-01-01T00:00:00Z"}
 _PART = 6 << 20  # more than the 5 MiB of a part
@@ -104,20 +100,15 @@ def _without(policy: Policy, number: int, field: str, value: str) -> Policy:
 
 
 class World:
-    """A strict emulator with what a run finds: a role for its nodes, subnet, group, bucket."""
+    """A stand-in with what a run finds: a role for its nodes, subnet, group, bucket."""
 
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self.control = EmulatorControl(access)
-        self.control.add({"kind": "throttle", "burst": 1e6, "per_second": 1e6})
-        self._clients: list[Any] = []
-        ec2, iam = self.client("ec2"), self.client("iam")
-        trusted = {"Service": "ec2.amazonaws.com"}
-        trust = {"Effect": "Allow", "Principal": trusted, "Action": "sts:AssumeRole"}
-        document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
-        iam.create_role(RoleName=NODE_ROLE, AssumeRolePolicyDocument=document)
-        iam.create_instance_profile(InstanceProfileName=NODE_ROLE)
-        iam.add_role_to_instance_profile(InstanceProfileName=NODE_ROLE, RoleName=NODE_ROLE)
+    def __init__(self, emulator: Emulator) -> None:
+        self.access = emulator.access
+        self.account = Account(emulator)
+        self.account.unhurried("*")
+        self.account.role(NODE_ROLE)
+        self.control = EmulatorControl(self.access)
+        ec2 = self.client("ec2")
         self.client("s3").create_bucket(Bucket=BUCKET)
         subnet = ec2.describe_subnets()["Subnets"][0]
         group = ec2.create_security_group(
@@ -134,19 +125,8 @@ class World:
 
     def client(self, service: str, who: Endpoint | None = None) -> Any:
         """Return a client of a service, the account's own without `who`."""
-        key, secret = (
-            (self.access.key, self.access.secret) if who is None else (who.key, who.secret)
-        )
-        made: Any = boto3.client(
-            service,  # type: ignore[call-overload]
-            endpoint_url=self.access.endpoint,
-            region_name=REGION,
-            aws_access_key_id=key,
-            aws_secret_access_key=secret,
-            config=_ONCE,
-        )
-        self._clients.append(made)
-        return made
+        key, secret = ("", "") if who is None else (str(who.key), str(who.secret))
+        return self.account.client(service, key, secret)
 
     def person(self, policy: Policy) -> Endpoint:
         """Return EC2 as somebody new sees it who has this policy alone."""
@@ -154,8 +134,8 @@ class World:
         self._number += 1
         iam.create_user(UserName=name)
         iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=json.dumps(policy))
-        made = iam.create_access_key(UserName=name)["AccessKey"]
-        key, secret = made["AccessKeyId"], made["SecretAccessKey"]
+        access_key = iam.create_access_key(UserName=name)["AccessKey"]
+        key, secret = access_key["AccessKeyId"], access_key["SecretAccessKey"]
         return Endpoint(REGION, self.access.endpoint, key, secret)
 
     def launch(self, who: Endpoint, market: str = "on-demand") -> str:
@@ -173,8 +153,7 @@ class World:
 
     def close(self) -> None:
         """Close the clients."""
-        for client in self._clients:
-            client.close()
+        self.account.close()
 
 
 # ---- the calls of a run --------------------------------------------------------------------
@@ -304,7 +283,7 @@ def main() -> None:
     told = documented() if given.policies is None else json.loads(given.policies.read_text())
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        world = World(ensure_emulator(home, boot_seconds=0.2, strict=True).access)
+        world = World(start(home, boot_seconds=0.2))
         try:
             print("| without | fails | message |\n|---|---|---|")
             for role, policy in told.items():

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-WAITING = ("tests/e2e/", "tests/architecture/test_checks.py", "tests/infra/")
+WAITING = (
+    "tests/e2e/",
+    "tests/architecture/test_checks.py",
+    "tests/infra/",
+    "tests/aws_stand_in/",
+)
 LONG = {"tests/e2e/test_laptop.py", "tests/e2e/test_trouble.py"}  # as long as all other whole runs
 
 # A test leaves no thread and no process, and pytest ends.
-pytest_plugins = ["tests.guard", "tests.bench", "tests.outside"]
+pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside"]
 
 # The same examples each time: a run of the tests says something of the code alone. What fails is
 # told as it is, without a search for something smaller, which can take longer than a test may. New

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.infra.emulator.isolated import network
-from cloudtune.infra.emulator.isolated.world import World
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
+from tests.aws_stand_in import network
+from tests.aws_stand_in.world import World
 from tests.bench import TRAIN, Done
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
     """An account that setup has seen, and two who may use it; at the end no instance is alive."""
     if why := network.unavailable():
         pytest.skip(f"an isolated cloud is not to be had: {why}")
-    made = Outside(World(tmp_path / "world", "--boot-seconds", "0.5", "--strict"))
+    made = Outside(World(tmp_path / "world", "--boot-seconds", "0.5"))
     try:
         with made.world:
             done = made("owner", "cloudtune", "aws", "setup", "--yes")

@@ -37,18 +37,13 @@ def emulator() -> None:
 
 @emulator.command()
 @click.option("--boot", metavar="TIME", help="Time from launch to running (default: 4s).")
-@click.option(
-    "--strict", is_flag=True, help="Check permissions, throttle and answer late, as AWS does."
-)
-def start(boot: str | None, strict: bool) -> int:
+def start(boot: str | None) -> int:
     """Start it; unused, it ends by itself after two minutes, or with the next run."""
     wanted = _BOOT if boot is None else parse_seconds(boot)
-    if _found() is not None and (boot is not None or strict):
-        left_out = "--strict" if boot is None else "--boot"
-        raise UsageError(f"the emulator runs already; stop it first, or leave {left_out} out")
-    started = ensure_emulator(_folder(), wanted, strict=strict)
-    how = ", strictly" if strict else ""
-    click.echo(f"the emulator serves {started.endpoint} as pid {started.pid}{how}")
+    if _found() is not None and boot is not None:
+        raise UsageError("the emulator runs already; stop it first, or leave --boot out")
+    started = ensure_emulator(_folder(), wanted)
+    click.echo(f"the emulator serves {started.endpoint} as pid {started.pid}")
     return 0
 
 

@@ -32,7 +32,7 @@ class EmulatorControl:
         self._access = access
 
     def ping(self) -> dict[str, Any]:
-        """Return pid, live instances, whether it is closing and strict, its time and its clock."""
+        """Return pid, live instances, whether it is closing, its time and its clock."""
         return dict(self._ask("GET", "ping"))
 
     def instances(self) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The emulator's control side: who is there, what is to go wrong, and the end of it all.
 
-GET  /_cloudtune/ping                   {"pid", "live", "closing", "strict", "now", "clock"}
+GET  /_cloudtune/ping                   {"pid", "live", "closing", "now", "clock"}
 GET  /_cloudtune/instances              every instance there was, ended ones included
 POST /_cloudtune/instances/<id>/shutdown    the machine's `shutdown` command: its arguments
 POST /_cloudtune/instances/<id>/interrupt   a spot interruption in ?seconds=120; 0: without notice
@@ -29,7 +29,7 @@ from cloudtune.infra.emulator.fault_files import parse_faults
 from cloudtune.infra.emulator.requests import KEY_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from werkzeug.wrappers import Request
 
@@ -50,13 +50,13 @@ class Control:
         scenario: Scenario,
         access: Access,
         shut_down: Callable[[Request], Response],
-        about: Callable[[], Mapping[str, bool]],
+        is_closing: Callable[[], bool],
     ) -> None:
         self._ec2 = ec2
         self._scenario = scenario
         self._access = access
         self._shut_down = shut_down
-        self._about = about
+        self._is_closing = is_closing
         self._reports: dict[str, Callable[[], object]] = {
             "ping": self._ping,
             "instances": ec2.records,
@@ -102,7 +102,7 @@ class Control:
         return {
             "pid": os.getpid(),
             "live": len(self._ec2.machines.live()),
-            **self._about(),
+            "closing": self._is_closing(),
             "now": self._ec2.clock.now(),
             "clock": self._ec2.clock.offset,
         }

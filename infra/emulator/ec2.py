@@ -28,7 +28,7 @@ from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.faults import fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
-from cloudtune.infra.emulator.machines import HERE, Machines
+from cloudtune.infra.emulator.machines import Machines
 from cloudtune.infra.emulator.pools import (
     Held,
     check_quotas,
@@ -37,9 +37,6 @@ from cloudtune.infra.emulator.pools import (
     vcpus_of,
     wanted_of,
 )
-from cloudtune.infra.emulator.strict.launches import Launch
-from cloudtune.infra.emulator.strict.quotas import as_faults
-from cloudtune.infra.emulator.strict.refusals import check_price
 from cloudtune.infra.node import this_machine as local
 
 if TYPE_CHECKING:
@@ -47,19 +44,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.infra.emulator.faults import Fate, Market
-    from cloudtune.infra.emulator.machines import Clock, Housing
+    from cloudtune.infra.emulator.machines import Clock
     from cloudtune.infra.emulator.requests import Access
+    from cloudtune.infra.emulator.rules import Rules
     from cloudtune.infra.emulator.scenario import Scenario
 
 DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
-# "Eventual consistency in the Amazon EC2 API" (developer guide) gives no figures: it has clients
-# ask for seconds, and up to five minutes.
-HIDDEN_SECONDS = 1.0
-"""So long a strict cloud's calls don't know of a new instance."""
-TAGS_LATER = 1.5
-"""So many times as long those don't that look for tags."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +86,15 @@ class EmulatedEC2:
         clock: Clock,
         scenario: Scenario,
         *,
-        housing: Housing = HERE,
-        strict: bool = False,
+        rules: Rules,
     ) -> None:
         self.clock = clock
-        self._strict = strict
+        self._rules = rules
         self._eyes = threading.local()
         folder = home / "instances"
-        self.machines = Machines(folder, access, boot_seconds, clock, self._mirror, housing=housing)
+        self.machines = Machines(
+            folder, access, boot_seconds, clock, self._mirror, housing=rules.housing
+        )
         self._scenario = scenario
         self._instances: dict[str, Any] = {}
         _Backend.ec2 = self
@@ -141,14 +134,9 @@ class EmulatedEC2:
 
     def _fate(self, instance: Any) -> Fate:
         fate = fate_of(self._scenario.befall(pool_of(instance)))
-        if self._strict and not (fate.hidden_calls or fate.hidden_seconds):
-            fate.hidden_seconds = HIDDEN_SECONDS
+        if not (fate.hidden_calls or fate.hidden_seconds):
+            fate.hidden_seconds = self._rules.hidden_seconds
         return fate
-
-    @staticmethod
-    def backend(region: str) -> Any:
-        """Return moto's EC2 of a region."""
-        return _backend(region)
 
     def end(self, instance: Any, ending: Ending) -> InstanceState:
         """Begin the end of an instance; return the state it had until now."""
@@ -167,10 +155,8 @@ class EmulatedEC2:
         # moto starts MinCount; EC2 starts as many as it can up to MaxCount.
         count = parameters.get("MaxCount", "1")
         wanted = wanted_of(_backend(region), parameters)
-        capacities, quotas = self._scenario.capacities(), self._scenario.quotas()
-        if self._strict:
-            check_price(Launch(parameters, _backend(region)))
-            quotas = as_faults(quotas)
+        capacities = self._scenario.capacities()
+        quotas = self._rules.quotas(self._scenario.quotas())
         if wanted is None or not (capacities or quotas):
             return {**parameters, "MinCount": count}
         held = self._held(region)
@@ -188,15 +174,12 @@ class EmulatedEC2:
             if instance.region_name == region
         ]
 
-    def is_hidden(self, instance_id: str, *, by_tag: bool = False) -> bool:
-        """Return whether calls about instances don't know of this one yet, or not by its tags."""
+    def is_hidden(self, instance_id: str) -> bool:
+        """Return whether calls about instances don't know of this one yet."""
         if getattr(self._eyes, "see_all", False):
             return False
         machine = self.machines.find(instance_id)
-        if machine is None:
-            return False
-        later = TAGS_LATER - 1.0 if self._strict and by_tag else 0.0
-        return machine.is_hidden(self.clock.now() - later * machine.fate.hidden_seconds)
+        return machine is not None and machine.is_hidden(self.clock.now())
 
     @contextlib.contextmanager
     def seeing_all(self) -> Iterator[None]:
@@ -257,12 +240,6 @@ class EmulatedEC2:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ending.due))
             answers["spot/instance-action"] = f'{{"action": "terminate", "time": "{when}"}}'
         return answers
-
-    def profile_of(self, machine: Machine) -> Any:
-        """Return moto's instance profile of an instance; None where it has none."""
-        region = self._instances[machine.id].region_name
-        found = _backend(region).iam_instance_profile_associations.get(machine.id)
-        return None if found is None else found.iam_instance_profile
 
     def console(self, instance_id: str) -> bytes:
         """Return the last of what an instance has printed; nothing of one that isn't known."""
@@ -325,16 +302,15 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
 
     def all_reservations(self, filters: Any = None) -> list[Any]:
         """Return what every call about instances starts from: all that EC2 knows of by now."""
-        known = super().all_reservations()
-        tags = any(name.startswith("tag") for name in filters or ())
-        for reservation in known:  # a copy, so moto's own is left as it is
+        reservations = super().all_reservations()  # a copy, so moto's own is left as it is
+        for reservation in reservations:
             reservation.instances = [
-                each
-                for each in reservation.instances
-                if not self.ec2.is_hidden(each.id, by_tag=tags)
+                instance
+                for instance in reservation.instances
+                if not self.ec2.is_hidden(instance.id)
             ]
-        known = [reservation for reservation in known if reservation.instances]
-        return known if filters is None else list(filter_reservations(known, filters))
+        seen = [reservation for reservation in reservations if reservation.instances]
+        return seen if filters is None else list(filter_reservations(seen, filters))
 
     def start_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
         raise _unsupported(f"start {', '.join(instance_ids)}")

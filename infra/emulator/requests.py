@@ -123,13 +123,11 @@ class Access:
         """Whether a key is that of a machine."""
         return _same(key, self.machine_key(machine))
 
-    def signed_for(
-        self, request: Request, secret_of: Callable[[str, str], str | None] | None = None
-    ) -> Signed:
+    def signed_for(self, request: Request, secret_of: Callable[[str, str], str | None]) -> Signed:
         """Return what a request is signed for and with which key (AWS's signature 4).
 
-        `secret_of` has the secret of a key that comes with a session token ("" for none); without
-        it our own key alone is known.
+        `secret_of` has the secrets of keys besides our own, given the key and the session token
+        that comes with it ("" for none).
 
         Raises:
             Ec2Error: it isn't signed, with no key that is known, not lately, or was changed.
@@ -138,7 +136,7 @@ class Access:
         if found is None:
             raise _unsigned("it is not signed with the credentials of this emulator")
         token = request.headers.get(_SESSION_HEADER, "")
-        secret = (secret_of or self._own_secret)(found["key"], token)
+        secret = self._own_secret(found["key"], token) or secret_of(found["key"], token)
         if secret is None:
             raise _unsigned("it is not signed with the credentials of this emulator")
         _check_time(request, found["day"])

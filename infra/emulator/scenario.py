@@ -21,8 +21,8 @@ from cloudtune.infra.emulator.faults import (
     kind_of,
     told,
 )
+from cloudtune.infra.emulator.rates import Buckets, Rate, rate_of
 from cloudtune.infra.emulator.requests import Ec2Error
-from cloudtune.infra.emulator.strict.rates import Buckets, Rate, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -65,13 +65,17 @@ class _Live:
 class Scenario:
     """The faults to come and the newest calls; any thread may ask. `now` is the emulator's time.
 
-    With `throttles` calls are rationed at all times, as EC2 does; a throttle among the faults goes
-    first.
+    `is_throttled` says of a call (region, action, parameters) whether the account has made too many
+    by then; a throttle among the faults goes first.
     """
 
-    def __init__(self, now: Callable[[], float], *, throttles: bool = False) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        is_throttled: Callable[[str, str, Mapping[str, str]], bool] = lambda *_: False,
+    ) -> None:
         self._now = now
-        self._account = Buckets(now) if throttles else None
+        self._is_throttled = is_throttled
         self._lock = threading.RLock()
         self._faults: list[_Live] = []
         self._buckets = Buckets(now)
@@ -157,10 +161,10 @@ class Scenario:
         rates = [live.fault for live in self._faults if isinstance(live.fault, Throttle)]
         rate = next((rate for rate in rates if rate.fits(action)), None)
         if rate is not None:
-            let_in = self._buckets.take(action, _figures(action, rate))
+            throttled = not self._buckets.take(action, _figures(action, rate))
         else:
-            let_in = self._account is None or self._account.let_in(region, action, parameters)
-        if let_in:
+            throttled = self._is_throttled(region, action, parameters)
+        if not throttled:
             return None
         return ec2_error("RequestLimitExceeded", f"Request limit exceeded: {action}.")
 
@@ -191,7 +195,7 @@ def ec2_error(code: str, message: str) -> Ec2Error:
 
 
 def _figures(action: str, given: Throttle) -> Rate:
-    _, usual = rate_of(action)
+    usual = rate_of(action)
     return Rate(
         usual.burst if given.burst is None else given.burst,
         usual.per_second if given.per_second is None else given.per_second,

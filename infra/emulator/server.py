@@ -20,7 +20,6 @@ import socket
 import struct
 import threading
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
@@ -35,28 +34,22 @@ from werkzeug.wrappers import Request, Response
 
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
-from cloudtune.infra.emulator.isolated import boot
-from cloudtune.infra.emulator.isolated.network import METADATA, SERVICES, Addresses, open_network
+from cloudtune.infra.emulator.launch_form import check_form
 from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
-from cloudtune.infra.emulator.machines import HERE, Clock, Housing
+from cloudtune.infra.emulator.machines import Clock
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
-from cloudtune.infra.emulator.strict import guard, images, quotas, refusals
-from cloudtune.infra.emulator.strict.launches import Launch
-from cloudtune.infra.emulator.strict.principals import Principals
-from cloudtune.infra.emulator.strict.role_metadata import role_metadata
 from cloudtune.infra.processes import birth, write_atomically
 from cloudtune.infra.refcount import in_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
     from cloudtune.infra.emulator.faults import Fault
-    from cloudtune.infra.emulator.machine import Machine
     from cloudtune.infra.emulator.requests import Signed
-    from cloudtune.infra.emulator.strict.principals import Principal
+    from cloudtune.infra.emulator.rules import Rules
 
 STATE_FILE = "emulator.json"
 _SERVICES = {"ec2", "iam", "s3", "servicequotas", "ssm", "sts"}
@@ -73,23 +66,22 @@ _log = logging.getLogger(__name__)
 class Application:
     """The WSGI application: ours in front, moto behind."""
 
-    def __init__(self, *, strict: bool = False) -> None:
+    def __init__(self, rules: Rules) -> None:
         self.ec2: EmulatedEC2  # set by `attach`, when the port is known
-        self.principals: Principals  # likewise
-        self.strict = strict
+        self._rules = rules
         self.last_request = time.monotonic()
         self.closing = False
         self.clock = Clock()
-        self.scenario = Scenario(self.clock.now, throttles=strict)
+        self.scenario = Scenario(self.clock.now, rules.is_throttled)
         self._moto = DomainDispatcherApplication(create_backend_app)
 
     def attach(self, ec2: EmulatedEC2, access: Access) -> None:
         """Take the instances in, and who is let in; before that no request is answered."""
         self.ec2 = ec2
         self._access = access
-        self.principals = Principals(access, self.clock.now)
         self._tokens = Tokens(ec2.is_live)
-        self._control = Control(ec2, self.scenario, access, self._shut_down, self._about)
+        self._control = Control(ec2, self.scenario, access, self._shut_down, lambda: self.closing)
+        self._rules.attach(access, ec2.machines, self.scenario, self)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -104,9 +96,6 @@ class Application:
             self.closing = True
             return True
 
-    def _about(self) -> dict[str, bool]:
-        return {"closing": self.closing, "strict": self.strict}
-
     def _shut_down(self, request: Request) -> Response:
         done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
         return to_json({"closing": done}, 200 if done else 409)
@@ -119,52 +108,29 @@ class Application:
         if request.path.startswith("/_imds/"):
             return self._metadata(request)
         try:
-            signed = self._access.signed_for(request, self.principals.secret_of)
+            signed = self._access.signed_for(request, self._rules.secret_of)
             self.last_request = time.monotonic()
-            who = self.principals.find(signed.key)
-            assert who is not None, "it is signed with somebody's key"
-            if signed.service != "ec2":
-                return self._other_call(request, signed, who)
-            return self._ec2_call(request, signed.region, who)
+            if signed.service == "ec2":
+                return self._ec2_call(request, signed)
+            return self._rules.answer(signed, request, lambda: self._other_call(request, signed))
         except Ec2Error as error:
             return Response(error.xml(), status=error.status, mimetype="text/xml")
 
-    def _other_call(self, request: Request, signed: Signed, who: Principal) -> Response:
-        if not self.strict:
-            if signed.service == "ssm":
-                images.register(self.ec2.backend(signed.region))
-            return self._known(request, signed)
-        images.register(self.ec2.backend(signed.region))  # their names are in SSM
-        refused = guard.refusal(who, signed.service, signed.region, request)
-        if refused is not None:
-            return refused
-        if signed.service == "servicequotas":
-            called = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
-            told = quotas.answer(called, request.get_json(force=True), self.scenario.quotas())
-            if told is not None:
-                return Response(told[1], told[0], mimetype="application/x-amz-json-1.1")
-        answer = self._known(request, signed)
-        missing = signed.service == "s3" and answer.status_code == HTTPStatus.NOT_FOUND
-        if missing and guard.hides_absence(who, request):
-            return guard.absence_denied(who, request)
-        return answer
-
-    def _known(self, request: Request, signed: Signed) -> Response:
+    def _other_call(self, request: Request, signed: Signed) -> Response:
         """Return moto's answer, or that there is no such service here."""
         if signed.service in _SERVICES:
             return self._pass_on(request, request.get_data())
-        told = f"the emulator has {', '.join(sorted(_SERVICES))}, and not {signed.service}"
-        return to_json({"__type": "UnknownOperationException", "message": told}, 400)
+        message = f"the emulator has {', '.join(sorted(_SERVICES))}, and not {signed.service}"
+        return to_json({"__type": "UnknownOperationException", "message": message}, 400)
 
-    def _ec2_call(self, request: Request, region: str, who: Principal) -> Response:
+    def _ec2_call(self, request: Request, signed: Signed) -> Response:
+        region = signed.region
         parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
         action = parameters.get("Action", "")
         self.scenario.refuse(action, parameters, region)
         if action == "RunInstances":
-            refusals.check_form(Launch(parameters, self.ec2.backend(region)))
-        if self.strict:
-            images.register(self.ec2.backend(region))
-            guard.check_call(who, region, parameters)
+            check_form(parameters)
+        self._rules.check(signed, parameters)
         answer = self._act(request, region, action, parameters)
         lost = self.scenario.loses(action, parameters)
         if lost == "reset":
@@ -229,16 +195,13 @@ class Application:
                 mimetype="text/plain",
                 headers={"X-aws-ec2-metadata-token-ttl-seconds": seconds},
             )
-        if self.strict and request.headers.get("X-aws-ec2-metadata-token") != token:
-            return text("Unauthorized", 401)  # as where HttpTokens is "required"
-        return self._metadata_item(machine, path.removeprefix("latest/meta-data/"))
-
-    def _metadata_item(self, machine: Machine, item: str) -> Response:
-        if item.startswith("iam/"):
-            profile = self.ec2.profile_of(machine)
-            answer = role_metadata(item, profile, machine.id, self.principals)
-        else:
-            answer = self.ec2.metadata(machine).get(item)
+        item = path.removeprefix("latest/meta-data/")
+        has_token = request.headers.get("X-aws-ec2-metadata-token") == token
+        ruled = self._rules.metadata(machine, item, has_token=has_token)
+        if ruled is not None:
+            status, body = ruled
+            return text(body, status)
+        answer = self.ec2.metadata(machine).get(item)
         return text("not found", 404) if answer is None else text(answer)
 
 
@@ -255,49 +218,24 @@ def _break_connection(request: Request) -> None:
     raise ConnectionResetError("the answer is lost, as the scenario has it")
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What an emulator is like.
-
-    `strict`: rights are asked for, calls are throttled, and new instances are seen late, as on AWS.
-    `isolated`: machines live in namespaces of their own; the emulator's process is then in those of
-    the cloud, and nobody outside reaches it.
-    """
-
-    strict: bool = False
-    isolated: bool = False
-
-
 def serve(
     home: Path,
     port: int,
     boot_seconds: float,
     idle_exit: float,
-    faults: Sequence[Fault] = (),
     *,
-    kind: Kind = Kind(),
+    faults: Sequence[Fault],
+    rules: Rules,
 ) -> None:
     """Serve until told to stop or idle for `idle_exit` seconds; leaves no machine running."""
     for machine in end_leftovers(home / "instances"):
         _log.warning("ended %s, left running by an emulator that died", machine)
-    application = Application(strict=kind.strict)
-    isolated = kind.isolated
-    host = SERVICES if isolated else "127.0.0.1"
-    if isolated:
-        open_network()
-    server = make_server(host, port, application, threaded=True, request_handler=_Quiet)
-    endpoint = f"http://{host}:{server.server_port}"
+    application = Application(rules)
+    server = make_server(rules.host, port, application, threaded=True, request_handler=QuietHandler)
+    access = Access.made(f"http://{rules.host}:{server.server_port}")
     clock, scenario = application.clock, application.scenario
-    access = Access.made(endpoint)
-    housing = Housing(boot.start, Addresses().next) if isolated else HERE
-    ec2 = EmulatedEC2(
-        home, access, boot_seconds, clock, scenario, housing=housing, strict=kind.strict
-    )
+    ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, rules=rules)
     application.attach(ec2, access)
-    if isolated:
-        asked = by_address(application, ec2, access)
-        told = make_server(METADATA, 80, asked, threaded=True, request_handler=_Quiet)
-        threading.Thread(target=told.serve_forever, args=[0.1], daemon=True).start()
     forget_old(home / "instances", keep=KEPT_FOLDERS)
     _warm_up(application, access)
     scenario.replace(faults)
@@ -309,21 +247,6 @@ def serve(
         _loop(application, idle_exit)
     finally:
         _end(application, server, home)
-
-
-def by_address(application: Application, ec2: EmulatedEC2, access: Access) -> WSGIApplication:
-    """Return a metadata service that knows who asks by the address that asks, as EC2's does."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        asks = environ.get("REMOTE_ADDR")
-        machine = next((m for m in ec2.machines.live() if m.address == asks), None)
-        if machine is None:
-            return text("no instance has this address", 404)(environ, start_response)
-        path = f"/_imds/{machine.id}/{access.machine_key(machine.id)}{environ['PATH_INFO']}"
-        host = access.endpoint.removeprefix("http://")
-        return application({**environ, "PATH_INFO": path, "HTTP_HOST": host}, start_response)
-
-    return answer
 
 
 def _loop(application: Application, idle_exit: float) -> None:
@@ -372,7 +295,7 @@ def _warm_up(application: Application, access: Access) -> None:
     Response.from_app(application, environ, buffered=True)
 
 
-class _Quiet(WSGIRequestHandler):
+class QuietHandler(WSGIRequestHandler):
     """A request handler that writes no line per request."""
 
     protocol_version = "HTTP/1.1"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cloudtune.infra.emulator.faults import Fault
+    from cloudtune.infra.emulator.rules import Rules
 
 LONGEST_START_S = 60.0
 LONGEST_END_S = 30.0
@@ -61,13 +62,14 @@ class Emulator:
         return self.access.endpoint
 
 
-def ensure_emulator(home: Path, boot_seconds: float = 4.0, *, strict: bool = False) -> Emulator:
-    """Return the emulator of `home`, started afresh when none runs; callers at once get one.
+def ensure_emulator(
+    home: Path, boot_seconds: float = 4.0, *, program: Sequence[str] = ()
+) -> Emulator:
+    """Return the emulator of `home`, started when none runs; simultaneous callers get the same.
 
-    `boot_seconds` (from launch to running) and `strict` (docs/emulator.md) count only for one that
-    is started here.
-
-    The faults of the file that CLOUDTUNE_EMULATOR_FAULTS names count likewise.
+    `boot_seconds` (from launch to running) and `program` (a command that takes the options of
+    `main`, in place of this module) count only for an emulator that is started here, and so do the
+    faults of the file that CLOUDTUNE_EMULATOR_FAULTS names.
 
     Raises:
         UsageError: that file holds no faults, or moto is not installed.
@@ -83,7 +85,8 @@ def ensure_emulator(home: Path, boot_seconds: float = 4.0, *, strict: bool = Fal
             _wait_until_gone(
                 home, _read_state(home)
             )  # one that is just ending; two would fight over the machines
-            emulator = _start(home, boot_seconds, strict=strict)
+            command = program or (sys.executable, "-m", "cloudtune.infra.emulator.service")
+            emulator = _start(home, [*command, "--boot-seconds", str(boot_seconds)])
         return emulator
 
 
@@ -118,19 +121,13 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
         return True
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, rules: Rules | None = None) -> None:
     """Serve an emulator in the foreground until it is told to stop or has been idle."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cloudtune.infra.emulator.service", description=main.__doc__
-    )
+    parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--home", type=Path, required=True, help="its folder; made when missing")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--boot-seconds", type=float, default=4.0, help="from launch to running")
     parser.add_argument("--idle-exit", type=float, default=120.0, help="seconds")
-    parser.add_argument("--isolated", action="store_true", help=argparse.SUPPRESS)  # `isolated`
-    parser.add_argument(
-        "--strict", action="store_true", help="rights, throttling and late answers as on AWS"
-    )
     options = parser.parse_args(arguments)
     home = options.home.absolute()
     state = _read_state(home)
@@ -142,11 +139,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
 
-    from cloudtune.infra.emulator.server import Kind, serve  # noqa: PLC0415 - loads moto: a second
+    from cloudtune.infra.emulator.rules import Rules  # noqa: PLC0415 - with it comes all of psutil
+    from cloudtune.infra.emulator.server import serve  # noqa: PLC0415 - loads moto: a second
 
-    how = Kind(strict=options.strict, isolated=options.isolated)
-    limits = (options.boot_seconds, options.idle_exit)
-    serve(home, options.port, *limits, _faults_at_start(), kind=how)
+    serve(
+        home,
+        options.port,
+        options.boot_seconds,
+        options.idle_exit,
+        faults=_faults_at_start(),
+        rules=Rules() if rules is None else rules,
+    )
 
 
 def abandoned(home: Path, *, end: bool) -> list[str]:
@@ -190,10 +193,10 @@ def _faults_at_start() -> list[Fault]:
         raise UsageError(f"{FAULTS_VARIABLE}: {error}") from None
 
 
-def _start(home: Path, boot_seconds: float, *, strict: bool) -> Emulator:
-    _faults_at_start()  # a mistake in them is told here, not in a log
+def _start(home: Path, command: Sequence[str]) -> Emulator:
+    _faults_at_start()  # a mistake in them is reported here, not in a log
     (home / "emulator.json").unlink(missing_ok=True)
-    pid = _launch(home, boot_seconds, strict=strict)
+    pid = _launch(home, [*command, "--home", str(home)])
     deadline = time.monotonic() + LONGEST_START_S
     while time.monotonic() < deadline and _runs(pid):
         emulator = find_emulator(home)
@@ -206,10 +209,8 @@ def _start(home: Path, boot_seconds: float, *, strict: bool) -> Emulator:
     )
 
 
-def _launch(home: Path, boot_seconds: float, *, strict: bool) -> int:
+def _launch(home: Path, command: Sequence[str]) -> int:
     """Start the emulator as nobody's child, so that no caller has to reap it; return its pid."""
-    command = [sys.executable, "-m", "cloudtune.infra.emulator.service", "--home", str(home)]
-    command += ["--boot-seconds", str(boot_seconds), *(["--strict"] if strict else [])]
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
     # This machine as an instance is to have them again.
     environment |= local.kept(name for name in _KEPT_OUT if name.startswith("AWS_"))

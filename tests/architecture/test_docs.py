@@ -283,6 +283,19 @@ def test_the_index_leads_to_every_page() -> None:
     assert pages - linked == set()
 
 
+def test_the_site_has_every_page() -> None:
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    nav = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
+    assert sorted(re.findall(r"\S+\.md", nav)) == sorted(pages)
+
+
+def test_the_version_is_that_of_the_newest_release() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    releases = [heading for heading in headings if heading != "Unreleased"]
+    assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", releases[0])
+
+
 @pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     named = {

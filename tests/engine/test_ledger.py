@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ import pytest
 
 from cloudtune.engine.ledger import FileLedger, read_entries, read_header
 from cloudtune.errors import CloudtuneError
+from tests.bench import called
 from tests.builders import Setting, play
 
 if TYPE_CHECKING:
@@ -122,6 +124,19 @@ def test_a_ledger_of_cloudtune_0_1_0_is_refused_whole() -> None:
             CloudtuneError, match=r"0\.jsonl: written by cloudtune 0\.1\.0 .*`cloudtu"
         ):
             read(old)
+
+
+def test_a_ledger_of_cloudtune_0_2_0_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of two trials on the emulated cloud, as that version wrote it."""
+    run = tmp_path / "runs" / "r1"
+    run.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("ledger-0.2.0.jsonl"), run / "ledger.jsonl")
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    report = called(capsys, "report", "r1", "-o", "json").json
+    assert report["best"]["value"] == pytest.approx(4.2121, abs=1e-4)
+    assert report["summary"]["trials"] == 2
 
 
 def test_what_people_write_stays_in_one_line(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.cluster.head import RayHead, Rental
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
 from cloudtune.running import runner
+from tests.aws_stand_in.account import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ FIELDS: dict[str, Any] = {
 def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """A strict account that setup has seen."""
     home = tmp_path_factory.mktemp("emulator")
-    emulator = ensure_emulator(home, strict=True)
+    emulator = start(home)
     clients = Clients(endpoint_of(emulator.access))
     for step in to_make(clients, look(clients, "us-east-1", ("g4dn.*",))):
         done(step)

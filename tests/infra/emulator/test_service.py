@@ -359,3 +359,36 @@ def test_user_data_may_hold_any_text(
     assert console(emulator, instance).startswith('a+b&c=%41 ü "x"\n')
     answer = ec2.describe_instance_attribute(InstanceId=instance, Attribute="userData")
     assert base64.b64decode(answer["UserData"]["Value"]).decode() == script
+
+
+def tagged(tags: dict[str, str]) -> dict[str, Any]:
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return {"TagSpecifications": [{"ResourceType": "instance", "Tags": listed}]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "refusal"),
+    [
+        ({"script": "#" * 20_480}, "InvalidParameterValue: User data is limited to 16384 bytes"),
+        ({"ClientToken": "t" * 65}, "InvalidParameterValue: Value (ttt"),
+        ({"ClientToken": "tökén"}, "InvalidParameterValue: Value (tök"),
+        (
+            tagged({"k" * 129: ""}),
+            "InvalidParameterValue: Tag key exceeds the maximum",
+        ),
+        (
+            tagged({"k": "v" * 257}),
+            "InvalidParameterValue: Tag value exceeds the maximum",
+        ),
+        (tagged({"aws:mine": ""}), "InvalidParameterValue: Tag keys starting with 'aws:'"),
+        (tagged({str(n): "" for n in range(51)}), "TagLimitExceeded: "),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_launch_whose_parts_are_too_long_is_refused_as_ec2_does(
+    ec2: EC2Client, request_: dict[str, Any], refusal: str
+) -> None:
+    with pytest.raises(ClientError) as refused:
+        launch(ec2, **request_)
+    error = refused.value.response["Error"]
+    assert f"{error['Code']}: {error['Message']}".startswith(refusal)

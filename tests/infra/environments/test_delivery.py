@@ -14,7 +14,7 @@ import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.environments import fetch
 from cloudtune.infra.environments.bootstrap import Foundation, lay
 from cloudtune.infra.environments.build import Built, found, uv_program
@@ -25,7 +25,7 @@ from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.launch import user_data as head_user_data
 from cloudtune.infra.node.boot import Join, user_data
 from cloudtune.infra.node.lease import first_lease
-from tests.infra.emulator.strict.conftest import Account
+from tests.aws_stand_in.account import Account, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def script(path: Path, text: str) -> None:
 @pytest.fixture(scope="module")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     home = tmp_path_factory.mktemp("strict")
-    made = Account(ensure_emulator(home, boot_seconds=0.4, strict=True))
+    made = Account(start(home, boot_seconds=0.4))
     made.client("s3").create_bucket(Bucket="bucket")
     made.role("reads", READS)
     yield made

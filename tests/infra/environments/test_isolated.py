@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.infra.emulator.isolated import network
-from cloudtune.infra.emulator.isolated.world import World
 from cloudtune.infra.environments.cache import Shelf
 from cloudtune.infra.environments.delivery import Delivery
+from tests.aws_stand_in import network
+from tests.aws_stand_in.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_an_instance_fetches_its_environment_over_the_network_by_its_role(
     laptop.mkdir(parents=True)
     (laptop / "asked.json").write_text(json.dumps(asked))
     shutil.move(pack.uri, laptop / "pack")
-    with World(home, "--boot-seconds", "0.2", "--strict") as world:
+    with World(home, "--boot-seconds", "0.2") as world:
         subprocess.run(world.on("laptop", "python3", "-c", LAUNCH), check=True)
         eventually(lambda: "took" in console(home))
     lines = console(home).splitlines()

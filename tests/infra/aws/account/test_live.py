@@ -14,7 +14,8 @@ from cloudtune.infra.aws.account.steps import done, to_make
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from cloudtune.infra.emulator.service import stop_emulator
+from tests.aws_stand_in.account import start
 from tests.bench import called
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ BUCKET = "cloudtune-123456789012-us-east-1"
 def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     """A strict account that setup has seen, as boto3 finds it."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    made = ensure_emulator(tmp_path / "emulator", boot_seconds=0.2, strict=True)
+    made = start(tmp_path / "emulator", boot_seconds=0.2)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     monkeypatch.setenv("AWS_ENDPOINT_URL", made.access.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.access.key)

@@ -1,0 +1,70 @@
+"""How often EC2 lets an account call it: token buckets, which a `throttle` of a scenario uses.
+
+From "Request throttling for the Amazon EC2 API" (EC2 developer guide, table "Request token bucket
+sizes and refill rates", a copy of 2025): each action has a bucket of its own, and its category
+gives the size and the refill. Console actions, and actions that cloudtune never calls, are left
+out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Rate(NamedTuple):
+    """How many calls may come at once, and how many a second after that."""
+
+    burst: float
+    per_second: float
+
+
+READING = Rate(100, 20)
+WRITING = Rate(50, 5)
+_READING_PREFIXES = ("Describe", "Get", "List", "Search")
+OWN_RATES = {
+    "AssociateIamInstanceProfile": Rate(100, 5),
+    "CreateTags": Rate(100, 10),
+    "CreateVolume": Rate(100, 5),
+    "DeleteTags": Rate(100, 10),
+    "DeleteVolume": Rate(100, 5),
+    "RunInstances": Rate(5, 2),
+    "StartInstances": Rate(5, 2),
+    "TerminateInstances": Rate(100, 5),
+}
+"""Actions with figures of their own, whatever their category."""
+
+
+def rate_of(action: str) -> Rate:
+    """Return the rate of an action; a Describe call counts as one with filters."""
+    usual = READING if action.startswith(_READING_PREFIXES) else WRITING
+    return OWN_RATES.get(action, usual)
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    at: float
+
+
+class Buckets:
+    """Token buckets by name; the caller serialises access. `now` is in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._buckets: dict[str, _Bucket] = {}
+
+    def take(self, name: str, rate: Rate, tokens: int = 1) -> bool:
+        """Take tokens out of a bucket, which is full at first; False if it has too few."""
+        now = self._now()
+        bucket = self._buckets.setdefault(name, _Bucket(rate.burst, now))
+        gained = max(0.0, now - bucket.at) * rate.per_second
+        bucket.tokens = min(rate.burst, bucket.tokens + gained)
+        bucket.at = now
+        if bucket.tokens < tokens:
+            return False
+        bucket.tokens -= tokens
+        return True

@@ -1,0 +1,65 @@
+"""What an emulator asks of its callers besides a signature: nothing.
+
+Tests that need an EC2 as strict as AWS's start the emulator with rules of their own: they subclass
+`Rules` (tests/aws_stand_in).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.infra.emulator.machines import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from wsgiref.types import WSGIApplication
+
+    from werkzeug.wrappers import Request, Response
+
+    from cloudtune.infra.emulator.faults import Quota
+    from cloudtune.infra.emulator.machine import Machine
+    from cloudtune.infra.emulator.machines import Housing, Machines
+    from cloudtune.infra.emulator.requests import Access, Signed
+    from cloudtune.infra.emulator.scenario import Scenario
+
+
+class Rules:
+    """Who may call what, what is refused, what the metadata service says, where machines live."""
+
+    host = "127.0.0.1"
+    """Where the emulator serves."""
+    housing: Housing = HERE
+    hidden_seconds = 0.0
+    """How long calls don't see a new instance, unless a fault says otherwise."""
+
+    def attach(
+        self, access: Access, machines: Machines, scenario: Scenario, application: WSGIApplication
+    ) -> None:
+        """Take in what the rules are about; called once, before the first request."""
+
+    def secret_of(self, key: str, token: str) -> str | None:
+        """Return the secret of a key that isn't the emulator's own; None for an unknown key."""
+        return None
+
+    def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
+        """Whether EC2 refuses a call because too many came before it; if not, it counts."""
+        return False
+
+    def check(self, signed: Signed, parameters: Mapping[str, str]) -> None:
+        """Pass if EC2 would act on a call, quotas and capacity aside.
+
+        Raises:
+            Ec2Error: it wouldn't.
+        """
+
+    def answer(self, signed: Signed, request: Request, pass_on: Callable[[], Response]) -> Response:
+        """Return the answer to a call to a service other than EC2; `pass_on` has moto answer."""
+        return pass_on()
+
+    def quotas(self, scenario: Sequence[Quota]) -> Sequence[Quota]:
+        """Return the quotas that limit a launch, given those of the scenario."""
+        return scenario
+
+    def metadata(self, machine: Machine, item: str, *, has_token: bool) -> tuple[int, str] | None:
+        """Return the status and text of a metadata item; None for the emulator's own answer."""
+        return None

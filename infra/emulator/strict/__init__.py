@@ -1,1 +1,0 @@
-"""The emulated EC2 made as strict as EC2: who may do what, how often, and what is refused."""

@@ -1,0 +1,103 @@
+"""A computer outside the isolated cloud, with credentials and nothing else: somebody's laptop.
+
+`python tests/aws_stand_in computer --home HOME --name NAME -- COMMAND` runs a command on it, from
+within the namespaces of the cloud. Its home folder, HOME/computers/NAME, stays for the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.emulator.service import find_emulator
+from tests.aws_stand_in import image, isolated, network
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.infra.emulator.requests import Access
+
+RUNNING = ".running"
+"""A folder of a computer's home, with a file for the first process of each command on it."""
+_CABLES = 250
+_LOCK = ".cables"
+_HOME = Path("/home/me")
+_KEPT = ("TERM", "LANG", "COLUMNS", "LINES")
+
+
+def run(home: Path, name: str, command: Sequence[str]) -> int:
+    """Run a command on a computer, with this process's terminal; return its exit code.
+
+    Raises:
+        CloudtuneError: no cloud runs in `home`.
+    """
+    emulator = find_emulator(home)
+    if emulator is None:
+        raise CloudtuneError(f"no isolated cloud runs in {home}")
+    own = folder_of(home, name)
+    _give_credentials(own, emulator.access)
+    root = image.root({**image.baked(_programs(home)), _HOME: own})
+    environment = {"PATH": image.PATH, "HOME": str(_HOME)}
+    environment["AWS_ENDPOINT_URL"] = emulator.access.endpoint
+    environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    lines = f"cd {_HOME}\nexec {shlex.join(['env', '-i', *variables, *command])}\n"
+    process = isolated.spawn(root, lines, partial(_attach, home), env={"PATH": image.PATH})
+    running = own / RUNNING / str(process.pid)
+    running.parent.mkdir(exist_ok=True)
+    running.touch()
+    try:
+        return process.wait()
+    finally:
+        running.unlink(missing_ok=True)
+
+
+def folder_of(home: Path, name: str) -> Path:
+    """Return the folder that is a computer's home."""
+    return home / "computers" / name
+
+
+def _attach(home: Path, pid: int) -> None:
+    """Give a process a free cable; the lock keeps two from taking the same."""
+    with (home / "computers" / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for number in range(1, _CABLES):
+            if not Path(f"/proc/sys/net/ipv4/conf/c{number}").exists():
+                network.attach_computer(pid, number)
+                return
+    raise CloudtuneError(f"there are {_CABLES} computers already")
+
+
+def _give_credentials(own: Path, access: Access) -> None:
+    folder = own / ".aws"
+    folder.mkdir(parents=True, exist_ok=True)
+    credentials = folder / "credentials"
+    if not credentials.exists():
+        keys = f"aws_access_key_id = {access.key}\naws_secret_access_key = {access.secret}\n"
+        credentials.write_text(f"[default]\n{keys}")
+
+
+def _programs(home: Path) -> Path:
+    programs = home / "computers" / ".programs"
+    programs.mkdir(parents=True, exist_ok=True)
+    python = shlex.quote(sys.executable)
+    image.write_program(programs / "python3", image.python_program())
+    image.write_program(programs / "cloudtune", f'#!/bin/sh\nexec {python} -m cloudtune "$@"\n')
+    return programs
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--name", default="laptop")
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args(arguments)
+    return run(given.home.absolute(), given.name, given.command)

@@ -1,0 +1,23 @@
+"""A stand-in for each module's tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.infra.emulator.service import stop_emulator
+from tests.aws_stand_in.account import Account, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+    """A stand-in shared by a module's tests, ended with all its machines."""
+    home = tmp_path_factory.mktemp("ec2")
+    account = Account(start(home, boot_seconds=0.2))
+    yield account
+    account.close()
+    assert stop_emulator(home, only_if_idle=False)

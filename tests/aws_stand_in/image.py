@@ -1,0 +1,93 @@
+"""What an isolated machine has when it boots: the root of this computer, read only, and an image.
+
+    /                   this computer's, read only
+    /tmp /run /root …   empty, and its own
+    /usr/local/sbin     the programs of its image, before all others on the PATH
+    python3             the Python of whoever started the cloud, with cloudtune: a baked image
+    nvidia-smi          names the GPUs that its type has
+    shutdown            ends the machine, as EC2's does by way of the hypervisor
+
+Nothing of the environment of whoever started the cloud is there, but one variable that stands for
+the names that AWS's services have in the world: AWS_ENDPOINT_URL.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_OWN = ("/tmp", "/run", "/var/tmp", "/root", "/home", "/opt", "/mnt", "/srv")
+_PROGRAMS = "/usr/local/sbin"
+_FILES = 1024  # what EC2's images let a process open, unless it asks for more
+
+
+def python_folders() -> list[Path]:
+    """Return the folders without which this Python doesn't run, none within another."""
+    repository = Path(__file__).resolve().parents[2]
+    folders = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, repository)}
+    return sorted(path for path in folders if not folders & {*path.parents})
+
+
+def python_program() -> str:
+    """Return a program `python3` that is the Python of this process."""
+    return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n'
+
+
+def nvidia_smi(gpus: int, name: str) -> str:
+    """Return a program that names GPUs as nvidia-smi does when it is asked for a table."""
+    rows = "".join(f"{gpu}, GPU-0000000{gpu}-stand-in, {name}, 0\\n" for gpu in range(gpus))
+    return f"#!/bin/sh\nprintf '{rows}'\n"
+
+
+def root(visible: Mapping[Path, Path]) -> str:
+    """Return the lines of a shell that make a machine's root, as root of its mount namespace.
+
+    `visible` has the folders that are to be seen where others see nothing: where, and which.
+    """
+    places = {where: f"/dev/shm/{number}" for number, where in enumerate(visible)}
+    lines = ["mount --make-rprivate /", "mount -t tmpfs own /dev/shm"]
+    for where, which in visible.items():
+        place = places[where]
+        lines += [f"mkdir {place}", f"mount --rbind {shlex.quote(str(which))} {place}"]
+    lines.append("mount -o remount,bind,ro /")
+    lines += [f"[ ! -d {folder} ] || mount -t tmpfs -o mode=1777 own {folder}" for folder in _OWN]
+    for where, place in places.items():
+        quoted = shlex.quote(str(where))
+        lines += [f"[ -d {quoted} ] || mkdir -p {quoted}", f"mount --rbind {place} {quoted}"]
+    lines += ["mount -t tmpfs -o mode=1777 own /dev/shm", "mount -t proc proc /proc"]
+    return "\n".join(lines) + "\n"
+
+
+def baked(programs: Path) -> dict[Path, Path]:
+    """Return what is visible in an image with this Python and these programs."""
+    return {**{path: path for path in python_folders()}, Path(_PROGRAMS): programs}
+
+
+def first_process(root: str, gate: int, command: str) -> str:
+    """Return what a machine's first process runs: its root, its cable, and then a command.
+
+    Whoever attaches the network closes the other end of the pipe `gate` when that is done.
+    """
+    return f"set -e\n{root}read -r _ <&{gate} || :\nexec {gate}<&-\ncd /\n{command}"
+
+
+def user_data_command(script: str, environment: Mapping[str, str]) -> str:
+    """Return the lines of a shell that run user data as root at boot."""
+    variables = shlex.join([f"{name}={value}" for name, value in environment.items()])
+    return (
+        f"ulimit -Sn {_FILES}\n"
+        f"printf %s {shlex.quote(script)} > /run/user-data\n"
+        f"exec env -i PATH={PATH} {variables} /bin/bash /run/user-data < /dev/null\n"
+    )
+
+
+def write_program(path: Path, text: str) -> None:
+    """Write a program of an image."""
+    path.write_text(text)
+    path.chmod(0o755)

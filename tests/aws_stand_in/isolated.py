@@ -1,0 +1,126 @@
+"""A stand-in whose machines live in namespaces: an address, a root, no sight of other processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any
+
+from werkzeug.serving import make_server
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.emulator import machine_process
+from cloudtune.infra.emulator.control import text
+from cloudtune.infra.emulator.machines import Housing
+from cloudtune.infra.emulator.server import QuietHandler
+from cloudtune.infra.node.gpus import STAND_IN
+from tests.aws_stand_in import image, network
+from tests.aws_stand_in.rules import StandIn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from cloudtune.infra.emulator.machine import Machine
+    from cloudtune.infra.emulator.machines import Machines
+    from cloudtune.infra.emulator.requests import Access
+    from cloudtune.infra.emulator.scenario import Scenario
+
+
+class IsolatedStandIn(StandIn):
+    """In the network namespace of the cloud, which is unreachable from outside."""
+
+    host = network.SERVICES
+
+    def __init__(self) -> None:
+        network.open_network()
+        self.housing = Housing(start, network.Addresses().next)
+
+    def attach(
+        self, access: Access, machines: Machines, scenario: Scenario, application: WSGIApplication
+    ) -> None:
+        super().attach(access, machines, scenario, application)
+
+        def by_address(environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
+            """Answer as EC2's metadata service does, which knows an instance by its address."""
+            address = environ.get("REMOTE_ADDR")
+            machine = next((it for it in machines.live() if it.address == address), None)
+            if machine is None:
+                return text("no instance has this address", 404)(environ, respond)
+            path = f"/_imds/{machine.id}/{access.machine_key(machine.id)}{environ['PATH_INFO']}"
+            host = access.endpoint.removeprefix("http://")
+            return application({**environ, "PATH_INFO": path, "HTTP_HOST": host}, respond)
+
+        server = make_server(
+            network.METADATA, 80, by_address, threaded=True, request_handler=QuietHandler
+        )
+        threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
+
+
+def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
+    """Run a machine's user data in namespaces of its own, as `machine_process.start` does here.
+
+    Raises:
+        CloudtuneError: this computer doesn't let us.
+    """
+    assert machine.script is not None
+    folder = machine.folder
+    (folder / "user-data").write_text(machine.script)
+    root = image.root(image.baked(_image(machine, access)))
+    command = image.user_data_command(machine.script, {"AWS_ENDPOINT_URL": access.endpoint})
+    machine_process.record(folder, machine.id, None)
+    with (folder / machine_process.CONSOLE_NAME).open("ab") as output:
+        process = spawn(
+            root,
+            command,
+            lambda pid: network.attach_instance(pid, machine.address),
+            env={machine_process.ID_VARIABLE: machine.id, "PATH": image.PATH},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    machine_process.record(folder, machine.id, process.pid)
+    return process
+
+
+def spawn(
+    root: str, command: str, attach: Callable[[int], None], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Run lines of a shell in a machine of their own; `root` makes its root, `attach` its network.
+
+    Raises:
+        CloudtuneError: this computer doesn't let us.
+    """
+    gate, ours = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [*network.MACHINE, "/bin/bash", "-c", image.first_process(root, gate, command)],
+            cwd="/",
+            pass_fds=[gate],
+            start_new_session=True,
+            **options,
+        )
+    finally:
+        os.close(gate)
+    try:
+        network.await_namespace(process.pid)
+        attach(process.pid)
+    except CloudtuneError:
+        process.kill()
+        raise
+    finally:
+        os.close(ours)  # that lets it go on
+    return process
+
+
+def _image(machine: Machine, access: Access) -> Path:
+    """Write what is in a machine's image, and return the folder."""
+    programs = machine.folder / "bin"
+    programs.mkdir(exist_ok=True)
+    machine_process.write_shutdown_command(machine.folder, machine.id, access)
+    image.write_program(programs / "python3", image.python_program())
+    if machine.gpus:
+        image.write_program(programs / "nvidia-smi", image.nvidia_smi(machine.gpus, STAND_IN))
+    return programs

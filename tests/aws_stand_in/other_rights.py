@@ -1,0 +1,133 @@
+"""What a call to a service other than EC2 wants to do, for IAM.
+
+From the Service Authorization Reference ("Actions, resources, and condition keys for Amazon S3",
+"… for AWS Identity and Access Management", "… for AWS Systems Manager"), and "Required permissions
+for Amazon S3 API operations" (S3 user guide), as known to us. A service that isn't here is asked
+for by the name of its action alone, on "*".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote
+from xml.sax.saxutils import unescape
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.iam.models import iam_backends
+
+from tests.aws_stand_in.policies import Asked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from werkzeug.wrappers import Request
+
+_DELETED = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
+_BUCKET = {
+    ("GET", ""): "ListBucket",
+    ("HEAD", ""): "ListBucket",
+    ("PUT", ""): "CreateBucket",
+    ("DELETE", ""): "DeleteBucket",
+    ("GET", "lifecycle"): "GetLifecycleConfiguration",
+    ("PUT", "lifecycle"): "PutLifecycleConfiguration",
+    ("GET", "tagging"): "GetBucketTagging",
+    ("PUT", "tagging"): "PutBucketTagging",
+    ("PUT", "publicAccessBlock"): "PutBucketPublicAccessBlock",
+}
+_OBJECT = {
+    ("GET", ""): "GetObject",
+    ("HEAD", ""): "GetObject",
+    ("PUT", ""): "PutObject",
+    ("DELETE", ""): "DeleteObject",
+    ("POST", "uploads"): "PutObject",
+    ("POST", "uploadId"): "PutObject",
+    ("PUT", "uploadId"): "PutObject",
+    ("GET", "uploadId"): "ListMultipartUploadParts",
+    ("DELETE", "uploadId"): "AbortMultipartUpload",
+}
+# Calls of these that aren't above are asked for by a name that no policy has.
+_SUBRESOURCES = {name for _, name in (*_BUCKET, *_OBJECT) if name} | {
+    *("encryption", "location", "ownershipControls", "policy", "versioning", "versions")
+}
+
+
+def s3_asked(request: Request) -> list[Asked]:
+    """Return what a call to S3 wants to do; its bucket is in its path, not in its host."""
+    bucket, _, key = unquote(request.path).lstrip("/").partition("/")
+    if not bucket:
+        return [Asked("s3:ListAllMyBuckets")]
+    if not key and request.method == "POST" and "delete" in request.args:
+        return [_of_object("DeleteObject", bucket, deleted) for deleted in deleted_keys(request)]
+    subresource = next((name for name in request.args if name in _SUBRESOURCES), "")
+    call = (request.method, subresource)
+    unknown = f"{request.method}{subresource}"
+    if not key:
+        return [Asked(f"s3:{_BUCKET.get(call, unknown)}", f"arn:aws:s3:::{bucket}")]
+    asked = [_of_object(_OBJECT.get(call, unknown), bucket, key)]
+    if source := request.headers.get("X-Amz-Copy-Source"):
+        there, _, copied = unquote(source).lstrip("/").partition("/")
+        asked.append(_of_object("GetObject", there, copied.partition("?")[0]))
+    return asked
+
+
+def deleted_keys(request: Request) -> list[str]:
+    """Return the keys that a DeleteObjects names."""
+    quotes = {"&quot;": '"', "&apos;": "'"}
+    return [unescape(key.decode(), quotes) for key in _DELETED.findall(request.get_data())]
+
+
+def _of_object(action: str, bucket: str, key: str) -> Asked:
+    return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}")
+
+
+# ---- IAM, STS, and those that speak JSON ---------------------------------------------------
+
+
+def asked(service: str, region: str, request: Request) -> list[Asked]:
+    """Return what a call to a service other than EC2 and S3 wants to do."""
+    context = {"aws:RequestedRegion": [region]}
+    target = request.headers.get("X-Amz-Target", "")
+    if target:
+        action = f"{service}:{target.rpartition('.')[2]}"
+        given = json.loads(request.get_data() or b"{}")
+        resources = [_parameter(region, given["Name"])] if "Name" in given else ["*"]
+        return [Asked(action, resource, context) for resource in resources]
+    parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
+    if service == "iam":
+        return list(_iam(parameters, context))
+    action = f"{service}:{parameters.get('Action', '')}"
+    if action == "sts:GetCallerIdentity":  # which needs no right (STS API reference)
+        return []
+    return [Asked(action, "*", context)]
+
+
+def _parameter(region: str, name: str) -> str:
+    """Return the ARN of a parameter of Systems Manager; AWS's public ones have no account."""
+    account = "" if name.startswith("/aws/") else DEFAULT_ACCOUNT_ID
+    return f"arn:aws:ssm:{region}:{account}:parameter/{name.lstrip('/')}"
+
+
+def _iam(parameters: Mapping[str, str], context: Mapping[str, list[str]]) -> Iterator[Asked]:
+    action = f"iam:{parameters.get('Action', '')}"
+    iam = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
+    role = parameters.get("RoleName", "")
+    if action == "iam:CreateServiceLinkedRole":
+        path = f"role/aws-service-role/{parameters.get('AWSServiceName', '')}"
+        yield Asked(action, _arn(path, "*"), context)
+    elif profile := parameters.get("InstanceProfileName", ""):
+        if action == "iam:AddRoleToInstanceProfile":
+            passed = {**context, "iam:PassedToService": ["ec2.amazonaws.com"]}
+            yield Asked("iam:PassRole", _arn("role", role, iam.roles.values()), passed)
+        arn = _arn("instance-profile", profile, iam.instance_profiles.values())
+        yield Asked(action, arn, context)
+    elif role:
+        yield Asked(action, _arn("role", role, iam.roles.values()), context)
+    else:
+        yield Asked(action, "*", context)
+
+
+def _arn(kind: str, name: str, existing: Any = ()) -> str:
+    arn = next((owner.arn for owner in existing if owner.name == name), None)
+    return str(arn or f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:{kind}/{name}")

@@ -1,0 +1,96 @@
+"""The vCPU quotas of the account, and Service Quotas' answers about them.
+
+Codes and names: "Amazon EC2 On-Demand instances" and "Spot Instance limits" (EC2 user guide, tables
+of quota codes), 2026-11. Their values are ours: a new AWS account has 0 for GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.infra.emulator.faults import Pool, Quota
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.infra.emulator.faults import Market
+
+VCPUS = 768
+_STANDARD = (*"acdhimrtz", "im", "is")
+
+
+@dataclass(frozen=True)
+class AccountQuota:
+    """A quota: the letters that its families begin with, and a type that stands for them."""
+
+    code: str
+    name: str
+    market: Market
+    families: tuple[str, ...]
+    example: str
+
+    def vcpus(self, scenario: Sequence[Quota]) -> int:
+        """Return its value; a quota of the scenario goes first."""
+        pool = Pool(self.example, self.market, "us-east-1a")
+        limits = [quota.vcpus for quota in scenario if quota.vcpus is not None and quota.fits(pool)]
+        return min(limits, default=VCPUS)
+
+    def to_json(self, scenario: Sequence[Quota]) -> dict[str, Any]:
+        """Return it as Service Quotas does."""
+        return {
+            "ServiceCode": "ec2",
+            "QuotaCode": self.code,
+            "QuotaName": self.name,
+            "Value": float(self.vcpus(scenario)),
+            "Unit": "None",
+            "Adjustable": True,
+            "GlobalQuota": False,
+        }
+
+
+def _quotas(kind: str, families: tuple[str, ...], example: str, *codes: str) -> list[AccountQuota]:
+    on_demand, spot = codes
+    return [
+        AccountQuota(
+            on_demand, f"Running On-Demand {kind} instances", "on-demand", families, example
+        ),
+        AccountQuota(spot, f"All {kind} Spot Instance Requests", "spot", families, example),
+    ]
+
+
+QUOTAS = [
+    *_quotas("G and VT", ("g", "gr", "vt"), "g5.xlarge", "L-DB2E81BA", "L-3819A6DF"),
+    *_quotas("P", ("p",), "p3.2xlarge", "L-417A185B", "L-7212CCBC"),
+    *_quotas("Standard", _STANDARD, "m7i.large", "L-1216C47A", "L-34B43A08"),
+]
+
+
+def as_faults(scenario: Sequence[Quota]) -> list[Quota]:
+    """Return the account's quotas as the emulator's, those of the scenario among them."""
+    return [
+        *scenario,
+        *(
+            Quota(type=f"{family}[0-9]*", market=quota.market, vcpus=quota.vcpus(scenario))
+            for quota in QUOTAS
+            for family in quota.families
+        ),
+    ]
+
+
+def answer(
+    action: str, given: Mapping[str, Any], scenario: Sequence[Quota]
+) -> tuple[int, str] | None:
+    """Return the status and the JSON with which Service Quotas answers; None: moto may."""
+    if given.get("ServiceCode") != "ec2" or action not in ("GetServiceQuota", "ListServiceQuotas"):
+        return None
+    listed = [quota.to_json(scenario) for quota in QUOTAS]
+    if action == "ListServiceQuotas":
+        return 200, json.dumps({"Quotas": listed})
+    code = given.get("QuotaCode")
+    quota = next((quota for quota in listed if quota["QuotaCode"] == code), None)
+    if quota is None:
+        error = {"__type": "NoSuchResourceException", "Message": f"no quota has the code {code}"}
+        return 400, json.dumps(error)
+    return 200, json.dumps({"Quota": quota})

@@ -1,0 +1,231 @@
+"""The rules of the stand-in: rate, names, rights, fit and price are checked before EC2 acts.
+
+The order is EC2's as far as it is known: a throttled call costs nothing else; a call that names
+what isn't there fails before its rights are looked at; rights come before anything of the account's
+state; DryRun ends there, and neither prices nor quotas are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
+from werkzeug.wrappers import Response
+
+from cloudtune.infra.emulator.requests import Ec2Error
+from cloudtune.infra.emulator.rules import Rules
+from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals
+from tests.aws_stand_in.launches import Launch
+from tests.aws_stand_in.policies import Asked, verdict
+from tests.aws_stand_in.principals import Principals
+from tests.aws_stand_in.rates import AccountRates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from wsgiref.types import WSGIApplication
+
+    from werkzeug.wrappers import Request
+
+    from cloudtune.infra.emulator.faults import Quota
+    from cloudtune.infra.emulator.machine import Machine
+    from cloudtune.infra.emulator.machines import Machines
+    from cloudtune.infra.emulator.requests import Access, Signed
+    from cloudtune.infra.emulator.scenario import Scenario
+    from tests.aws_stand_in.principals import Principal
+
+_CREDENTIALS = "iam/security-credentials"
+
+
+class StandIn(Rules):
+    """An EC2 that asks for rights, throttles, and refuses and answers late as AWS does."""
+
+    # "Eventual consistency in the Amazon EC2 API" (developer guide) gives no figures: it has
+    # clients ask for seconds, and up to five minutes.
+    hidden_seconds = 1.0
+
+    def attach(
+        self, access: Access, machines: Machines, scenario: Scenario, application: WSGIApplication
+    ) -> None:
+        self._scenario = scenario
+        self._rates = AccountRates(machines.clock.now)
+        self._principals = Principals(access, machines.clock.now)
+
+    def secret_of(self, key: str, token: str) -> str | None:
+        return self._principals.secret_of(key, token)
+
+    def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
+        return not self._rates.let_in(region, action, parameters)
+
+    def check(self, signed: Signed, parameters: Mapping[str, str]) -> None:
+        backend = _ec2(signed.region)
+        images.register(backend)
+        launch = Launch(parameters, backend) if parameters.get("Action") == "RunInstances" else None
+        if launch is not None:
+            refusals.check_names(launch)
+        try:
+            check_rights(self._who(signed), ec2_rights.asked(signed.region, parameters, backend))
+        except DeniedError as denied:
+            message = f"You are not authorized to perform this operation. {denied}"
+            raise Ec2Error("UnauthorizedOperation", message, 403) from None
+        if launch is not None:
+            refusals.check_fit(launch)
+        if parameters.get("DryRun", "").lower() == "true":
+            message = "Request would have succeeded, but DryRun flag is set."
+            raise Ec2Error("DryRunOperation", message, 412)
+        if launch is not None:
+            refusals.check_price(launch)
+
+    def answer(self, signed: Signed, request: Request, pass_on: Callable[[], Response]) -> Response:
+        images.register(_ec2(signed.region))  # their names are in SSM
+        if signed.service == "s3":
+            return self._s3(self._who(signed), request, pass_on)
+        asked = other_rights.asked(signed.service, signed.region, request)
+        try:
+            check_rights(self._who(signed), asked)
+        except DeniedError as denied:
+            return _denial(denied, request)
+        if signed.service == "servicequotas":
+            action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+            given = request.get_json(force=True)
+            answer = quotas.answer(action, given, self._scenario.quotas())
+            if answer is not None:
+                status, body = answer
+                return Response(body, status, mimetype="application/x-amz-json-1.1")
+        return pass_on()
+
+    def quotas(self, scenario: Sequence[Quota]) -> Sequence[Quota]:
+        return quotas.as_faults(scenario)
+
+    def metadata(self, machine: Machine, item: str, *, has_token: bool) -> tuple[int, str] | None:
+        if not has_token:
+            return 401, "Unauthorized"  # as where HttpTokens is "required"
+        if not item.startswith("iam/"):
+            return None
+        answer = self._role_metadata(machine, item)
+        return (404, "not found") if answer is None else (200, answer)
+
+    def _who(self, signed: Signed) -> Principal:
+        principal = self._principals.find(signed.key)
+        assert principal is not None, "it is signed with somebody's key"
+        return principal
+
+    def _s3(self, who: Principal, request: Request, pass_on: Callable[[], Response]) -> Response:
+        try:
+            check_rights(who, other_rights.s3_asked(request))
+            answer = pass_on()
+            bucket, _, key = request.path.lstrip("/").partition("/")
+            is_missing = answer.status_code == HTTPStatus.NOT_FOUND
+            if is_missing and key and request.method in ("GET", "HEAD"):
+                # S3 hides a missing object from callers who may not list the bucket.
+                check_rights(who, [Asked("s3:ListBucket", f"arn:aws:s3:::{bucket}")])
+        except DeniedError as denied:
+            return _s3_denial(str(denied), request)
+        return answer
+
+    def _role_metadata(self, machine: Machine, item: str) -> str | None:
+        """Return what an instance learns of its role; paths and shapes are the EC2 user guide's."""
+        backend = _ec2(machine.settings["AWS_DEFAULT_REGION"])
+        association = backend.iam_instance_profile_associations.get(machine.id)
+        if association is None:
+            return None
+        profile = association.iam_instance_profile
+        if item == "iam/info":
+            return _metadata_json(
+                time.time(), InstanceProfileArn=profile.arn, InstanceProfileId=profile.id
+            )
+        role = str(profile.roles[0].name)
+        if item.rstrip("/") == _CREDENTIALS:
+            return role
+        credentials = self._principals.role_credentials(role, machine.id)
+        if item != f"{_CREDENTIALS}/{role}" or credentials is None:
+            return None
+        return _metadata_json(
+            credentials.issued_at,
+            Type="AWS-HMAC",
+            AccessKeyId=credentials.key,
+            SecretAccessKey=credentials.secret,
+            Token=credentials.token,
+            Expiration=_stamp(credentials.expires),
+        )
+
+
+def _ec2(region: str) -> Any:
+    return ec2_backends[DEFAULT_ACCOUNT_ID][region]
+
+
+def _metadata_json(updated: float, **more: str) -> str:
+    return json.dumps({"Code": "Success", "LastUpdated": _stamp(updated), **more}, indent=2)
+
+
+def _stamp(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+# ---- rights --------------------------------------------------------------------------------
+
+
+class DeniedError(Exception):
+    """Somebody wants to do what no policy of theirs allows; the text is IAM's sentence."""
+
+    def __init__(self, who: Principal, asked: Asked, *, explicitly: bool) -> None:
+        why = (
+            "with an explicit deny in an identity-based policy"
+            if explicitly
+            else f"because no identity-based policy allows the {asked.action} action"
+        )
+        quote = '"' if asked.action.startswith("s3:") else ""
+        where = "" if asked.resource == "*" else f" on resource: {quote}{asked.resource}{quote}"
+        super().__init__(
+            f"User: {who.arn} is not authorized to perform: {asked.action}{where} {why}"
+        )
+
+
+def check_rights(who: Principal, wanted: Iterable[Asked]) -> None:
+    """Pass if somebody may do all that is wanted.
+
+    Raises:
+        DeniedError: they may not.
+        Ec2Error: a policy has what the stand-in doesn't know; AWS refuses to store such a policy.
+    """
+    if who.policies is None:
+        return
+    policies = who.policies()
+    for asked in wanted:
+        context = {"aws:PrincipalArn": [who.arn], **asked.context}
+        try:
+            answer = verdict(policies, replace(asked, context=context))
+        except ValueError as error:
+            raise Ec2Error("MalformedPolicyDocument", str(error)) from None
+        if answer != "allowed":
+            raise DeniedError(who, asked, explicitly=answer == "denied")
+
+
+def _denial(denied: DeniedError, request: Request) -> Response:
+    if "X-Amz-Target" in request.headers:
+        error = {"__type": "AccessDeniedException", "Message": str(denied)}
+        return Response(json.dumps(error), 400, mimetype="application/x-amz-json-1.1")
+    body = (
+        "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code>"
+        f"<Message>{escape(str(denied))}</Message></Error>"
+        "<RequestId>00000000-0000-0000-0000-000000000000</RequestId></ErrorResponse>"
+    )
+    return Response(body, 403, mimetype="text/xml")
+
+
+def _s3_denial(message: str, request: Request) -> Response:
+    """Return S3's denial; of DeleteObjects one for each key, of which none is deleted."""
+    what = f"<Code>AccessDenied</Code><Message>{escape(message)}</Message>"
+    if request.method == "POST" and "delete" in request.args:
+        errors = "".join(
+            f"<Error><Key>{escape(key)}</Key>{what}</Error>"
+            for key in other_rights.deleted_keys(request)
+        )
+        return Response(f"<DeleteResult>{errors}</DeleteResult>", 200, mimetype="application/xml")
+    body = "" if request.method == "HEAD" else f"<Error>{what}</Error>"
+    return Response(body, 403, mimetype="application/xml")

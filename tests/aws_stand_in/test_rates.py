@@ -1,0 +1,144 @@
+"""The stand-in throttles as EC2's page says and sees new instances late; our client copes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from botocore.exceptions import ClientError
+
+from cloudtune.infra.aws.ec2 import BUSY_WAITS, Ec2
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.rates import READING, WRITING
+from cloudtune.infra.provider import RUN_TAG, Endpoint
+from tests.aws_stand_in.images import IMAGES
+from tests.aws_stand_in.rates import UNFILTERED, AccountRates, rate_of
+
+if TYPE_CHECKING:
+    from tests.aws_stand_in.account import Account
+
+
+@pytest.mark.parametrize(
+    ("action", "parameters", "rate"),
+    [
+        ("DescribeInstances", {"Action": "DescribeInstances", "Version": "x"}, UNFILTERED),
+        ("DescribeInstances", {"Filter.1.Name": "tag-key"}, READING),
+        ("DescribeInstances", {"InstanceId.1": "i-1"}, READING),
+        ("DescribeVolumes", {"MaxResults": "5"}, READING),
+        ("DescribeImages", {}, READING),
+        ("GetConsoleOutput", {"InstanceId": "i-1"}, READING),
+        ("CreateSecurityGroup", {}, WRITING),
+        ("RunInstances", {}, (5, 2)),
+        ("TerminateInstances", {}, (100, 5)),
+        ("CreateTags", {}, (100, 10)),
+    ],
+)
+def test_the_figures_are_those_of_ec2s_page(
+    action: str, parameters: dict[str, str], rate: tuple[float, float]
+) -> None:
+    assert rate_of(action, parameters)[1] == rate
+
+
+def test_a_bucket_empties_and_refills_by_the_clock_for_each_region_and_action() -> None:
+    now = [0.0]
+    buckets = AccountRates(lambda: now[0])
+    parameters = {"Filter.1.Name": "tag-key"}
+    let_in = [buckets.let_in("us-east-1", "DescribeInstances", parameters) for _ in range(101)]
+    assert let_in == [True] * 100 + [False]
+    assert buckets.let_in("us-west-2", "DescribeInstances", parameters)
+    assert buckets.let_in("us-east-1", "DescribeImages", {})
+    now[0] = 1.0
+    assert (
+        sum(buckets.let_in("us-east-1", "DescribeInstances", parameters) for _ in range(50)) == 20
+    )
+
+
+def test_instances_are_rationed_too() -> None:
+    now = [0.0]
+    buckets = AccountRates(lambda: now[0])
+    ended = {f"InstanceId.{number}": f"i-{number}" for number in range(600)}
+    assert [buckets.let_in("r", "TerminateInstances", ended) for _ in range(2)] == [True, False]
+    assert buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
+    assert not buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
+    now[0] = 100.0
+    assert buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
+
+
+def test_a_sixth_launch_at_once_is_throttled_and_one_later_not(account: Account) -> None:
+    ec2 = account.client("ec2")
+    kind = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge"}
+    control = EmulatorControl(account.access)
+    for _ in range(5):
+        ec2.run_instances(MinCount=1, MaxCount=1, **kind)
+        control.move_clock(-60.0)  # however long it takes, nothing refills
+    with pytest.raises(ClientError) as refused:
+        ec2.run_instances(MinCount=1, MaxCount=1, **kind)
+    answer = refused.value.response
+    assert answer["Error"]["Code"] == "RequestLimitExceeded"
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 503
+    assert control.calls()[-1]["fault"] == "RequestLimitExceeded"
+    control.move_clock(300.0)
+    assert ec2.run_instances(MinCount=1, MaxCount=1, **kind)["Instances"]
+
+
+def test_a_new_instance_is_seen_late(account: Account) -> None:
+    access, control = account.access, EmulatorControl(account.access)
+    control.move_clock(60.0)
+    control.add({"kind": "hidden", "seconds": 1000.0, "times": 1})
+    ours = Ec2(Endpoint("us-east-1", access.endpoint, access.key, access.secret))
+    request = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge"}
+    instance = ours.run_instance("late", {RUN_TAG: "late"}, request)
+    ec2 = account.client("ec2")
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        ec2.describe_instances(InstanceIds=[instance])
+    assert ours.ours("late") == []
+    assert ours.run_instance("late", {RUN_TAG: "late"}, request) == instance  # the token knows
+    control.move_clock(1200.0)
+    assert [seen.id for seen in ours.ours("late")] == [instance]
+
+
+def test_without_a_fault_that_lasts_a_second(account: Account) -> None:
+    control = EmulatorControl(account.access)
+    ec2 = account.client("ec2")
+    control.move_clock(60.0)
+    answer = ec2.run_instances(
+        MinCount=1, MaxCount=1, ImageId=IMAGES["x86_64"], InstanceType="g4dn.xlarge"
+    )
+    control.move_clock(-60.0)
+    instance = answer["Instances"][0]["InstanceId"]
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        ec2.describe_instances(InstanceIds=[instance])
+    control.move_clock(61.5)
+    assert ec2.describe_instances(InstanceIds=[instance])["Reservations"]
+
+
+def test_our_launches_wait_out_a_throttle(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access, control = account.access, EmulatorControl(account.access)
+    control.move_clock(60.0)
+    control.add(
+        {"kind": "throttle", "action": "RunInstances", "burst": 1, "per_second": 1 / 1000},
+    )
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            control.move_clock(1000.0)
+
+    monkeypatch.setattr("cloudtune.infra.aws.ec2.time", SimpleNamespace(sleep=sleep))
+    ours = Ec2(Endpoint("us-east-1", access.endpoint, access.key, access.secret))
+    request = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge"}
+    instances = [
+        ours.run_instance(f"busy-{number}", {RUN_TAG: "busy"}, request) for number in range(2)
+    ]
+    assert len(set(instances)) == 2
+    assert [0.25 <= waits[0] <= 0.5, 0.5 <= waits[1] <= 1.0, len(waits)] == [True, True, 2]
+    with pytest.raises(ClientError, match="RequestLimitExceeded"):
+        ours.run_instance("busy-3", {RUN_TAG: "busy"}, request)
+    assert len(waits) == 2 + len(BUSY_WAITS)
+    control.move_clock(1000.0)
+    with pytest.raises(ClientError, match=r"InvalidAMIID\.NotFound"):
+        ours.run_instance("b", {RUN_TAG: "busy"}, {**request, "ImageId": "ami-0123456789abcdef0"})

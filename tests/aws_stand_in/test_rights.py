@@ -1,0 +1,215 @@
+"""What a caller may do on a strict cloud is what their policies say, resource by resource."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from benchmarks.rights import World, documented, failures, rights
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.provider import RUN_TAG
+from tests.aws_stand_in.account import Account, allow
+from tests.aws_stand_in.images import IMAGES
+from tests.aws_stand_in.test_principals import role_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LAUNCHES = {"launch, on demand", "launch, spot"}
+FAILS = {
+    "See: ec2:DescribeInstances": {"see what is rented"},
+    "LaunchTagged: ec2:RunInstances": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1::image/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:network-interface/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:security-group/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:spot-instances-request/*": {
+        "launch, spot"
+    },
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:subnet/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:volume/*": LAUNCHES,
+    "TagAtLaunch: ec2:CreateTags": LAUNCHES,
+    "GiveBackOurs: ec2:TerminateInstances": {"give back"},
+    "GiveInstancesTheirRole: iam:PassRole": LAUNCHES,
+    "SeeConsoles: ec2:GetConsoleOutput": {"read a console"},
+    "See: ec2:DescribeAvailabilityZones": {"see the zones"},
+    "SeePrices: pricing:GetProducts": {"prices on demand"},
+    "See: ec2:DescribeSpotPriceHistory": {"prices on the spot market"},
+    "See: ec2:GetSpotPlacementScores": {"placement scores"},
+    # pyarrow looks before it deletes, and writes the folder that it deletes from
+    "Keep: s3:GetObject": {"read a checkpoint", "delete an old one"},
+    "Keep: s3:PutObject": {"write a checkpoint", "delete an old one"},
+    "Keep: s3:DeleteObject": {"delete an old one"},
+    "Keep: s3:AbortMultipartUpload": {"give an upload up"},
+    "List: s3:ListBucket": {"list checkpoints"},
+}
+POLICIES = documented()
+CASES = [(role, name, less) for role in POLICIES for name, less in rights(POLICIES[role])]
+
+
+@pytest.fixture(scope="module")
+def world(account: Account) -> Iterator[World]:
+    world = World(account.emulator)
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize("role", list(POLICIES))
+def test_the_documented_policies_do_for_all_that_a_run_calls(world: World, role: str) -> None:
+    assert failures(world, POLICIES[role], role) == []
+
+
+@pytest.mark.parametrize(("role", "right", "less"), CASES, ids=[name for _, name, _ in CASES])
+def test_without_a_right_the_call_that_needs_it_fails(
+    world: World, role: str, right: str, less: dict[str, Any]
+) -> None:
+    failed = failures(world, less, role)
+    assert {call for call, _ in failed} == FAILS[right]
+    action = right.partition(": ")[2]
+    if not action.startswith("arn:"):
+        messages = [message for _, message in failed if "No response body" not in message]
+        assert all(f"no identity-based policy allows the {action} action" in it for it in messages)
+
+
+# ---- one by one ----------------------------------------------------------------------------
+
+
+def refusal(call: Callable[[], Any]) -> tuple[str, str, int]:
+    with pytest.raises(ClientError) as refused:
+        call()
+    answer = refused.value.response
+    status = answer["ResponseMetadata"]["HTTPStatusCode"]
+    return answer["Error"]["Code"], answer["Error"]["Message"], status
+
+
+def launch(client: Any, **request: Any) -> Any:
+    usual = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge", "MinCount": 1}
+    return client.run_instances(**{**usual, "MaxCount": 1, **request})
+
+
+def tagged(run: str) -> dict[str, Any]:
+    tags = [{"Key": RUN_TAG, "Value": run}]
+    return {"TagSpecifications": [{"ResourceType": "instance", "Tags": tags}]}
+
+
+def test_ec2_says_no_in_its_own_words(account: Account) -> None:
+    bob = account.person("bob", allow("ec2:DescribeInstances"))
+    code, message, status = refusal(lambda: launch(bob("ec2")))
+    assert (code, status) == ("UnauthorizedOperation", 403)
+    assert message.startswith(
+        "You are not authorized to perform this operation. User: "
+        "arn:aws:iam::123456789012:user/bob is not authorized to perform: ec2:RunInstances on "
+        "resource: arn:aws:ec2:us-east-1:"
+    )
+    assert message.endswith("because no identity-based policy allows the ec2:RunInstances action")
+    _, message, _ = refusal(lambda: bob("ec2").describe_availability_zones())
+    assert "ec2:DescribeAvailabilityZones because" in message
+
+
+def test_a_dry_run_says_whether_one_may_and_launches_nothing(account: Account) -> None:
+    control = EmulatorControl(account.access)
+    before = len(control.instances())
+    may = account.person("carl", allow("ec2:*"))("ec2")
+    may_not = account.person("dora", allow("ec2:Describe*"))("ec2")
+    assert refusal(lambda: launch(may, DryRun=True))[::2] == ("DryRunOperation", 412)
+    assert refusal(lambda: launch(may_not, DryRun=True))[0] == "UnauthorizedOperation"
+    absent = refusal(lambda: launch(may, DryRun=True, ImageId="ami-0123456789abcdef0"))
+    assert absent[0] == "InvalidAMIID.NotFound"
+    assert len(control.instances()) == before
+
+
+def test_types_and_regions_can_be_bounded(account: Account) -> None:
+    bounded = allow("ec2:*")
+    bounded["Statement"].append(
+        {
+            "Effect": "Deny",
+            "Action": "ec2:RunInstances",
+            "Resource": "arn:aws:ec2:*:*:instance/*",
+            "Condition": {"StringNotLike": {"ec2:InstanceType": ["g4dn.*"]}},
+        }
+    )
+    eve = account.person("eve", bounded)("ec2")
+    assert launch(eve)["Instances"]
+    code, message, _ = refusal(lambda: launch(eve, InstanceType="g5.xlarge"))
+    assert code == "UnauthorizedOperation"
+    assert message.endswith("with an explicit deny in an identity-based policy")
+
+
+def test_one_runs_controller_cant_end_anothers_instances(account: Account) -> None:
+    own = account.client("ec2")
+    ours = launch(own, **tagged("ours"))["Instances"][0]["InstanceId"]
+    theirs = launch(own, **tagged("theirs"))["Instances"][0]["InstanceId"]
+    EmulatorControl(account.access).move_clock(2.0)
+    policy = allow("ec2:TerminateInstances", resource="arn:aws:ec2:*:*:instance/*")
+    condition = {"StringEquals": {f"aws:ResourceTag/{RUN_TAG}": "ours"}}
+    policy["Statement"][0]["Condition"] = condition
+    fred = account.person("fred", policy)("ec2")
+    code, message, _ = refusal(lambda: fred.terminate_instances(InstanceIds=[ours, theirs]))
+    assert (code, f"instance/{theirs} because" in message) == ("UnauthorizedOperation", True)
+    states = {each["id"]: each["state"] for each in EmulatorControl(account.access).instances()}
+    assert states[ours] not in ("shutting-down", "terminated")
+    assert fred.terminate_instances(InstanceIds=[ours])["TerminatingInstances"]
+
+
+def test_s3_hides_what_isnt_there_from_who_may_not_list(account: Account) -> None:
+    account.client("s3").create_bucket(Bucket="hidden")
+    reads = allow("s3:GetObject", resource="arn:aws:s3:::hidden/*")
+    gina = account.person("gina", reads)("s3")
+    assert refusal(lambda: gina.get_object(Bucket="hidden", Key="no"))[::2] == ("AccessDenied", 403)
+    lists = allow("s3:ListBucket", resource="arn:aws:s3:::hidden")
+    hugo = account.person("hugo", reads, lists)("s3")
+    assert refusal(lambda: hugo.get_object(Bucket="hidden", Key="no"))[0] == "NoSuchKey"
+
+
+def test_several_objects_are_deleted_only_by_who_may(account: Account) -> None:
+    own = account.client("s3")
+    own.create_bucket(Bucket="kept")
+    own.put_object(Bucket="kept", Key="a&b", Body=b"")
+    ida = account.person("ida", allow("s3:DeleteObject", resource="arn:aws:s3:::kept/other/*"))
+    answer = ida("s3").delete_objects(Bucket="kept", Delete={"Objects": [{"Key": "a&b"}]})
+    assert [(each["Key"], each["Code"]) for each in answer["Errors"]] == [("a&b", "AccessDenied")]
+    assert own.list_objects_v2(Bucket="kept")["KeyCount"] == 1
+
+
+def test_other_services_ask_too_but_for_who_one_is(account: Account) -> None:
+    jane = account.person("jane")
+    assert jane("sts").get_caller_identity()["Arn"].endswith(":user/jane")
+    assert refusal(lambda: jane("iam").get_role(RoleName="x"))[::2] == ("AccessDenied", 403)
+    parameter = "/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-24.04"
+    name = f"{parameter}/latest/ami-id"
+    denied = refusal(lambda: jane("ssm").get_parameter(Name=name))
+    assert denied[::2] == ("AccessDeniedException", 400)
+    public = allow("ssm:GetParameter", resource="arn:aws:ssm:*::parameter/aws/service/*")
+    found = account.person("kim", public)("ssm").get_parameter(Name=name)
+    assert found["Parameter"]["Value"] == IMAGES["arm64"]
+    quota = {"ServiceCode": "ec2", "QuotaCode": "L-DB2E81BA"}
+    refused = refusal(lambda: jane("service-quotas").get_service_quota(**quota))
+    assert refused[0] == "AccessDeniedException"
+
+
+def test_an_instance_may_do_what_its_roles_policy_says(account: Account) -> None:
+    own = account.client("s3")
+    own.create_bucket(Bucket="roles")
+    own.put_object(Bucket="roles", Key="mine/x", Body=b"there")
+    account.role("reader", allow("s3:GetObject", resource="arn:aws:s3:::roles/mine/*"))
+    account.unhurried()
+    made = launch(account.client("ec2"), IamInstanceProfile={"Name": "reader"})
+    node = made["Instances"][0]["InstanceId"]
+    keys = role_keys(account, node)
+    as_node = account.client("s3", keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
+    assert as_node.get_object(Bucket="roles", Key="mine/x")["Body"].read() == b"there"
+    code, message, _ = refusal(lambda: as_node.put_object(Bucket="roles", Key="mine/x", Body=b""))
+    assert code == "AccessDenied"
+    assert f"User: arn:aws:sts::123456789012:assumed-role/reader/{node} is not" in message
+    iam = account.client("iam")
+    iam.delete_role_policy(RoleName="reader", PolicyName="p0")
+    assert refusal(lambda: as_node.get_object(Bucket="roles", Key="mine/x"))[0] == "AccessDenied"
+
+
+def test_a_policy_that_isnt_understood_is_told_of(account: Account) -> None:
+    strange = allow("ec2:*")
+    strange["Statement"][0]["Condition"] = {"DateLessThan": {"aws:CurrentTime": "2030-01-01"}}
+    lea = account.person("lea", strange)("ec2")
+    code, message, _ = refusal(lea.describe_instances)
+    assert (code, "DateLessThan" in message) == ("MalformedPolicyDocument", True)

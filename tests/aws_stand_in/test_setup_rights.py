@@ -1,0 +1,102 @@
+"""Who sets an account up, who tunes in it, and what neither may do, by the policies of setup."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from benchmarks.rights import PLACE, World, failures
+from cloudtune.infra.aws.account import names, policies
+from cloudtune.infra.aws.account.found import Clients, look
+from cloudtune.infra.aws.account.policies import Place
+from cloudtune.infra.aws.account.steps import done, to_make, to_remove
+from cloudtune.infra.aws.ec2 import Ec2, market_request
+from cloudtune.infra.provider import RUN_TAG, Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.aws_stand_in.account import Account
+
+
+@pytest.fixture(scope="module")
+def world(account: Account) -> Iterator[World]:
+    world = World(account.emulator)
+    yield world
+    world.close()
+
+
+def launched(world: World, who: Endpoint, kind: str, role: str) -> str:
+    """Launch a type with a role, tagged as a run's."""
+    request: dict[str, Any] = {**world.request, **market_request("on-demand", "")}
+    request |= {"InstanceType": kind, "IamInstanceProfile": {"Name": role}}
+    return Ec2(who).run_instance(f"{kind}-{role}", {RUN_TAG: "r"}, request)
+
+
+def test_a_person_launches_heads_and_nothing_else(world: World, account: Account) -> None:
+    iam = account.client("iam")
+    iam.create_instance_profile(InstanceProfileName=PLACE.head)
+    person = world.person(dict(policies.person(PLACE)))
+    head = launched(world, person, "m7i.large", PLACE.head)
+    world.control.move_clock(2.0)
+    with pytest.raises(ClientError, match=r"ec2:RunInstances on resource: .*instance/"):
+        launched(world, person, "g4dn.xlarge", PLACE.head)
+    with pytest.raises(ClientError, match=f"iam:PassRole on resource: .*{PLACE.node}"):
+        launched(world, person, "m7i.large", PLACE.node)
+    Ec2(person).terminate([head])
+
+
+def test_nobody_rents_other_types_or_ends_what_isnt_cloudtunes(
+    world: World, account: Account
+) -> None:
+    head = world.person(dict(policies.head(PLACE)))
+    with pytest.raises(ClientError, match=r"ec2:RunInstances on resource: .*instance/"):
+        launched(world, head, "p3.2xlarge", PLACE.node)
+    theirs = account.client("ec2").run_instances(**world.request, MinCount=1, MaxCount=1)
+    world.control.move_clock(2.0)
+    instance = theirs["Instances"][0]["InstanceId"]
+    with pytest.raises(ClientError, match="ec2:TerminateInstances on resource"):
+        Ec2(head).terminate([instance])
+    with pytest.raises(ClientError, match="AccessDenied"):
+        world.client("s3", head).get_object(Bucket="somebody-elses", Key="x")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        world.client("iam", head).create_role(RoleName="x", AssumeRolePolicyDocument="{}")
+
+
+def test_a_head_has_the_rights_to_its_bucket_too(world: World) -> None:
+    assert failures(world, dict(policies.head(PLACE)), "instance") == []
+
+
+def test_who_sets_up_needs_two_documents_and_no_more(world: World) -> None:
+    place = Place(PLACE.account, "eu-west-1", ("g5.*",))
+    both = [*policies.person(place)["Statement"], *policies.maker(place)["Statement"]]
+    who = world.person({"Version": "2012-10-17", "Statement": both})
+    clients = Clients(Endpoint("eu-west-1", who.url, who.key, who.secret))
+    for step in to_make(clients, look(clients, "eu-west-1", place.types)):
+        done(step)
+    after = look(clients, "eu-west-1", place.types)
+    assert list(to_make(clients, after)) == []
+    assert after.unknown == {}
+    assert after.quotas["on-demand g"] == 768.0
+    for step in to_remove(clients, after, with_bucket=False):
+        done(step)
+    assert look(clients, "eu-west-1", place.types).group is None
+
+
+def test_without_the_makers_rights_setup_says_which_and_loses_nothing(world: World) -> None:
+    place = Place(PLACE.account, "eu-west-2", ("g5.*",))
+    who = world.person(dict(policies.person(place)))
+    clients = Clients(Endpoint("eu-west-2", who.url, who.key, who.secret))
+    step = next(to_make(clients, look(clients, "eu-west-2", place.types)))
+    with pytest.raises(Exception, match=r"ec2:CreateSecurityGroup.* goes on from here"):
+        done(step)
+
+
+def test_policies_keep_to_iams_sizes() -> None:
+    person, maker = json.dumps(policies.person(PLACE)), json.dumps(policies.maker(PLACE))
+    assert names.head("us-east-1") in person
+    assert max(len(person), len(maker)) < 6144, "a managed policy's limit (IAM quotas, 2026-11)"
+    assert len(json.dumps(policies.head(PLACE))) < 10240, "a role's inline policies together"
