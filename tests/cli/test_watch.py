@@ -104,7 +104,7 @@ def test_a_terminal_keeps_the_last_screen(
     bench.here("run", experiment)
     file = io.StringIO()
     screen = Console(file=file, width=80, height=30, force_terminal=True, highlight=False)
-    for module in ("watch", "onlookers"):
+    for module in ("watch", "reporters"):
         # The package's attribute `watch` is the command.
         monkeypatch.setattr(sys.modules[f"cloudtune.cli.{module}"], "console", lambda: screen)
     assert bench.here("watch").code == 0
