@@ -1,7 +1,7 @@
 """A plan played many times at once, with every duration drawn.
 
 The rules are those of planners/cost_model.py, and with no spread these are its seconds and dollars.
-With spread each instance comes when it comes, and each trial starts when there is an instance for
+With spread, each instance joins at a time of its own, and each trial starts when one is there for
 it:
 
 - Trials start on instances that are there already while others are still booting, except where the
@@ -9,8 +9,8 @@ it:
 - A stage is over when its last trial is done, so that stragglers make it longer than its mean.
 - `ScalingProfile.error` is one factor for all epochs on an instance type, drawn once per sample.
 - Spot instances are taken back at random, instead of slowing every epoch by what that costs on
-  average (`Rentable.epoch_seconds`). How a pool behaves is drawn once per sample, where it may in
-  several ways; while it is away, the plan waits for it.
+  average (`Rentable.epoch_seconds`). How a pool behaves is drawn once per sample, if there are
+  several ways that it may; while it is away, the plan waits for it.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ class _Play:
         staying = self._staying(stage, groups)
         wanted = {group.offer: group.instances for group in groups}
         offers = dict.fromkeys([*self.fleets, *wanted])
-        alive = {each: max(self._held(each), wanted.get(each, 0)) for each in offers}
+        alive = {offer: max(self._held(offer), wanted.get(offer, 0)) for offer in offers}
         gone = self._give_back(wanted)
         room = self.request.admits(alive)
+        # Under the cap nothing is asked for before the last instance that goes is gone.
         asked = self.now if room or gone is None else gone
         trainings = [self._train(stage, group, asked, staying[group.offer]) for group in groups]
         self.now = np.max([training.end for training in trainings], axis=0)
@@ -125,7 +126,7 @@ class _Play:
         """Return how many of each group's trials go on where they are.
 
         If the cost model lets all stay, all do. Else the trials stay whose instances are kept, if
-        the width is the same, but never so many that the stage would be shorter than the cost model
+        the width is the same, but never enough to make the stage shorter than the cost model
         says: the model doesn't count on luck.
         """
         ages = {offer: [0.0] * fleet.count for offer, fleet in self.fleets.items()}
@@ -140,12 +141,13 @@ class _Play:
         taken = [count for counts in loads.values() for count in counts]
         others = self.members - sum(taken)
         survivors = self.dice.survivors([*taken, others], min(stage.trials, self.members))
-        found, first = {}, 0
+        staying = {}
+        first = 0
         for group in groups:
             last = first + len(loads.get(group.offer, []))
-            found[group.offer] = _in_place(group, survivors[:, first:last])
+            staying[group.offer] = _in_place(group, survivors[:, first:last])
             first = last
-        return found
+        return staying
 
     def _give_back(self, wanted: Mapping[Offer, int]) -> Floats | None:
         """Bill the oldest of what isn't wanted; return when all that is gone, None if nothing is.
@@ -157,6 +159,7 @@ class _Play:
             surplus = fleet.count - wanted.get(offer, 0)
             if surplus <= 0:
                 continue
+            # The oldest have paid their minimum charge, so giving them back costs least.
             going, self.fleets[offer] = fleet.ordered(fleet.launched).split(surplus)
             release = self.request.rentable(offer).profile.release
             gone = self.now[:, None] + self.dice.seconds(release, surplus)
@@ -170,6 +173,8 @@ class _Play:
     def _train(self, stage: Stage, group: Group, asked: Floats, staying: Counts) -> Training:
         held, profile = self._held(group.offer), self.request.rentable(group.offer).profile
         fleet = self._filled_up(group, asked)
+        # A trial may start as soon as one instance is there, unless the cost model counts on it to
+        # wait: then those that are held open only when the first of the fresh ones has joined.
         opened = np.maximum(fleet.joined, self.now[:, None])
         capacity = held // instances_per_trial(group) * slots_per_instance(group)
         if held < group.instances and (group.waves > 1 or group.trials <= capacity):
@@ -202,7 +207,7 @@ class _Play:
         profile = self.request.rentable(offer).profile
         launched = asked[:, None] + self.dice.seconds(profile.launch, missing)
         if self.request.rentable(offer).behaviours:
-            launched += self._pool(offer).wait()[:, None]  # nobody gives up: the plan is followed
+            launched += self._pool(offer).wait()[:, None]  # the plan waits for a pool that is dry
         fresh = Fleet(offer, launched, launched + self.dice.seconds(profile.boot, missing))
         self.dollars += missing * self.request.charges.usd_per_launch
         return self.fleets[offer].joined_by(fresh) if offer in self.fleets else fresh
