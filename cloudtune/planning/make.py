@@ -375,7 +375,7 @@ def run_plan(
     begin = elapsed + SETUP_SECONDS
     if request is not None and staged is not None and by_stages:
         offers = staged.offers
-        anew = reacts and PLANNED[choice.strategy].plans_anew
+        anew = reacts and PLANNED[choice.strategy].replans
         estimator = StageDraws(request, staged, experiment.seed, draws, anew)
         if reacts and any(request.rentable(offer).behaviours for offer in offers):
             # What a run does about pools that go is the policy's to say, not the plan's.

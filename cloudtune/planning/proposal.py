@@ -255,7 +255,7 @@ def _unsure(planned: Planned) -> Iterator[str]:
     on_spot = any(each.behaviours for each in planned.rentables)
     refused = "on-demand that can't be had" if on_spot else "offers that can't be had"
     left_out = ["trials that differ in speed among themselves", refused]
-    if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].plans_anew:
+    if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].replans:
         left_out.append("what is planned anew")
     yield f"not in it: {', '.join(left_out)}"
 

@@ -288,7 +288,7 @@ def sure_planner(planner: Planner, options: PlanOptions, experiment: Experiment)
     """Return the planner, or one as sure as was wished by the forecast of the runs."""
     if options.confidence is None:
         return planner
-    reacts = PLANNED[experiment.strategy_name].plans_anew
+    reacts = PLANNED[experiment.strategy_name].replans
     return _Sure(planner, options.confidence, experiment.seed, reacts)
 
 

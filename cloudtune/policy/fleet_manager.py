@@ -86,7 +86,7 @@ class FleetKeeper:
     def begin_round(self) -> None:
         """Have instances that are to go take nothing more, before anything is started.
 
-        In a new stage the cloud is asked anew: its refusals of an earlier stage say little of now.
+        In a new stage the cloud is asked again: its earlier refusals say little about now.
         """
         state = self._state
         if self.rule.stage != self._stage:
@@ -137,7 +137,7 @@ class FleetKeeper:
         if not self.rule.can_train(state, state.held + Counter(affordable)):
             waits = any(asked_at[o] or state.avoided(o) for o in missing)
             self._beyond_limits = bool(missing) and not waits
-            return commands  # what would be rented could only idle
+            return commands  # new instances could only idle
         # Instances that are going still count here: quotas and the cap are on what is alive.
         alive = Counter(rented.offer for rented in state.fleet.alive())
         for offer in affordable:
@@ -147,7 +147,7 @@ class FleetKeeper:
         return commands
 
     def hopeless(self) -> EndReason | None:
-        """Return why the run ends, where nothing trains and nothing that it takes can be rented."""
+        """Return why the run ends, where nothing trains and nothing it needs can be rented."""
         state, target = self._state, self._target
         if not self._idle():
             return None
@@ -215,13 +215,13 @@ class FleetKeeper:
         return self._asks_at
 
     def restless(self) -> bool:
-        """Whether something is due that no event would tell: a node, a return, another request."""
+        """Whether something is due that no event reports: a node, a return, another request."""
         now = self._state.now
         pauses = [backoff.relaunch_at for backoff in self._state.backoffs.values()]
         return (bool(pauses) and now < max(pauses)) or self._state.fleet.unsettled()
 
     def quiet_until(self) -> float:
-        """Return the run second until which nothing of that is due, if nothing happens."""
+        """Return the run second until which none of these is due, if nothing happens."""
         state, brakes = self._state, self._state.brakes
         ends = [b.relaunch_at for b in state.backoffs.values() if state.now < b.relaunch_at]
         for rented in state.fleet.alive():

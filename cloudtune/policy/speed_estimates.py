@@ -38,7 +38,7 @@ WEIGHT = 0.2
 _SAVINGS = 15
 """The usual time of saving is the median of this many epochs, of all trials."""
 APART = 0.1
-"""How much trials' paces differ, as a relative deviation: what noise is told from a pace by."""
+"""How much trials' paces differ, as a relative deviation: it separates a pace from noise."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ class SpeedEstimates:
         than expected counts without the saving beyond the usual.
         """
         expected = profile.epoch_seconds(width) if width in profile.epoch else 0.0
-        if expected <= 0 or seconds <= 0:  # nobody knows what it took
+        if expected <= 0 or seconds <= 0:  # what it took is unknown
             return
         usual = median(self._savings) if self._savings else 0.0
         self._savings.append(saving)
@@ -128,19 +128,19 @@ class SpeedEstimates:
         ratio, place = seconds / expected, (profile.instance_type, width)
         self._reference = self._reference or place
         home = self._home.setdefault(trial, place)
-        known = self._paces.get(trial)
-        if home != place and known is not None and known.value > 0:
-            self._note_factor(place, ratio / known.value)
+        pace = self._paces.get(trial)
+        if home != place and pace is not None and pace.value > 0:
+            self._note_factor(place, ratio / pace.value)
         elif place != self._reference:
             # One that begins elsewhere: that it is slower there is the place's doing, on average.
             self._note_factor(place, ratio / self._all.value)
         self._all.note(ratio / self._factor(place))
         if home == place:
-            known = known or self._paces.setdefault(trial, _Average())
-            known.note(ratio / self._factor(place))
+            pace = pace or self._paces.setdefault(trial, _Average())
+            pace.note(ratio / self._factor(place))
             deviation = profile.epoch[width].sd / expected
             self._noise[trial] = (deviation / APART) ** 2
-            self._slowest.note(trial, known.value, self._trust(trial))
+            self._slowest.note(trial, pace.value, self._trust(trial))
 
     def _note_factor(self, place: Place, ratio: float) -> None:
         self._factors.setdefault(place, _Average()).note(ratio)
@@ -201,25 +201,25 @@ class SpeedEstimates:
     def _curve(self, profile: ScalingProfile) -> Mapping[Width, float]:
         """Return the factor on the profile's epoch seconds, by width."""
         kind = profile.instance_type
-        known = self._curves.get(kind)
-        if known is None or known.keys() != profile.epoch.keys():
+        curve = self._curves.get(kind)
+        if curve is None or curve.keys() != profile.epoch.keys():
             seen = self._seen(kind)
-            known = {width: self._expected(seen, width) for width in profile.widths}
-            self._curves[kind] = known
-        return known
+            curve = {width: self._expected(seen, width) for width in profile.widths}
+            self._curves[kind] = curve
+        return curve
 
     def _seen(self, kind: str) -> dict[Width, float]:
         """Return the factors of the widths that were trained at on an instance type, ascending."""
-        found = {width: f.value for (name, width), f in self._factors.items() if name == kind}
+        factors = {width: f.value for (name, width), f in self._factors.items() if name == kind}
         if self._reference is not None and self._reference[0] == kind:
-            found[self._reference[1]] = 1.0
-        return dict(sorted(found.items()))
+            factors[self._reference[1]] = 1.0
+        return dict(sorted(factors.items()))
 
     def _expected(self, seen: Mapping[Width, float], width: Width) -> float:
         if width in seen:
             return seen[width]
-        narrower = max((each for each in seen if each < width), default=None)
-        wider = min((each for each in seen if each > width), default=None)
+        narrower = max((trained for trained in seen if trained < width), default=None)
+        wider = min((trained for trained in seen if trained > width), default=None)
         if narrower is None and wider is None:  # a type that nothing has trained on
             reference = 1.0 if self._reference is None else self._reference[1]
             return self._beyond(1.0, reference, width)
@@ -282,7 +282,7 @@ class DelayEstimates:
         self._asked[trial] = at
 
     def stops(self, trial: TrialId, at: float) -> None:
-        """Take note that the workers of a trial have been told to end."""
+        """Take note that the workers of a trial are to end."""
         self._stopping[trial] = at
 
     def note_stopped(self, trial: TrialId, at: float) -> None:

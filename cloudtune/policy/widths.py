@@ -42,7 +42,7 @@ def trial_of(event: TrialFailed) -> str:
 
 
 def unsynced_text(event: TrialFailed) -> str:
-    """Return what is told where a trial's workers don't train one model, and what to do."""
+    """Return the message where a trial's workers don't train one model, and what to do."""
     return (
         f"the workers of {trial_of(event)} don't train one model: {event.error}. Give the model to "
         "cloudtune.prepare_model, or to DistributedDataParallel; or let trials have one GPU each "

@@ -118,7 +118,7 @@ def measure(
         alone=paced and core_seconds is None,
         patience=patience,
         share=share,
-        known=kept.figures,
+        earlier=kept.figures,
         enough_usd=enough_usd,
     )
     preflight(experiment)

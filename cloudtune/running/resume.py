@@ -152,7 +152,7 @@ def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
     end, deadline, budget = it.plan.estimate, event.deadline, event.budget
     late = deadline is not None and end.seconds > deadline
     costly = budget is not None and end.dollars > budget
-    if late or (costly and PLANNED[tried.strategy.name].plans_anew):
+    if late or (costly and PLANNED[tried.strategy.name].replans):
         left = format_seconds(end.seconds - event.at)
         dollars = format_dollars(end.dollars - tried.spent(event.at))
         raise UsageError(
