@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from cloudtune.policy.base import Policy
 
 
-_AT_ONCE, _EACH = 3_000, 10
-"""So many events may come at one instant, and more for each trial, and each earlier instance."""
+_AT_ONCE = 3_000
+_EACH = 10
+"""The most events at one instant; `_EACH` more for each trial, and each earlier instance."""
 
 
 class World(Protocol):

@@ -140,7 +140,7 @@ class FleetBook:
         self._unsettled: bool | None = None
 
     def forget(self, changed: Rented | None = None) -> None:
-        """Work everything out anew when it is asked for next: an instance has changed."""
+        """Work everything out again when it is asked for next: an instance has changed."""
         if changed is not None and changed.intent in self._settled:
             self._settled.clear()
             self._settled_dollars, self._settled_launches = 0.0, 0
@@ -163,23 +163,23 @@ class FleetBook:
         return rented
 
     def of(self, instance: str) -> Rented:
-        """Return what is known of an instance.
+        """Return an instance by its id.
 
         Raises:
-            KeyError: it is none of this run's.
+            KeyError: it isn't one of this run's.
         """
-        known = self._instances.get(instance)
-        if known is None or known.instance != instance:
+        rented = self._instances.get(instance)
+        if rented is None or rented.instance != instance:
             self._instances = {r.instance: r for r in reversed(self.rented.values()) if r.instance}
         return self._instances[instance]
 
     def last_words(self, instance: str | None = None) -> str:
-        """Return how an instance's console ends that never joined, to go on after what is said.
+        """Return how the console of an instance ends that never joined, to append to a message.
 
         Of the last such instance, if none is named; "" where there is none.
         """
-        found = [r.last_words for r in self if r.last_words and instance in {None, r.instance}]
-        return f"; its console ends with: {found[-1]}" if found else ""
+        words = [r.last_words for r in self if r.last_words and instance in {None, r.instance}]
+        return f"; its console ends with: {words[-1]}" if words else ""
 
     def alive(self) -> list[Rented]:
         """Return what exists or may exist, and bills."""

@@ -49,7 +49,7 @@ class TrialProgress:
     """One trial; a session is one start of its workers, named `<trial>.<number>`.
 
     `offer` is where it has its GPUs: None while it waits for some.
-    `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
+    `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` only its last epoch.
     `epoch_since` is when it began the epoch that it trains now, in run seconds.
     At less than `min_width` GPUs it ran out of memory, so it is never that narrow again; at more
     than `max_width` its workers wouldn't train one model.
@@ -92,7 +92,7 @@ class TrialProgress:
 
     @property
     def unsaved(self) -> bool:
-        """Whether all that the trial has trained would be lost if it were started anew."""
+        """Whether all that the trial has trained would be lost if it were restarted."""
         return self.epoch > 0 and self.checkpoint is None
 
     @property
@@ -342,14 +342,14 @@ class Record:
     best: Best | None = None
     seen: Best | None = None
 
-    def offer(self, found: Best) -> None:
-        """Keep `found` if it beats what is held."""
-        if better(self.mode, found.metric, self.seen.metric if self.seen else None):
-            self.seen = found
+    def offer(self, epoch: Best) -> None:
+        """Keep `epoch` if it beats what is held."""
+        if better(self.mode, epoch.metric, self.seen.metric if self.seen else None):
+            self.seen = epoch
         held = self.best
-        if held is not None and (held.checkpoint is None) != (found.checkpoint is None):
+        if held is not None and (held.checkpoint is None) != (epoch.checkpoint is None):
             if held.checkpoint is None:
-                self.best = found
+                self.best = epoch
             return
-        if better(self.mode, found.metric, held.metric if held else None):
-            self.best = found
+        if better(self.mode, epoch.metric, held.metric if held else None):
+            self.best = epoch

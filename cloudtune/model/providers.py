@@ -47,7 +47,7 @@ PROVIDERS: dict[str, Registered] = {
             *("image", "subnet", "subnets", "security_group", "instance_profile", "request"),
             *("instances", "max_instances"),
         ),
-        why="is for rented instances, and provider local has this machine alone; leave it out",
+        why="is for rented instances, and provider local only has this machine; leave it out",
         own=frozenset({"slots", "price"}),
         here=True,
     ),

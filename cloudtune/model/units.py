@@ -58,7 +58,7 @@ def _unit_needed(number: str) -> str:
 
 
 def _duration_parts(text: str) -> list[tuple[float, str]]:
-    """Return (number, unit) pairs; empty where the text is no duration."""
+    """Return (number, unit) pairs; empty where the text isn't a duration."""
     parts: list[tuple[float, str]] = []
     position = 0
     while match := _DURATION_PART.match(text, position):
