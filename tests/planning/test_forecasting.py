@@ -133,7 +133,7 @@ def test_an_unknown_choice_is_named_with_the_nearest() -> None:
         UsageError, match=r"unknown strategy 'ashaa'; choose one of best, .*Did you mean 'asha'"
     ):
         elastic_job("ashaa")
-    with pytest.raises(UsageError, match=r"no sampler 'tpee'.*Did you mean 'tpe'"):
+    with pytest.raises(UsageError, match=r"unknown sampler 'tpee'.*Did you mean 'tpe'"):
         elastic_job({"name": "asha", "sampler": "tpee"})
 
 

@@ -45,9 +45,9 @@ def sampler_kind(name: str) -> str:
     """
     if name in SAMPLERS:
         return name
-    there_are = ", ".join(SAMPLERS)
     raise UsageError(
-        f"there is no sampler {shown(name)}; there are {there_are}.{nearest(name, SAMPLERS)}"
+        f"unknown sampler {shown(name)}; choose one of {', '.join(SAMPLERS)}."
+        f"{nearest(name, SAMPLERS)}"
     )
 
 
@@ -174,7 +174,6 @@ class SpaceSampler:
                 return sampled[name] if name in sampled else _only(domain)
 
     def _crossing(self) -> dict[str, object]:
-        """Return the next values of the grids."""
         self._from_grid += 1
         return {**self._space.crossing(self._from_grid - 1)}
 
@@ -257,5 +256,4 @@ class SpaceSampler:
 
 
 def _only(domain: Domain) -> object:
-    """Return the one value that a domain has."""
     return domain.low if hasattr(domain, "low") else domain.values[0]  # type: ignore[union-attr]
