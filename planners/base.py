@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class InfeasibleError(CloudtuneError):
     """No plan meets the limits.
 
-    `fastest` and `cheapest` are the two ends of what can be had, or None where nothing can;
+    `fastest` and `cheapest` are the two ends of what is possible, or None where nothing is;
     `nearest` is the plan that comes closest to both limits, if one was searched for.
     """
 

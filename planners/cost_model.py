@@ -131,7 +131,6 @@ class _Step:
         return StagePlan(self.stage, self.groups, now, seconds, overhead, dollars, share)
 
     def _trained(self, group: Group) -> float:
-        """Return the seconds that each trial of a group trains."""
         return self.stage.epochs * self.request.rentable(group.offer).epoch_seconds(group.width)
 
     def _training(self, group: Group) -> float:

@@ -49,7 +49,7 @@ class Reserve:
         Every instance is returned some day, so a plan's price is then, at each moment of it, no
         less than the bill if everything were given back that late.
         """
-        return tuple(self._returned_late(each) for each in rentables)
+        return tuple(self._returned_late(rentable) for rentable in rentables)
 
     def _returned_late(self, rentable: Rentable) -> Rentable:
         profile = rentable.profile

@@ -100,7 +100,7 @@ class SimWorld:
     `pace_of(config, epoch)` times what the profile says, where that is given. The run begins at
     `begin`.
 
-    Spot instances can be had, and are taken back, as the `pools` say: the last that came go first,
+    Spot instances come, and are taken back, as the `pools` say: the last that came go first,
     without notice. A pool of which they say nothing is drawn from how it may behave
     (`Rentable.behaviours`); else lives are exponential by the offer's interruptions.
     """
@@ -266,7 +266,8 @@ class SimWorld:
                 self._train(session)
             case EpochDone():
                 session = self._sessions[event.session]
-                session.epoch, session.busy = event.epoch, False
+                session.epoch = event.epoch
+                session.busy = False
                 self._train(session)
             case TrialFailed() | TrialLost():
                 self._sessions[event.session].alive = False
@@ -284,7 +285,8 @@ class SimWorld:
         if session.busy or session.epoch >= session.until:
             return
         session.busy = True
-        command, epoch = session.command, session.epoch + 1
+        command = session.command
+        epoch = session.epoch + 1
         seconds = self._draw(session.profile.epoch[command.width])
         if self._pace_of is not None:
             seconds *= self._pace_of(command.config, epoch)
@@ -328,7 +330,8 @@ class SimWorld:
         if intent in self._intents:
             return
         rentable = of_pool(self._rentables, command.instance_type, command.market, command.zone)
-        instance, profile = f"sim-{intent}", rentable.profile
+        instance = f"sim-{intent}"
+        profile = rentable.profile
         at = self.now + self._draw(profile.launch)
         joined_at = at + self._draw(profile.boot)
         self._intents[intent] = _Intent(rentable, at, joined_at)

@@ -231,7 +231,7 @@ def of_pool(by_pool: Mapping[PoolName, T], kind: str, market: str, zone: str) ->
 class Catalog:
     """An immutable snapshot of offers: where the prices come from, and of which date (YYYY-MM-DD).
 
-    `warnings` says which prices could not be had or not be believed, and what stands in for them.
+    `warnings` says which prices were missing or not believed, and what stands in for them.
     `unfit` has the types that are never offered, whatever they cost, and why.
     """
 

@@ -138,7 +138,8 @@ class Room:
 
     def matches(self, other: Room) -> bool:
         """Whether the same is free on both."""
-        mine, its = self.shared, other.shared
+        mine = self.shared
+        its = other.shared
         if self.whole != other.whole or mine.keys() != its.keys():
             return False
         return not mine or all(abs(mine[gpu] - its[gpu]) <= _EPSILON for gpu in mine)

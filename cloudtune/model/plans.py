@@ -336,7 +336,8 @@ class Rentable:
 
         An interruption costs the half of an epoch that is lost, and a replacement's start.
         """
-        epoch, profile = self.profile.epoch_seconds(width), self.profile
+        epoch = self.profile.epoch_seconds(width)
+        profile = self.profile
         rate = self.offer.interruptions_per_hour / 3600.0
         if rate == 0.0:
             return epoch

@@ -107,14 +107,17 @@ class TrialProgress:
         return f"{self.id}.{self.sessions}"
 
     def record(self, event: EpochDone, metric: float) -> None:
-        """Take note of an epoch."""
-        self.epoch, self.metric, self.losses = event.epoch, metric, 0
+        """Record an epoch."""
+        self.epoch = event.epoch
+        self.metric = metric
+        self.losses = 0
         self.taken = 0
         self.epoch_seconds = event.seconds or self.epoch_seconds
         self.seconds += event.seconds
         self.history[event.epoch] = metric
         if event.checkpoint is not None:
-            self.checkpoint, self.checkpoint_epoch = event.checkpoint, event.epoch
+            self.checkpoint = event.checkpoint
+            self.checkpoint_epoch = event.epoch
 
     def rewind(self) -> None:
         """Fall back to the last checkpoint: what the next session starts from."""
@@ -127,7 +130,7 @@ class LiveTrials(Collection[TrialProgress]):
 
     How many of them stop or wait at a rung, and their GPUs, are counted as they come, change
     and go: a round of decisions asks for it, however many there are. So each session begins by
-    `add`, ends by `remove`, and changes its trial's status by `become` alone.
+    `add`, ends by `remove`, and changes its trial's status only by `become`.
 
     What trials use is counted too, where that is billed (`Offer.per_function`): all of a session
     but its waiting at rungs. `now` is the run second that these changes happen at.
@@ -172,7 +175,7 @@ class LiveTrials(Collection[TrialProgress]):
         return sum([width * count for width, count in self._busy.items()])
 
     def add(self, trial: TrialProgress) -> None:
-        """Take note of a session that begins: it is being set up."""
+        """Record a session that begins: it is being set up."""
         self.by_id[trial.id] = trial
         self.changes.append(trial)
         self._busy[trial.width] += 1
@@ -194,7 +197,7 @@ class LiveTrials(Collection[TrialProgress]):
             self._use(trial)
 
     def remove(self, trial: TrialProgress) -> None:
-        """Take note that a session is over; its trial's status is the caller's, from then on."""
+        """Record that a session is over; its trial's status is the caller's, from then on."""
         self.stopping -= trial.status == "stopping"
         self._leave_rung(trial)
         self.changes.append(trial)
@@ -315,7 +318,8 @@ class Roster:
                 bisect.insort(self._here if now.queue == "here" else self._elsewhere, index)
 
     def _member(self, trial: TrialProgress) -> _Member:
-        status, last = trial.status, trial.trial.epochs
+        status = trial.status
+        last = trial.trial.epochs
         reached = trial.epoch >= (self.end_epoch if last is None else min(self.end_epoch, last))
         over = status in OVER
         waits = status in {"at rung", "parked"}

@@ -56,5 +56,5 @@ PROVIDERS: dict[str, Registered] = {
 
 
 def owners(name: str) -> tuple[str, ...]:
-    """Return the clouds that alone have a field; none where all clouds have it."""
+    """Return the clouds that a field is limited to; none where all clouds have it."""
     return tuple(provider for provider, line in PROVIDERS.items() if name in line.own)

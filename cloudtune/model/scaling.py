@@ -46,7 +46,7 @@ class Measurement:
 
     @property
     def high(self) -> float:
-        """What to reckon with when being late costs money: the mean and two deviations."""
+        """Seconds to allow for where being late costs money: the mean and two deviations."""
         return self.mean + 2 * math.hypot(self.sd, self.error)
 
 
@@ -126,7 +126,8 @@ def _train_changes(old: str, new: str) -> Iterator[str]:
         if old != new:
             yield f"train: {old} -> {new}"
         return
-    words, others = old.split(), new.split()
+    words = old.split()
+    others = new.split()
     if len(words) != len(others):
         yield f"command: {old} -> {new}"
         return

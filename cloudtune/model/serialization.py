@@ -77,7 +77,8 @@ def _hints(wanted: type) -> dict[str, Any]:
 
 
 def _decode(wanted: Any, data: Any) -> Any:  # noqa: PLR0911  one return a shape
-    origin, args = typing.get_origin(wanted), typing.get_args(wanted)
+    origin = typing.get_origin(wanted)
+    args = typing.get_args(wanted)
     if dataclasses.is_dataclass(wanted):
         hints = _hints(typing.cast("type", wanted))
         fields = {name: _decode(hints[name], item) for name, item in data.items()}

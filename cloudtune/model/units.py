@@ -122,7 +122,8 @@ def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 def format_clock(seconds: float) -> str:
     """Return "1:05" or "1:02:05", to the nearest second."""
-    sign, whole = ("-" if round(seconds) < 0 else ""), abs(round(seconds))
+    sign = "-" if round(seconds) < 0 else ""
+    whole = abs(round(seconds))
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)
     if hours:

@@ -41,15 +41,15 @@ class Hysteresis:
         return self._state.mishaps + self._plans
 
     def note_plan(self) -> None:
-        """Take note of another plan, or of another stage of it."""
+        """Record another plan, or another stage of it."""
         self._plans += 1
 
     def note_asked(self, rented: Rented) -> None:
-        """Take note of a request."""
+        """Record a request."""
         self._asked[rented.intent] = self._causes, self._state.failures
 
     def note_returned(self, rented: Rented) -> None:
-        """Take note of an instance that is given back; one that was lost may be replaced."""
+        """Record an instance that is given back; one that was lost may be replaced."""
         if not rented.lost:
             until = self._state.now + self._pause(rented.offer)
             self._returned[rented.offer] = self._causes, until
@@ -96,7 +96,7 @@ class FleetKeeper:
         self._vacate(math.inf)
 
     def note_plan(self) -> None:
-        """Take note of another plan, or of another stage of it: it may ask for another fleet."""
+        """Record another plan, or another stage of it: it may ask for another fleet."""
         self._hysteresis.note_plan()
 
     def _vacate(self, needed: float) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class FreeGpus:
     """The free GPUs of every instance, by offer; slices of instances that have gone are ignored.
 
-    `widths` are those that can be had on an offer; any, where it isn't given.
+    `widths` are those that are allowed on an offer; any, where it isn't given.
     """
 
     def __init__(self, widths: Mapping[Offer, Container[Width]] | None = None) -> None:
@@ -28,7 +28,7 @@ class FreeGpus:
         self.offers: dict[str, Offer] = {}  # by instance
 
     def limit(self, widths: Mapping[Offer, Container[Width]]) -> None:
-        """Let no other widths be had from now on."""
+        """Allow only these widths from now on."""
         self._widths = widths
 
     @property
@@ -42,7 +42,7 @@ class FreeGpus:
         return sum([room.free for rooms in self.rooms.values() for room in rooms.values()])
 
     def follow(self, usable: Mapping[str, Offer], taken: Iterable[Slice]) -> None:
-        """Take note of which instances there are now, and what is taken on new ones."""
+        """Record which instances there are now, and what is taken on new ones."""
         if usable == self.offers:
             return
         pieces = tuple(taken)

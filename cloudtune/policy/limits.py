@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cloudtune.policy.base import Brakes
 
 _FINEST = 0.01
-"""Seconds to which the end of a lease is reckoned."""
+"""Seconds to which the end of a lease is computed."""
 
 
 class Spender(Protocol):
@@ -66,13 +66,13 @@ class LimitKeeper:
         return self._look_at
 
     def note_launch(self) -> None:
-        """Take note that money runs faster from now on: the next look may have to come sooner."""
+        """Record that money runs faster from now on: the next look may have to come sooner."""
         self._look_at = 0.0
 
     def _next_look(self) -> float:
-        """Return a time before which neither limit can come near with the fleet as it is.
+        """Return a time before which neither limit can come near with the present fleet.
 
-        Not sooner than the next tick: `Brakes.ahead` already reckons with a tick too late.
+        Not sooner than the next tick: `Brakes.ahead` already allows for a late tick.
         """
         state, limits = self._state, self._state.limits
         at, tick = math.inf, state.brakes.tick

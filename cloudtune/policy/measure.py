@@ -79,7 +79,7 @@ _CUT_SHORT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.INTERRUP
 class MeasurePolicy:
     """Rents what the widest width takes, trains a few epochs at each width, and gives it back.
 
-    `epochs` at each width, at least 2: the first of a session is reckoned to starting it as far
+    `epochs` at each width, at least 2: the first of a session counts towards starting it as far
     as it is slower than the others (a GPU warms up). The last phase of whole GPUs resumes from
     checkpoints in any case, so that a resize is measured even where there is one width.
 
@@ -87,7 +87,7 @@ class MeasurePolicy:
     room for, is left out with all narrower ones (`left_out` says so). Of whole GPUs a width is left
     out at which every configuration tried failed; and all above one GPU where the workers of a
     trial don't train one model. How long a start takes is measured on whole GPUs only. Where not
-    all instances are to be had, the widths that need them are left out.
+    all instances are available, the widths that need them are left out.
 
     With `alone` a single trial is trained on one GPU before all that: `figures.alone`. What is
     in `earlier`, from a measurement that was killed, isn't measured again.
@@ -305,7 +305,7 @@ class MeasurePolicy:
         return []
 
     def _note_failed(self, event: TrialFailed) -> None:
-        """Take note of a configuration that failed; what was stopping was measured already."""
+        """Record a configuration that failed; one that was stopping was measured already."""
         session = self._sessions[event.session]
         session.live = False
         if session.stopping or self.ending is not None:

@@ -49,7 +49,7 @@ class Itinerary:
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.replanned = 0
         self.planned_at = 0.0
-        self.stuck = False  # nothing of the stage can be had, and no other plan either
+        self.stuck = False  # nothing of the stage is available, and no other plan
         self.restless = False  # an epoch has shown that the rest may need another plan
         self.heard: dict[TrialId, float] = {}  # when each reported its last epoch
         self.changes: list[tuple[float, PlanAnew]] = []

@@ -402,7 +402,7 @@ class RunPolicy:
         if reason is None or self.ending is not None:
             return  # the first reason counts: a limit that is passed while winding down is none
         if reason is EndReason.DEADLINE and self._fleet.refused():
-            reason = EndReason.NO_CAPACITY  # there was time, and nothing to be had in it
+            reason = EndReason.NO_CAPACITY  # there was time, and nothing was available
         reached = reason in _LIMITS and self.strategy.anytime and self.best is not None
         self.ending = EndReason.DONE if reached else reason
 

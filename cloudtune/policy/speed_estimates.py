@@ -49,7 +49,7 @@ class _Average:
     count: int = 0
 
     def note(self, ratio: float) -> None:
-        """Take note of measured against expected."""
+        """Record measured against expected."""
         self.count += 1
         self.value += max(WEIGHT, 1 / self.count) * (ratio - self.value)
 
@@ -73,7 +73,7 @@ class _Slowest:
         self._by_trust: dict[float, list[float]] = {}  # own paces, ascending
 
     def note(self, trial: TrialId, own: float, trust: float) -> None:
-        """Take note of a trial's own pace, if it is one of these."""
+        """Record a trial's own pace, if it is one of these."""
         if trial in self._seen:
             before, pace = self._seen[trial]
             paces = self._by_trust[before]
@@ -266,31 +266,31 @@ class DelayEstimates:
         self._stopped: dict[TrialId, float] = {}  # seconds that its last stop took
 
     def note(self, kind: str, delay: Delay, seconds: float) -> None:
-        """Take note of a delay on an instance type."""
+        """Record a delay on an instance type."""
         total, count = self._seen.get((kind, delay), (0.0, 0))
         self._seen[kind, delay] = (total + max(0.0, seconds), count + 1)
 
     def note_joined(self, rented: Rented, at: float) -> None:
-        """Take note that an instance takes trials from now on."""
+        """Record that an instance takes trials from now on."""
         if rented.launched_at is not None and not rented.joined:
             kind = rented.offer.instance_type.name
             self.note(kind, "launch", rented.launched_at - rented.requested_at)
             self.note(kind, "boot", at - rented.launched_at)
 
     def asks(self, trial: TrialId, at: float) -> None:
-        """Take note that the workers of a trial have been asked for."""
+        """Record that the workers of a trial have been asked for."""
         self._asked[trial] = at
 
     def stops(self, trial: TrialId, at: float) -> None:
-        """Take note that the workers of a trial are to end."""
+        """Record that the workers of a trial are to end."""
         self._stopping[trial] = at
 
     def note_stopped(self, trial: TrialId, at: float) -> None:
-        """Take note that they have ended."""
+        """Record that they have ended."""
         self._stopped[trial] = at - self._stopping.pop(trial, at)
 
     def note_started(self, trial: TrialProgress, at: float) -> float:
-        """Take note that a trial trains; return the seconds since it was asked for."""
+        """Record that a trial trains; return the seconds since it was asked for."""
         setup = at - self._asked[trial.id]
         stopped = self._stopped.pop(trial.id, None)
         if trial.offer is not None:

@@ -41,7 +41,7 @@ class StallWatch:
         self._seen: set[str] = set()  # instance types on which this run has seen an epoch
 
     def follow(self, event: Event, commands: Iterable[Command]) -> list[Command]:
-        """Take note of reports and commands; returns what sets the timer, if it must."""
+        """Record reports and commands; returns what sets the timer, if it must."""
         if math.isinf(self._rules.stall_factor):
             return []
         fresh = [c.session for c in commands if isinstance(c, _BEGINS)]

@@ -73,7 +73,8 @@ class RunState:
         zones: Sequence[str] = (),
     ) -> None:
         self.rentables = tuple(rentables)
-        self.widest, self.why_narrow = math.inf, ""
+        self.widest = math.inf
+        self.why_narrow = ""
         self.refits = 0  # how many trials failed for their width, and go on at another
         self.max_instances = max_instances
         self.vcpu_quotas = dict(vcpu_quotas or {})
@@ -259,7 +260,8 @@ class RunState:
                 self.began = event.at
             case InstanceLaunched():
                 rented = self.fleet[event.intent]
-                rented.instance, rented.launched_at = event.instance, event.launched_at
+                rented.instance = event.instance
+                rented.launched_at = event.launched_at
                 self.backoff(rented.offer).refusals = 0
             case NodeJoined():
                 self.delays.note_joined(self.fleet[event.intent], event.at)
@@ -343,8 +345,10 @@ class RunState:
         if rented.released:
             return
         self.disturbances += 1
-        before, offer = self.avoided(rented.offer), rented.offer
-        backoff, among = self.backoff(offer), self.zones_of(offer)
+        before = self.avoided(rented.offer)
+        offer = rented.offer
+        backoff = self.backoff(offer)
+        among = self.zones_of(offer)
         if event.kind in {"capacity", "quota"}:
             refusing = among if event.kind == "quota" else (rented.zone,)
             backoff.refuse(refusing, among, event.at, self.brakes.avoid)
@@ -366,10 +370,11 @@ class RunState:
         self.shocks += 1
 
     def _note_gone(self, event: InstanceGone) -> None:
-        """Take note that an instance is gone; one that never joined may be asked for again."""
+        """Record that an instance is gone; one that never joined may be asked for again."""
         rented = self.fleet[event.intent]
         self.shocks += rented.usable  # one that was to go is no surprise
-        rented.gone_at, rented.last_words = event.gone_at, event.console
+        rented.gone_at = event.gone_at
+        rented.last_words = event.console
         if rented.released:
             return
         self.disturbances += 1
@@ -452,7 +457,8 @@ class RunState:
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)
-        trial.error, trial.traceback = event.error, event.traceback
+        trial.error = event.error
+        trial.traceback = event.traceback
 
     def _keep_to_one_gpu(self, why: str) -> bool:
         """Keep all trials to one GPU from now on; returns whether that was measured."""
@@ -460,7 +466,8 @@ class RunState:
         if not narrow:
             return False
         if self.widest > 1:
-            self.widest, self.why_narrow = 1.0, why
+            self.widest = 1.0
+            self.why_narrow = why
             self.rentables = narrow
             self.free.limit({rentable.offer: rentable.profile.epoch for rentable in narrow})
             for trial in self.trials.values():
@@ -485,7 +492,7 @@ class RunState:
         if trial.status == "stopping":
             self._leave(trial, trial.after, noted)
             return
-        # What the cloud takes says little about the script; but it can't go on for ever either.
+        # What the cloud takes says little about the script; but it can't go on forever either.
         trial.losses += not (by_cloud or blameless)
         trial.taken += by_cloud
         if trial.losses > self.brakes.losses or trial.taken > 10 * self.brakes.losses:
@@ -498,7 +505,8 @@ class RunState:
         """Take a trial off its GPUs; one that was to train on comes back before anything new."""
         self.free.give(trial.placement)
         self.live.remove(trial)
-        trial.status, trial.placement = status, ()
+        trial.status = status
+        trial.placement = ()
         if status == "waiting":
             trial.rewind()  # to its last checkpoint: what the next session starts from
             if trial.epoch >= self.granted[trial.id]:

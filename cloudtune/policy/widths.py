@@ -18,7 +18,7 @@ def refitted(trial: TrialProgress, event: TrialFailed, one_gpu_each: Callable[[s
 
     One that ran out of memory on a share of a GPU gets more of it. Where the workers of one don't
     train one model, no trial is wider than one GPU from then on: `one_gpu_each`, given the reason,
-    says whether that can be had.
+    says whether that is possible.
     """
     if event.out_of_memory and trial.width < 1:
         trial.min_width = min(1.0, 2 * trial.width)

@@ -305,7 +305,7 @@ class Strategy(Protocol):
         ...
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Take note that a trial failed, and won't come back."""
+        """Record that a trial failed, and won't come back."""
         ...
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:

@@ -121,7 +121,6 @@ def _gpu_price(offer: Offer) -> float:
 
 
 def _loads(view: View) -> defaultdict[str, float]:
-    """Return the GPUs that trials sit on, by instance."""
     loads: defaultdict[str, float] = defaultdict(float)
     for trial in view.running:
         for piece in trial.placement:

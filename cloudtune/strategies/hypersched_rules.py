@@ -93,7 +93,7 @@ class Cutoff:
         return trial in self._records
 
     def record(self, trial: TrialId, score: float) -> None:
-        """Take note of the score of a trial that arrives."""
+        """Record the score of a trial that arrives."""
         self._records[trial] = (-score, len(self._records))
         bisect.insort(self._ordered, score)
 
@@ -137,7 +137,7 @@ class Median:
         self._high: list[float] = []
 
     def add(self, number: float) -> None:
-        """Take note of a number."""
+        """Record a number."""
         heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
         if len(self._high) > len(self._low):
             heapq.heappush(self._low, -heapq.heappop(self._high))
@@ -188,7 +188,7 @@ class Admission:
         self._epoch = Median()
 
     def note(self, trial: TrialProgress) -> None:
-        """Take note of an epoch."""
+        """Record an epoch."""
         self._longest = max(self._longest, trial.seconds)
         if trial.width == self._atom:
             self._epoch.add(trial.epoch_seconds)

@@ -79,7 +79,7 @@ class PopulationBased(Judging):
         return (TrialGroup(f"population {self._generation}", tasks),) if tasks else ()
 
     def _notice(self, view: View) -> None:
-        """Take note of members that have begun, and of clones that have nothing left to train."""
+        """Record members that have begun, and clones that have nothing left to train."""
         for name, (trial, parent) in list(self._unborn.items()):
             if name in view.trials:
                 del self._unborn[name]

@@ -56,7 +56,7 @@ class Rung:
         return (trial for _, _, trial in self._sorted)
 
     def record(self, trial: TrialId, metric: float | None) -> None:
-        """Take note of a result; a second one of the same trial takes the first one's place."""
+        """Record a result; a second one of the same trial takes the first one's place."""
         order = len(self._keys)
         if trial in self._keys:
             old = self._keys[trial]
@@ -117,7 +117,7 @@ class Standing:
         return self._best.get(trial, -math.inf)
 
     def note(self, trial: TrialId, value: float) -> None:
-        """Take note of a result."""
+        """Record a result."""
         if trial in self._best:
             if value <= self._best[trial]:
                 return

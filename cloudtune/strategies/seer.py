@@ -113,7 +113,7 @@ class Seer:
     # ---- time and money ------------------------------------------------------------------
 
     def rentable(self, view: View) -> Rentable:
-        """Return what is planned with: the cheapest that can be had, as far as is known."""
+        """Return the rentable to plan with: the cheapest that is available, so far."""
         return self.offers.chosen
 
     @property
@@ -223,7 +223,7 @@ class Seer:
         """Yield those with a seat that don't train, the best first, as far as they can start.
 
         After the first for which there is no room no trial starts: else those that need few GPUs
-        would for ever sit between those that one that is wide waits for.
+        would forever sit between those that a wide one waits for.
         """
         offer = self.rentable(view).offer
         for seat in [s for name, s in self.seats.items() if view.trials[name].status == "parked"]:
@@ -344,7 +344,7 @@ class Seer:
         self._leave(trial.id)
 
     def _leave(self, trial: TrialId) -> None:
-        """Take note that a seat is free."""
+        """Record that a seat is free."""
         self._vacant = self.seats.pop(trial, None) is not None or self._vacant
 
     def _fill_up(self, view: View) -> None:
@@ -455,7 +455,6 @@ class Seer:
         return max(min(count, max(most for most, _ in ways)), min(needed for _, needed in ways))
 
     def _fill(self, view: View, rentable: Rentable, instances: int) -> None:
-        """Seat the best trials on `instances` instances."""
         gpus, left = rentable.gpus, max(0.0, self._end - view.now)
         widths = [w for w in rentable.profile.widths if w <= gpus * instances]
         for name in self._ranked(view):

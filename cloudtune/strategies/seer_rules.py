@@ -150,7 +150,7 @@ def steady(seconds: float, dollars: float, price: float, most: int) -> int:
 
 
 def paid_for(paid: float, span: float, most: int) -> int:
-    """Return how many instances are to be had for a span, where `paid` seconds of one are."""
+    """Return how many instances `paid` seconds of one instance pay for over a span."""
     return max(1, min(most, math.floor(paid / max(span, 1.0) + ROUND)))
 
 

@@ -165,7 +165,7 @@ class Bracket:
         return capped(trial, self._epochs[self.level + (trial.id in self._early)])
 
     def report(self, trial: TrialProgress) -> Decision:
-        """Take note of an epoch; a trial that has reached the rung holds till it is decided."""
+        """Record an epoch; a trial that has reached the rung holds till it is decided."""
         self._ready.pop(trial.id, None)
         if trial.epoch < self._goal(trial.trial):
             return Go(self._goal(trial.trial))
@@ -179,7 +179,7 @@ class Bracket:
         return Verdict.FINISH if trial.epoch >= last else Verdict.HOLD
 
     def drop(self, trial: TrialId) -> None:
-        """Take note that a trial won't come back."""
+        """Record that a trial won't come back."""
         self._ready.pop(trial, None)
         if trial in self._early:  # it keeps its place, as if it had failed at the next rung
             self._gone.add(trial)

@@ -289,7 +289,6 @@ class Taken:
         return self._ended(fresh) if self._step.last else fresh
 
     def _aged(self, rows: Whole, columns: Whole) -> Floats | None:
-        """Return the ages of the instances after the stage."""
         ages, options, delays = self._labels.ages, self._options, self._step.delays
         if ages is None:
             return None
@@ -318,7 +317,6 @@ class Taken:
         return np.sort(aged, axis=2)
 
     def _ended(self, labels: Labels) -> Labels:
-        """Return the labels with everything given back."""
         delays, charges = self._step.delays, self._step.request.charges
         release = delays.release[labels.offer]
         longest = np.where(labels.offer >= 0, release, 0.0).max(axis=1)

@@ -70,12 +70,14 @@ class Search:
         self.rounded = rounded
         self.proven = True
         self.delays = Delays.of(request, rounded=rounded)
-        menu, last = Menu.of(request, rounded=rounded), len(request.work) - 1
+        menu = Menu.of(request, rounded=rounded)
+        last = len(request.work) - 1
         self.steps: list[Step] = []
         self.options: list[Options] = []
         self._least: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         for number, stage in enumerate(request.work):
-            step, options = Step(request, stage, self.delays, number == last), menu.stage(stage)
+            step = Step(request, stage, self.delays, number == last)
+            options = menu.stage(stage)
             if allowed is not None:
                 options = options.only(allowed(number, options))
             self.steps.append(step)
@@ -145,7 +147,8 @@ class Search:
             self.proven = True
             solution = self._run(aim, self._promising(aim, options), labels)
             if solution is not None:
-                incumbent, aim = solution, aim.to_beat(solution)
+                incumbent = solution
+                aim = aim.to_beat(solution)
         return incumbent
 
     def front(self) -> list[Solution]:
@@ -191,7 +194,8 @@ class Search:
         for number, (step, rows) in enumerate(zip(self.steps, chosen, strict=True)):
             if len(rows) == 0 or len(trail[-1]) == 0:
                 return trail
-            options, rest = self.options[number].only(rows), self.after[number + 1]
+            options = self.options[number].only(rows)
+            rest = self.after[number + 1]
             labels = _advance(step, trail[-1], options, aim, rest)
             if self.rounded:
                 labels = labels.only(aim.affords(labels, self.delays))
@@ -204,16 +208,18 @@ class Search:
         return trail
 
     def _start(self) -> Labels:
-        """Return the one label before the first stage: what is rented already."""
+        """Return the one label before the first stage: the fleet of the request."""
         index = {rentable.offer: row for row, rentable in enumerate(self.request.rentables)}
         fleet = [live for live in self.request.fleet if live.ages]
         groups = max(1, len(fleet))
         offer = np.full((1, groups), -1)
-        count, width = np.zeros((1, groups), int), np.zeros((1, groups))
+        count = np.zeros((1, groups), int)
+        width = np.zeros((1, groups))
         longest = max((len(live.ages) for live in fleet), default=1)
         ages = np.full((1, groups, longest), np.inf)
         for group, live in enumerate(fleet):
-            offer[0, group], count[0, group] = index[live.offer], len(live.ages)
+            offer[0, group] = index[live.offer]
+            count[0, group] = len(live.ages)
             width[0, group] = live.width or 0.0
             # Beyond `oldest` an age changes no bill; capped, more labels have the same fleet.
             capped = np.minimum(live.ages, self.delays.oldest[index[live.offer]])
@@ -235,7 +241,8 @@ class Search:
         self, trail: Sequence[Labels], chosen: Sequence[NDArray[np.intp]], row: int
     ) -> Solution:
         end = trail[-1]
-        seconds, dollars = float(end.seconds[row]), float(end.dollars[row])
+        seconds = float(end.seconds[row])
+        dollars = float(end.dollars[row])
         choices = []
         for number in range(len(self.steps) - 1, -1, -1):
             labels = trail[number + 1]
@@ -387,7 +394,7 @@ _recent: list[tuple[tuple[PlanRequest, bool], Search]] = []
 def search_of(request: PlanRequest, *, rounded: bool = False) -> Search:
     """Return the search that answers a request, whatever its limits and its objective are.
 
-    The last few are remembered: the questions of one command differ in those alone.
+    The last few are remembered: the questions of one command only differ in those.
     """
     question = (replace(request, limits=Limits(), objective="cost"), rounded)
     for earlier, search in _recent:

@@ -65,7 +65,8 @@ class _Play:
     """The instances that are rented in each sample, and what they have cost, as time goes by."""
 
     def __init__(self, request: PlanRequest, plan: Plan, dice: Dice) -> None:
-        self.request, self.dice = request, dice
+        self.request = request
+        self.dice = dice
         self.now, self.dollars, self.gpu_seconds = (np.zeros(dice.samples) for _ in range(3))
         self.fleets: dict[Offer, Fleet] = {}
         self.widths = {live.offer: live.width for live in request.fleet}
@@ -163,7 +164,8 @@ class _Play:
             going, self.fleets[offer] = fleet.ordered(fleet.launched).split(surplus)
             release = self.request.rentable(offer).profile.release
             gone = self.now[:, None] + self.dice.seconds(release, surplus)
-            lived, there = gone - going.launched, going.launched <= self.now[:, None]
+            lived = gone - going.launched
+            there = going.launched <= self.now[:, None]
             self.dollars += np.where(there, charge(offer, lived), 0.0).sum(axis=1)
             self.gpu_seconds += np.where(there, lived, 0.0).sum(axis=1) * offer.gpus
             ends.append(gone.max(axis=1))
@@ -171,7 +173,8 @@ class _Play:
         return np.max(ends, axis=0) if ends else None
 
     def _train(self, stage: Stage, group: Group, asked: Floats, staying: Counts) -> Training:
-        held, profile = self._held(group.offer), self.request.rentable(group.offer).profile
+        held = self._held(group.offer)
+        profile = self.request.rentable(group.offer).profile
         fleet = self._filled_up(group, asked)
         # A trial may start as soon as one instance is there, unless the cost model counts on it to
         # wait: then those that are held open only when the first of the fresh ones has joined.
@@ -201,7 +204,8 @@ class _Play:
 
     def _filled_up(self, group: Group, asked: Floats) -> Fleet:
         """Return the fleet of a group, with what is missing launched."""
-        offer, missing = group.offer, group.instances - self._held(group.offer)
+        offer = group.offer
+        missing = group.instances - self._held(group.offer)
         if missing <= 0:
             return self.fleets[offer]
         profile = self.request.rentable(offer).profile
@@ -216,13 +220,15 @@ class _Play:
 def _loads(group: Group) -> list[int]:
     """Return how many trials are on each instance (or instances of one trial) after a stage."""
     per = slots_per_instance(group)
-    left, units = group.trials, group.instances // instances_per_trial(group)
+    left = group.trials
+    units = group.instances // instances_per_trial(group)
     return [min(per, max(0, left - unit * per)) for unit in range(units)]
 
 
 def _in_place(group: Group, survivors: Counts) -> Counts:
     """Return how many survivors go on in place, on the instances with most survivors."""
-    per, units = slots_per_instance(group), group.instances // instances_per_trial(group)
+    per = slots_per_instance(group)
+    units = group.instances // instances_per_trial(group)
     kept = np.sort(survivors, axis=1)[:, ::-1][:, :units]
     in_last_wave = group.trials - (group.waves - 1) * per * units
     return np.asarray(np.minimum(kept.sum(axis=1), in_last_wave - 1))

@@ -303,7 +303,6 @@ def _end(request: PlanRequest, held: Held) -> Arc:
 def _takes(
     request: PlanRequest, stage: Stage, group: Group, delays: Mapping[Offer, float], *, quiet: bool
 ) -> float:
-    """Return the seconds until a group is done."""
     rentable = request.rentable(group.offer)
     profile, arrival, begin = rentable.profile, 0.0, 0.0
     if group.offer in delays:

@@ -10,7 +10,7 @@
     minimum      what a minimum charge adds; `rounding` what whole seconds add
     launches     what a run is charged for each launch; `hourly` what by the hour
 
-The dollars add up to the bill that the policy reckons (`RunState.spent`), the GPU-seconds to those
+The dollars add up to the bill that the policy computes (`RunState.spent`), the GPU-seconds to those
 between launch and end of all instances.
 """
 
@@ -174,8 +174,10 @@ class _Page:
 
         Where use is billed, a session's resting at its rungs isn't.
         """
-        since, until = self.of.began_at, self.end
-        begin, end = max(stretch.begin, since), min(stretch.end, until)
+        since = self.of.began_at
+        until = self.end
+        begin = max(stretch.begin, since)
+        end = min(stretch.end, until)
         amount = self.amount(_Held(begin, end, gpus).within(since, until))
         if self.offer.per_function:
             used = gpus * session.used(stretch.begin, stretch.end) * self.offer.used_usd_per_second
@@ -218,7 +220,8 @@ class _Page:
         return free if free > _NOISE * self.offer.gpus * self.end else 0.0
 
     def _charge(self, charges: Charges) -> None:
-        offer, lived = self.offer, self.end - self.of.began_at
+        offer = self.offer
+        lived = self.end - self.of.began_at
         least = max(lived, offer.minimum_seconds)
         rounded = offer.charge(lived) - least * offer.held_usd_per_second
         self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
@@ -267,13 +270,16 @@ def stretches(session: Session, end: float, kept: float) -> Iterator[Stretch]:
     if placed and session.started is not None and session.started < placed[0][0] - _NO_GAP:
         # Its first epoch was reported late; it was set up by then all the same.
         yield Stretch(cursor, session.started, "start-up")
-        cursor, gap = session.started, "barrier"
+        cursor = session.started
+        gap = "barrier"
     for epoch, (begin, done) in zip(session.epochs, placed, strict=True):
         yield Stretch(cursor, begin, gap)
-        lost, saved = epoch.number > kept, max(begin, done - epoch.told.saving)
+        lost = epoch.number > kept
+        saved = max(begin, done - epoch.told.saving)
         yield Stretch(begin, saved, "lost" if lost else "training")
         yield Stretch(saved, done, "lost" if lost else "checkpoint")
-        cursor, gap = done, "barrier"
+        cursor = done
+        gap = "barrier"
     if not session.epochs:
         started = stop if session.started is None else min(session.started, stop)
         yield Stretch(cursor, started, "start-up")
@@ -317,7 +323,8 @@ def _kept(timeline: Timeline) -> Iterator[tuple[Session, float]]:
     first: dict[TrialId, float] = {}
     kept: list[tuple[Session, float]] = []
     for session in reversed(timeline.sessions.values()):
-        trial, begin = session.start.trial, session.start.start_epoch
+        trial = session.start.trial
+        begin = session.start.start_epoch
         kept.append((session, first.get(trial, math.inf)))
         first[trial] = min(first.get(trial, math.inf), begin)
     yield from reversed(kept)
@@ -341,8 +348,10 @@ def accounted(
     Of a run that goes on, or whose last instances were never seen to go, it is the bill up to the
     last entry.
     """
-    charges, over_at = charges or Charges(), timeline.over_at
-    priced, rented = prices(timeline, offers), timeline.rented()
+    charges = charges or Charges()
+    over_at = timeline.over_at
+    priced = prices(timeline, offers)
+    rented = timeline.rented()
     pages = [_Page(instance, priced[instance.intent], instance.end(over_at)) for instance in rented]
     placed = {page.of.instance: page for page in pages if page.of.instance}
     trials: dict[TrialId, _Tally] = {}

@@ -129,7 +129,8 @@ class Audit:
     def violations(self, limits: Limits) -> tuple[str, ...]:
         """Return how the run passed its limits, or what it left behind; empty if it kept them."""
         violations = [f"{intent} was never given back" for intent in self.not_returned]
-        deadline, budget = limits.deadline, limits.budget
+        deadline = limits.deadline
+        budget = limits.budget
         if deadline is not None and self.seconds > deadline * (1 + SLACK):
             late = max(self.leases, key=lambda lease: lease.end)
             violations.append(
@@ -154,7 +155,8 @@ def audited(timeline: Timeline, offers: Iterable[Offer], metric: str, mode: Mode
 
     An event at which a session is stopped by a command of the same entry counts before that.
     """
-    priced, instances = prices(timeline, offers), timeline.instances.values()
+    priced = prices(timeline, offers)
+    instances = timeline.instances.values()
     launched = [instance for instance in instances if instance.launched_at is not None]
     unanswered = [
         instance for instance in instances if instance.launched and instance.launched_at is None
@@ -182,7 +184,8 @@ def _end(instance: Instance, timeline: Timeline) -> float:
 
 
 def _span(session: Session, timeline: Timeline) -> Span:
-    start, end = session.start, min(session.end, timeline.at)
+    start = session.start
+    end = min(session.end, timeline.at)
     trained = sum(epoch.told.seconds for epoch in session.epochs)
     instances = tuple(piece.instance for piece in start.placement)
     return Span(start.trial, start.width, session.begin, end, trained, instances)
@@ -205,7 +208,8 @@ def _path(timeline: Timeline, priced: Mapping[str, Offer], metric: str, mode: Mo
         event = epoch.told
         value = event.metrics.get(metric, math.nan)
         if epoch.waited and better(mode, value, best):
-            bill, best = _bill(timeline, priced, number, event.at), value
+            bill = _bill(timeline, priced, number, event.at)
+            best = value
             path.append(Point(event.at, bill, value, epoch.trial, event.epoch))
     return path
 

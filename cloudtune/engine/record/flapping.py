@@ -58,7 +58,8 @@ def flaps(
     pauses = {
         offer: max(boot + offer.minimum_seconds, brakes.tick) for offer, boot in boots.items()
     }
-    reader, last = _Reader(offers, pauses, brakes, metric, stages), _last_begin(entries)
+    reader = _Reader(offers, pauses, brakes, metric, stages)
+    last = _last_begin(entries)
     # After that all is given back: the run is over.
     return tuple(flap for entry in entries[: last + 1] for flap in reader.take(entry))
 
@@ -82,8 +83,11 @@ class _Reader:
         metric: Metric,
         stages: Sequence[float],
     ) -> None:
-        self._offers, self._pauses = offers, pauses
-        self._brakes, self._metric, self._stages = brakes, metric, stages
+        self._offers = offers
+        self._pauses = pauses
+        self._brakes = brakes
+        self._metric = metric
+        self._stages = stages
         self._causes = self._failures = 0
         self._asked: dict[str, tuple[int, float]] = {}  # by intent, until it has joined
         self._returned: dict[Offer, tuple[int, float, str]] = {}

@@ -100,7 +100,8 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
     }
     series = []
     for session, end, did in sorted(uses(timeline), key=lambda use: use[0].begin):
-        merged, trial = list(_merged(did)), session.start.trial
+        merged = list(_merged(did))
+        trial = session.start.trial
         for piece in session.start.placement:
             name = piece.instance
             for place in rows[name].take(piece, session.begin, end):
@@ -121,7 +122,7 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
 
 
 def _merged(did: list[Stretch]) -> Iterator[Stretch]:
-    """Give what was done in stretches, with neighbours of one use as one."""
+    """Yield what was done in stretches, with neighbours of one use as one."""
     last: Stretch | None = None
     for stretch in did:
         if last is not None and last.use == stretch.use and stretch.begin - last.end < _SAME:

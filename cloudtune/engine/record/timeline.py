@@ -257,7 +257,7 @@ class Timeline:
         )
 
     def restarts(self) -> Iterator[Restart]:
-        """Give every session of a trial that had one before, with that."""
+        """Yield every session of a trial that had one before, with that one."""
         before: dict[TrialId, Session] = {}
         for session in self.sessions.values():
             trial = session.start.trial
@@ -288,7 +288,8 @@ class Timeline:
         ]
         begun = [(instance.began_at, 1) for instance in launched]
         gone = [(instance.gone_at, -1) for instance in launched if instance.gone_at is not None]
-        size, sizes = 0, []
+        size = 0
+        sizes = []
         for at, change in sorted([*begun, *gone]):
             size += change
             sizes.append((at, size))
@@ -300,7 +301,8 @@ class Timeline:
         """Record the next entry of the ledger; after an end only going on counts."""
         if self.ended is not None and not isinstance(entry.event, RunContinued):
             return
-        over_at, self.at = self.over_at if self.ended else 0.0, entry.event.at
+        over_at = self.over_at if self.ended else 0.0
+        self.at = entry.event.at
         if isinstance(entry.event, RunContinued):
             self._go_on(entry.event, over_at)
         self._hear(entry.event)
@@ -376,7 +378,8 @@ class Timeline:
     ) -> None:
         match event:
             case InstanceLaunched():
-                instance.instance, instance.launched_at = event.instance, event.launched_at
+                instance.instance = event.instance
+                instance.launched_at = event.launched_at
                 instance.launched_after = min(instance.launched_after, len(self.epochs))
             case NodeJoined():
                 instance.joined = True
@@ -390,14 +393,16 @@ class Timeline:
                 instance.gone_after = min(instance.gone_after, len(self.epochs))
                 self._close_on(instance, event.at)
             case LaunchFailed():
-                instance.gone_at, instance.refusal = event.at, event
+                instance.gone_at = event.at
+                instance.refusal = event
             case _:
                 assert_never(event)
 
     def _close(self, name: str, at: float) -> None:
         session = self._open.pop(name, None)
         if session is not None:
-            session.end, session.waited = at, False
+            session.end = at
+            session.waited = False
             session.go_on(at)
 
     def _close_on(self, instance: Instance, at: float) -> None:
@@ -473,7 +478,8 @@ def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
 
 
 def _offer(keyed: Mapping[PoolName, list[Offer]], launch: Launch) -> Offer:
-    kind, market = launch.instance_type, launch.market
+    kind = launch.instance_type
+    market = launch.market
     places = dict.fromkeys(((kind, market, launch.zone), (kind, market, "")))
     offers = [offer for place in places for offer in keyed.get(place, ())]
     if not offers:

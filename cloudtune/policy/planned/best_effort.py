@@ -1,7 +1,7 @@
 """What a run does where no plan keeps its limits any more: the best that they allow.
 
 Fewer trials go on, as many as leave the last one a full training; else one goes on, for as many
-epochs as can be had.
+epochs as possible.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Effort:
     def best(self) -> BestEffort | None:
         """Return what the limits allow: the most trials of which one is trained in full.
 
-        Else one trial, for as many epochs as can be had. In the midst of a stage its trials train
+        Else one trial, for as many epochs as possible. In the midst of a stage its trials train
         on to the rung if that still leaves a full training, else the worst of them are cut now.
         """
         whole = None if self._rest.fresh else self._most_after_the_rung()
@@ -66,7 +66,8 @@ class Effort:
         work = self._rest.work()
         if len(work) == 1:
             return None
-        most, first = work[1].trials, self._rest.rung
+        most = work[1].trials
+        first = self._rest.rung
 
         def stages(count: int, epochs: int) -> tuple[Stage, ...]:
             return (work[0], *_cut_off(_scaled(work[1:], count), first + epochs))
@@ -79,7 +80,8 @@ class Effort:
             self._rest.view.trials[n].history for n in ranked if n in self._rest.view.trials
         ):
             return None
-        work, training = self._rest.work(), set(self._rest.training)
+        work = self._rest.work()
+        training = set(self._rest.training)
         first = work[0].start_epoch
         now = replace(work[0], trials=len(ranked))
 
@@ -137,7 +139,8 @@ class Effort:
 
         Just behind a rung they are in order already; those that have yet to begin come last.
         """
-        members, trials = self._rest.members, self._rest.view.trials
+        members = self._rest.members
+        trials = self._rest.view.trials
         if self._rest.fresh:
             return members
         reported = [trials[n] for n in members if n in trials and trials[n].history]
@@ -158,7 +161,6 @@ def _scaled(stages: Sequence[Stage], trials: int) -> tuple[Stage, ...]:
 
 
 def _cut_off(stages: Sequence[Stage], end: int) -> tuple[Stage, ...]:
-    """Return the stages up to an epoch."""
     return tuple(
         replace(stage, end_epoch=min(stage.end_epoch, end))
         for stage in stages

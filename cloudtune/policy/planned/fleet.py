@@ -52,7 +52,8 @@ class PlannedFleet:
         stage's own GPUs: the next trials are asked for now, and take over as soon as those are
         gone.
         """
-        fleet, held = self._itinerary.stage_plan.fleet, view.held
+        fleet = self._itinerary.stage_plan.fleet
+        held = view.held
         expected = held if fleet.items() == held.items() else fleet | held
         return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
 
@@ -68,7 +69,7 @@ class PlannedFleet:
         return wanted + itinerary.probes if itinerary.probes else wanted
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        """Return all that can be rented, as long as another plan is to be had; else the stage's."""
+        """Return all that can be rented, as long as there may be another plan; else the stage's."""
         if self._itinerary.stuck:
             return tuple(group.offer for group in self._itinerary.stage_plan.groups)
         return tuple(rentable.offer for rentable in view.rentables)
@@ -79,7 +80,8 @@ class PlannedFleet:
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return the instances that the stage doesn't need."""
-        leaving, self._itinerary.leaving = self._itinerary.leaving, frozenset()
+        leaving = self._itinerary.leaving
+        self._itinerary.leaving = frozenset()
         return leaving
 
     def dollars_to_come(self, view: View, at: float) -> float | None:

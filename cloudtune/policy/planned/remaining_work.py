@@ -42,7 +42,8 @@ _EXACT = ExactPlanner()
 
 def limits_left(view: View, reserve: Reserve) -> Limits:
     """Return the seconds and dollars that a plan for the rest may take, from now on."""
-    deadline, budget = view.limits.deadline, view.limits.budget
+    deadline = view.limits.deadline
+    budget = view.limits.budget
     time = None if deadline is None else deadline - view.now - reserve.seconds
     money = None if budget is None else budget - view.committed
     return reserve.limits(Limits(time, money))
@@ -129,7 +130,7 @@ class Rest:
 
     `training` are the trials that still have to train in the present stage, `members` with those
     that wait at its rung; `fresh` says that none has trained in it yet. `refused`: something of the
-    stage can't be had just now; `out_of_reach`: nothing of what is missing can be had at all.
+    stage is unavailable just now; `out_of_reach`: nothing of what is missing is available at all.
     """
 
     def __init__(
@@ -173,7 +174,8 @@ class Rest:
 
     def later(self) -> tuple[Stage, ...]:
         """Return the stages after this one, as they were planned first, for those that are left."""
-        itinerary, most = self.itinerary, len(self.members) + len(self.itinerary.waiting)
+        itinerary = self.itinerary
+        most = len(self.members) + len(self.itinerary.waiting)
         same = len(itinerary.first_plan.stages) == len(itinerary.plan.stages)
         plan = itinerary.first_plan if same else itinerary.plan
         stages = (planned.stage for planned in plan.stages[itinerary.stage + 1 :])
@@ -181,7 +183,8 @@ class Rest:
 
     @cached_property
     def _epochs_left(self) -> dict[TrialId, int]:
-        trials, rung = self.view.trials, self.rung
+        trials = self.view.trials
+        rung = self.rung
         return {
             name: max(1, rung - (trials[name].epoch if name in trials else 0))
             for name in self.training
@@ -192,7 +195,8 @@ class Rest:
 
         Where they take turns that is the mean, else what is left of the one that is furthest back.
         """
-        left, later = self._epochs_left, self.later()
+        left = self._epochs_left
+        later = self.later()
         turns = any(group.waves > 1 for group in self.itinerary.stage_plan.groups)
         mean = math.ceil(sum(left.values()) / len(left))
         epochs = mean if turns else max(left.values())
@@ -205,7 +209,8 @@ class Rest:
 
         No more than that on as many instances at once as there may be.
         """
-        groups, left = self.itinerary.stage_plan.groups, self._epochs_left
+        groups = self.itinerary.stage_plan.groups
+        left = self._epochs_left
         if all(group.waves <= 1 for group in groups) or not left:
             return 0.0
         first = self.work()[0]
@@ -222,8 +227,9 @@ class Rest:
     # ---- going on -----------------------------------------------------------------------------
 
     def going_on(self) -> GoingOn | None:
-        """Return what the present plan comes to; None where its instances can't be had."""
-        view, missing = self.view, self.itinerary.missing(self.view)
+        """Return what the present plan comes to; None where its instances are unavailable."""
+        view = self.view
+        missing = self.itinerary.missing(self.view)
         if any(map(view.refused, missing)):
             return None
         plan = self.present()
@@ -239,7 +245,8 @@ class Rest:
         A plan prices whole rounds. In the midst of one, some trials are almost done, and the next
         takes the GPUs of each that ends: counted so, a trial in its last second is no round.
         """
-        view, stage = self.view, self.itinerary.stage_plan
+        view = self.view
+        stage = self.itinerary.stage_plan
         turns = any(group.waves > 1 for group in stage.groups)
         if (
             not turns
@@ -270,14 +277,16 @@ class Rest:
         return max(0.0, plan.stages[0].seconds - max(ends))
 
     def present(self) -> Plan:
-        """Return the rest of the present plan at realised figures, as if all of it could be had."""
+        """Return the rest of the present plan at realised figures, as if all were available."""
         request = self.request(self.work(), self.training, lambda _offer: False)
         return price(request, _choices(self.itinerary, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:
         """Whether going on keeps the limits, by a hair more than a hair."""
-        view, share = self.view, 1 - self.tight.share
-        deadline, budget = view.limits.deadline, view.limits.budget
+        view = self.view
+        share = 1 - self.tight.share
+        deadline = view.limits.deadline
+        budget = view.limits.budget
         in_time = deadline is None or estimate.seconds <= share * (
             deadline - view.now - self.reserve.seconds
         )
@@ -330,7 +339,8 @@ class Rest:
             barred=barred,
         )
         wait = self._wait() - self.rounded
-        deadline, budget = request.limits.deadline, request.limits.budget
+        deadline = request.limits.deadline
+        budget = request.limits.budget
         if reserve is not None and deadline is not None:
             # In need the run's own end is late enough: it already allows for the returns.
             deadline += reserve.seconds * (1 - reserve.share)
@@ -345,7 +355,8 @@ class Rest:
         request = self.request(self.work(), self.training, self.not_now)
         wished = self._in_wished_time(request)
         if wished is not None:
-            plan, going_on = plan_within(self.planner, wished), self.going_on()
+            plan = plan_within(self.planner, wished)
+            going_on = self.going_on()
             if plan is not None or (going_on is not None and going_on.within):
                 return plan
         return plan_within(self.planner, request)
@@ -376,7 +387,8 @@ class Rest:
             if lasts < stage.seconds:
                 part = max(0.0, lasts - stage.overhead) / training
                 return epoch + part * stage.stage.epochs
-            time, money = time - stage.seconds, money - stage.dollars
+            time = time - stage.seconds
+            money = money - stage.dollars
             epoch = float(stage.stage.end_epoch)
         return epoch
 
@@ -386,7 +398,9 @@ def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
 
     What the stage has taken so far counts to it, as far as its plan went.
     """
-    old, began, number = itinerary.stage_plan, itinerary.stage_began[-1], itinerary.stage
+    old = itinerary.stage_plan
+    began = itinerary.stage_began[-1]
+    number = itinerary.stage
     gone = view.now - began
     share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
     itinerary.splice(rest, number, view)
@@ -421,7 +435,8 @@ def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, .
 
 def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
     """Return the groups with `trials` in all, in as many rounds as that takes."""
-    filled, left = [], trials
+    filled = []
+    left = trials
     for number, group in enumerate(groups):
         count = left if number == len(groups) - 1 else min(group.trials, left)
         left -= count
@@ -470,7 +485,8 @@ class SeerSchedule:
         self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
     ) -> tuple[TrialId, ...] | EndReason:
         """Return as many of the best trials as can go on; their plan becomes the itinerary's."""
-        ranked, rung = self._strategy.ranked(results), itinerary.stage_plan.stage.end_epoch
+        ranked = self._strategy.ranked(results)
+        rung = itinerary.stage_plan.stage.end_epoch
         left = self._strategy.max_epochs - rung
         if not ranked or left <= 0:
             return ()
@@ -503,7 +519,8 @@ class SeerSchedule:
         Its last seconds are those in which everything is given back.
         """
         share = 1 - self._reserve.share
-        deadline, budget = request.limits.deadline, request.limits.budget
+        deadline = request.limits.deadline
+        budget = request.limits.budget
         limits = Limits(
             None if deadline is None else deadline / share + self._reserve.seconds,
             None if budget is None else budget / share,

@@ -54,7 +54,7 @@ class Replanner:
     """Replans the rest of a run where the world isn't what its plan says.
 
     `heeds` what: "all"; only "shocks", as offers that are refused and instances that are lost; or
-    only "refusals", where nothing of the plan can be had any more.
+    only "refusals", where nothing of the plan is available any more.
     """
 
     def __init__(self, planner: Planner, reserve: Reserve, heeds: Heeds = "all") -> None:
@@ -129,12 +129,15 @@ class Replanner:
 
     def _cause(self, view: View, itinerary: Itinerary) -> str | None:
         """Return what has happened that may call for another plan; "" at a rung."""
-        shock, rung = view.shocks != self._shocks, itinerary.stage != self._stage
+        shock = view.shocks != self._shocks
+        rung = itinerary.stage != self._stage
         late = view.now >= self._look_at
         called = self.markets is not None and self.markets.calls(view, itinerary)
-        self._shocks, self._stage = view.shocks, itinerary.stage
+        self._shocks = view.shocks
+        self._stage = itinerary.stage
         self._look_at = self._late_at(view)
-        missing, before = itinerary.missing(view), self._out_of_reach
+        missing = itinerary.missing(view)
+        before = self._out_of_reach
         self._out_of_reach = bool(missing) and all(map(view.refused, missing))
         if self._out_of_reach and (not before or shock):
             return "shock"
@@ -225,7 +228,8 @@ class _Look:
 
     def _as_planned(self, going_on: GoingOn) -> bool:
         """Whether going on comes to what the plan says, but for noise."""
-        itinerary, estimate = self._rest.itinerary, going_on.estimate
+        itinerary = self._rest.itinerary
+        estimate = going_on.estimate
         rest = itinerary.plan.stages[itinerary.stage :]
         if self._cause == "shock":
             return True
@@ -238,11 +242,13 @@ class _Look:
 
     def _beats(self, plan: Plan, going_on: GoingOn) -> bool:
         objective = plan.objective
-        mine, theirs = measures(going_on.plan, objective)[0], measures(plan, objective)[0]
+        mine = measures(going_on.plan, objective)[0]
+        theirs = measures(plan, objective)[0]
         return theirs < mine * (1 - NOISE)
 
     def _follow(self, plan: Plan, why: str, what: str = "") -> None:
-        itinerary, view = self._rest.itinerary, self._rest.view
+        itinerary = self._rest.itinerary
+        view = self._rest.view
         follow_from_now(itinerary, plan, view)
         itinerary.stuck = False
         done = stage_text(itinerary.stage_plan) + (f"; {what}" if what else "")
@@ -293,7 +299,8 @@ class _Look:
 
     def _why(self, going_on: GoingOn | None) -> str:
         """Return in words what differs from the plan, and what going on would come to."""
-        view, itinerary = self._rest.view, self._rest.itinerary
+        view = self._rest.view
+        itinerary = self._rest.itinerary
         parts = []
         refused = [offer for offer in itinerary.missing(view) if view.avoided(offer)]
         if refused:

@@ -91,13 +91,14 @@ class MarketWatch:
         )
 
     def look(self, rest: Rest) -> Turn | None:
-        """Return what becomes of the plan; None where the markets leave it as it is.
+        """Return what becomes of the plan; None where the markets don't change it.
 
         `rest.shuns` then has the offers that no other plan should turn to just now.
         """
         net = SafetyNet(rest, self._answers)
         first = self._first
-        self._first, self.look_at = False, math.inf
+        self._first = False
+        self.look_at = math.inf
         if not net.applies:
             return Turn() if first else None
         backoffs = rest.view.backoffs
@@ -136,7 +137,7 @@ class MarketWatch:
         return self._back(rest, net)
 
     def _over(self, rest: Rest) -> None:
-        """Take note that the run goes over to on-demand."""
+        """Record that the run turns to on-demand."""
         rest.itinerary.probes.clear()
         self._waits_until = None
         self._back_at = rest.view.now + AGAIN * 2**self._detours
@@ -148,11 +149,13 @@ class MarketWatch:
         view = rest.view
         missing = rest.itinerary.missing(view)
         if not missing or max(rest.itinerary.heard.values(), default=0.0) > self._waits_since:
-            self._waits_until, self._waits_since = None, view.now
+            self._waits_until = None
+            self._waits_since = view.now
             self._stood_in.clear()
         if view.fleet.wanted() or not all(o.market == "spot" and view.avoided(o) for o in missing):
             return None
-        alternative, present = net.instead(), rest.present().estimate.dollars
+        alternative = net.instead()
+        present = rest.present().estimate.dollars
         if alternative is None:
             return None
         away = ", ".join(map(offer_text, missing))
@@ -176,7 +179,8 @@ class MarketWatch:
 
     def _back(self, rest: Rest, net: SafetyNet) -> Turn | None:
         """Go back to spot where some is there, or may be; None where the run goes on on demand."""
-        view, itinerary = rest.view, rest.itinerary
+        view = rest.view
+        itinerary = rest.itinerary
         asked = [r for r in view.fleet.wanted() if r.offer in itinerary.probes]
         whole = not itinerary.missing(view)
         if whole and asked and not all(rented.joined for rented in asked):
@@ -253,7 +257,8 @@ class SafetyNet:
     @cached_property
     def applies(self) -> bool:
         """Whether there are both markets and a deadline, and no time that is to be saved."""
-        plan, rentables = self._rest.itinerary.first_plan, self._view.rentables
+        plan = self._rest.itinerary.first_plan
+        rentables = self._view.rentables
         if self._view.limits.deadline is None or plan.objective != "cost":
             return False
         markets = {
@@ -277,10 +282,12 @@ class SafetyNet:
         never does. Computed with the fastest plan that is hardly dearer than the best, and with
         boots as late as they may be.
         """
-        request, best = self._request, self.fallback
+        request = self._request
+        best = self.fallback
         if best is None or request.limits.deadline is None:
             return -math.inf
-        most, budget = DEARER * best.estimate.dollars, request.limits.budget
+        most = DEARER * best.estimate.dollars
+        budget = request.limits.budget
         if budget is not None:
             most = min(most, budget - self.dollars)
         limits = Limits(request.limits.deadline, max(0.0, most))
@@ -297,8 +304,10 @@ class SafetyNet:
     @cached_property
     def _spared(self) -> float:
         """The slack that the best plan leaves: no more than there is."""
-        limits, best = self._request.limits, self.fallback
-        deadline, budget = limits.deadline, limits.budget
+        limits = self._request.limits
+        best = self.fallback
+        deadline = limits.deadline
+        budget = limits.budget
         if best is None or deadline is None:
             return -math.inf
         if budget is not None and best.estimate.dollars > budget - self.dollars:
@@ -386,7 +395,8 @@ class SafetyNet:
 
         Of what isn't in that plan, its narrowest width.
         """
-        rest, spot = self._rest, []
+        rest = self._rest
+        spot = []
         stages = rest.itinerary.plan.stages[rest.itinerary.stage :]
         widths = {group.offer: group.width for stage in stages for group in stage.groups}
         planned = {offer for offer in widths if offer.market == "spot"}
@@ -427,9 +437,9 @@ class SafetyNet:
         return self.spares(self.blind + pause + self.loss)
 
     def instead(self) -> Plan | None:
-        """Return the best plan for the rest with what can be had just now, where nothing is held.
+        """Return the best plan for the rest with what is available now, where nothing is held.
 
-        Another pool of spot may be had while one is away.
+        Another pool of spot may be available while one is away.
         """
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         return self.fallback if all(map(self._view.avoided, spot)) else self._rest.other()

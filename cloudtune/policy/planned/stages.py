@@ -118,7 +118,8 @@ def plan_stages(
     """
     if trials < 1:
         raise UsageError(f"{name}: there is no trial to run; give it one or more")
-    planning, reserve = PLANNED[name], reserve_of(brakes)
+    planning = PLANNED[name]
+    reserve = reserve_of(brakes)
 
     def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
         deadline = None if limits.deadline is None else limits.deadline - reserve.seconds
@@ -140,7 +141,8 @@ def plan_stages(
             max_epochs=context.max_epochs,
         )
         return explored.plan
-    work, planner = stages(name, context, trials), PLANNERS[planning.planner]
+    work = stages(name, context, trials)
+    planner = PLANNERS[planning.planner]
     if not planning.in_time:
         return planner.plan(request(work, context.limits))
     return in_time_or_fastest(planner, request(work, Limits(context.limits.deadline, None)))
@@ -199,7 +201,8 @@ class Newcomers:
     ) -> Mapping[int, tuple[TrialId, ...]]:
         """Return the trials that join the newcomers, by the stage: where their own one ends."""
         rungs = [stage.end_epoch for stage in newcomers.stages()]
-        trials, end = view.trials, itinerary.stage_plan.stage.end_epoch
+        trials = view.trials
+        end = itinerary.stage_plan.stage.end_epoch
         left = [n for n in itinerary.members if n not in trials or trials[n].status not in OVER]
         joining: dict[int, tuple[TrialId, ...]] = {}
         for name, rung in (*((name, end) for name in left), *itinerary.waiting.items()):
@@ -255,9 +258,9 @@ def follow(
 
     With `planned_fleet` the rest is replanned where the world isn't what the plan says; of a
     run whose widths are another allocator's, where the cloud refuses an offer or takes an instance
-    back. Strategies that are planned for their deadline alone (`in_time`) keep their first plan, as
+    back. Strategies that are only planned for their deadline (`in_time`) keep their first plan, as
     published, and SEER's reconstruction plans at its rungs: both deviate only where nothing of
-    what a stage takes can be had any more.
+    what a stage takes is available any more.
     """
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
     reserve = reserve_of(brakes)

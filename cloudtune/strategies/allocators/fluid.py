@@ -104,7 +104,8 @@ class StaticFluid(ByWidth):
 
         The GPUs of trials that don't go on are about to be free.
         """
-        rentable, members = reference(view), {trial.id for trial in group}
+        rentable = reference(view)
+        members = {trial.id for trial in group}
         others = (t for t in view.running if t.id not in members)
         busy = sum(t.width for t in others if t.status in {"starting", "training"})
         heights = [self._left(view, t.id, view.until(t.id), rentable) for t in group]
@@ -125,7 +126,8 @@ class StaticFluid(ByWidth):
     def _shares(self, rentable: Rentable, heights: Sequence[float], gpus: int) -> list[Width]:
         self.plannings += 1
         widths = rentable.profile.widths
-        packed, widest = max(1, round(1 / min(widths))), max(1, math.floor(max(widths)))
+        packed = max(1, round(1 / min(widths)))
+        widest = max(1, math.floor(max(widths)))
         return static_fluid(heights, gpus, packed, widest, repaired=not self._published)
 
     def _unknown(self, view: View, trial: TrialId) -> bool:
@@ -175,7 +177,8 @@ class DynamicFluid(StaticFluid):
             waiting or not tasks
         ):  # else the task is of a trial that comes back: the others still wait
             self._waiting = waiting
-        rentable, plan = reference(view), self._follow(view)
+        rentable = reference(view)
+        plan = self._follow(view)
         default = offered(rentable, 1.0)
         return [
             default if self._unknown(view, task.trial.id) else plan.get(task.trial.id, default)
@@ -186,7 +189,8 @@ class DynamicFluid(StaticFluid):
         """Return the share, if a resize to it pays, or what the trial gains by of idle GPUs."""
         self._note_drift(view, trial)
         self._follow_trials(view)
-        rentable, resize = self._rentable(view, trial), self._resize(view)
+        rentable = self._rentable(view, trial)
+        resize = self._resize(view)
         width = offered(rentable, self._follow(view).get(trial.id, trial.width))
         if self._longest_first and trial.id in self._grown:  # until all are replanned
             width = max(width, trial.width)
@@ -297,7 +301,8 @@ class DynamicFluid(StaticFluid):
 
     def _gain(self, view: View, trial: TrialProgress) -> tuple[float, Width]:
         """Return the most seconds that a trial can save with the idle GPUs, and at which width."""
-        now, resize = self._seconds(view, trial, trial.width), self._resize(view)
+        now = self._seconds(view, trial, trial.width)
+        resize = self._resize(view)
         wider = (w for w in self._wider(view, trial) if w - trial.width <= view.free_gpus + _WHOLE)
         return max(
             ((now - self._seconds(view, trial, w) - resize, w) for w in wider), default=(0.0, 0)

@@ -120,7 +120,7 @@ def _neighbours(widths: Widths, heights: Heights) -> Iterator[Widths]:
 
 
 def simple(heights: Heights, nodes: Sequence[int]) -> Iterator[Widths]:
-    """Give the widths of heuristics: the same for all, each its fastest, and Fluid's two rules."""
+    """Yield the widths of heuristics: the same for all, each its fastest, and Fluid's two rules."""
     for width in sorted(set.intersection(*(set(curve) for curve in heights))):
         yield (width,) * len(heights)
     yield tuple(min(curve, key=lambda width: (curve[width], width)) for curve in heights)

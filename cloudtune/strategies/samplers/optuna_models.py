@@ -116,7 +116,7 @@ class Model:
             self._asked = None
 
     def begin(self, trial: TrialId, config: Config) -> None:
-        """Take note that a trial runs, with the last proposal or a configuration in its place."""
+        """Record that a trial runs, with the last proposal or a configuration in its place."""
         params, attrs = self._params(config), {}
         if self._asked is not None:
             asked = self._study.get_trials(deepcopy=False)[self._asked.number]

@@ -62,7 +62,7 @@ class PastRun:
 class Score(NamedTuple):
     """How well a trial did, or would have done, against the others of its run; 0 to 1.
 
-    `weight` is how well the epoch at which it ended foretold what became of those that went on.
+    `weight` is how well the epoch at which it ended predicted the results of those that went on.
     """
 
     value: float
