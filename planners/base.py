@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class InfeasibleError(CloudtuneError):
     """No plan meets the limits.
 
-    `fastest` and `cheapest` are the two ends of what can be had, or None where nothing can;
-    `nearest` is the plan that comes closest to both limits, where somebody looked for it.
+    `fastest` and `cheapest` are the two ends of what is possible, or None where nothing is;
+    `nearest` is the plan that comes closest to both limits, if one was searched for.
     """
 
     exit_code = 3
@@ -41,7 +41,7 @@ class InfeasibleError(CloudtuneError):
 
 @dataclass(frozen=True)
 class Live:
-    """Instances of one offer that are rented already when a plan begins, by their ages (seconds).
+    """Instances of one offer that are already rented when a plan begins; `ages` in seconds.
 
     `width` is the width at which the surviving trials train there now, None before the start.
     """
@@ -70,16 +70,16 @@ class PlanRequest:
     mix: int = 1
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
-        """Whether so many instances may be alive at once."""
+        """Whether these instances may be alive at once, by offer."""
         return admits(self.max_instances, self.vcpu_quotas, alive)
 
     def rentable(self, offer: Offer) -> Rentable:
-        """Return what is known of an offer of this request."""
+        """Return the rentable of an offer of this request."""
         return self._by_offer[offer]
 
     @cached_property
     def _by_offer(self) -> Mapping[Offer, Rentable]:
-        return {each.offer: each for each in reversed(self.rentables)}
+        return {rentable.offer: rentable for rentable in reversed(self.rentables)}
 
 
 class Planner(Protocol):

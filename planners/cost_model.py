@@ -8,13 +8,13 @@ spread takes exactly these seconds and dollars (tests/parity). The rules, stage 
   still going, the launch waits until that is gone.
 - A group that gets fresh instances begins when they have booted. A trial then starts from scratch
   in its profile's `start`, from a checkpoint in its `resize`, in every wave.
-- Nothing of that is needed where every survivor trains on where it is: one offer before and now,
-  one wave before and now, the same width, and either nothing goes, or so much stays that each
+- None of that is needed where every survivor trains on where it is: one offer before and now,
+  one wave before and now, the same width, and either nothing goes, or enough stays that each
   survivor may have sat on instances of its own (the policy keeps those with most survivors).
   A run may be behind this by one `resize`, where a fleet that grew lets it: while fresh instances
   boot, the policy lets waiting trials take turns on those that are there, which is quicker now.
 - The stage is over when its last group is, and all instances are held until then.
-- An offer that bills by the function costs nothing of all that. Each trial pays for its GPUs while
+- An offer that bills by the function costs none of this. Each trial pays for its GPUs while
   it begins and trains (`usage`).
 """
 
@@ -62,7 +62,8 @@ def price(
         {live.offer: live.width for live in request.fleet if live.ages},
     )
     stages: list[StagePlan] = []
-    now, last = 0.0, len(request.work) - 1
+    now = 0.0
+    last = len(request.work) - 1
     for number, (stage, groups) in enumerate(zip(request.work, choices, strict=True)):
         planned = _Step(request, stage, groups, holdings).take(now, last=number == last)
         stages.append(planned)
@@ -94,7 +95,7 @@ def stays(holdings: Holdings, stage: Stage, groups: Sequence[Group], group: Grou
 
 
 def usage(group: Group, seconds: float) -> float:
-    """Return the dollars for which each trial of a group uses its GPUs so long."""
+    """Return the dollars that a group's trials pay by the function, each for these seconds."""
     return group.trials * group.width * seconds * group.offer.used_usd_per_second
 
 
@@ -130,7 +131,6 @@ class _Step:
         return StagePlan(self.stage, self.groups, now, seconds, overhead, dollars, share)
 
     def _trained(self, group: Group) -> float:
-        """Return the seconds that each trial of a group trains."""
         return self.stage.epochs * self.request.rentable(group.offer).epoch_seconds(group.width)
 
     def _training(self, group: Group) -> float:

@@ -1,4 +1,4 @@
-"""The best plan there is: offers, fleets and widths chosen anew for each stage. Exact."""
+"""The best plan there is: offers, fleets and widths chosen for each stage. Exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtune.planners.selection import refuse, with_gap
 if TYPE_CHECKING:
     from cloudtune.model.plans import Objective, Plan
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.dp.search import Found, Search
+    from cloudtune.planners.dp.search import Search, Solution
 
 
 _EQUAL = 1e-9
@@ -30,9 +30,9 @@ class ExactPlanner:
     docs/decisions/0004-exact-planner.md. Bills rounded up to the offers' granularity are searched
     over, too, among a bounded number of partial plans. Where those, or the fleet sizes that there
     is time to try, aren't all that there are, the plan isn't called optimal, and its gap is the
-    distance to a bound: the best plan with bills to the instant. Among more than a dozen offers no
-    plan is looked for that moves to an offer which another one beats in every way, only to save the
-    unbilled seconds of a launch.
+    distance to a bound: the best plan with bills to the instant. Among more than a dozen offers
+    the search leaves out plans that move to an offer which another one beats in every way, only to
+    save the unbilled seconds of a launch.
     """
 
     name = "exact"
@@ -53,16 +53,16 @@ class ExactPlanner:
         raise refuse(request, fastest, cheapest)
 
     def within(self, request: PlanRequest) -> Plan | None:
-        """Return the best plan within the limits; None where there is none, and no account of why.
+        """Return the best plan within the limits; None where there is none, without saying why.
 
-        That account takes two more searches, without limits.
+        Saying why takes two more searches, without limits.
         """
-        found = search_of(request).best(request.limits, request.objective)
-        if found is None:
+        solution = search_of(request).best(request.limits, request.objective)
+        if solution is None:
             return None
-        if any(each.offer.granularity_seconds > 0 for each in request.rentables):
-            return self._rounded(request, found)
-        return self._priced(request, found)
+        if any(rentable.offer.granularity_seconds > 0 for rentable in request.rentables):
+            return self._rounded(request, solution)
+        return self._priced(request, solution)
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
@@ -70,11 +70,11 @@ class ExactPlanner:
         At most `points` plans: the two ends, and those that add most area to the front; limits are
         ignored. Empty where no plan can do the work.
         """
-        found = whole_front(replace(request, limits=Limits()))
-        chosen = knees([(each.seconds, each.dollars) for each in found], points)
-        return _falling([self._priced(request, found[place]) for place in chosen])
+        solutions = whole_front(replace(request, limits=Limits()))
+        chosen = knees([(solution.seconds, solution.dollars) for solution in solutions], points)
+        return _falling([self._priced(request, solutions[place]) for place in chosen])
 
-    def _priced(self, request: PlanRequest, instant: Found) -> Plan:
+    def _priced(self, request: PlanRequest, instant: Solution) -> Plan:
         """Return the plan of the best way by bills to the instant: a bound for those rounded up."""
         plan = price(request, instant.choices, self.name, gap=0.0, status="optimal")
         if not complete(request):
@@ -83,28 +83,28 @@ class ExactPlanner:
         gap = gap_to(bound, request, plan.estimate)
         return plan if gap < _EQUAL else replace(plan, gap=gap, status="feasible")
 
-    def _rounded(self, request: PlanRequest, instant: Found) -> Plan | None:
+    def _rounded(self, request: PlanRequest, instant: Solution) -> Plan | None:
         """Return the best plan by bills that are rounded up."""
         plan = self._priced(request, instant)
         if plan.gap == 0.0 and request.limits.admit(plan.estimate):
             return plan
-        known = replace(instant, dollars=plan.estimate.dollars)
+        incumbent = replace(instant, dollars=plan.estimate.dollars)
         search = search_of(request, rounded=True)
-        found = search.best(
+        solution = search.best(
             request.limits,
             request.objective,
-            known if request.limits.admit(plan.estimate) else None,
+            incumbent if request.limits.admit(plan.estimate) else None,
         )
-        if found is None:
+        if solution is None:
             return None
-        if found is not known:
-            plan = self._priced(request, replace(instant, choices=found.choices))
+        if solution is not incumbent:
+            plan = self._priced(request, replace(instant, choices=solution.choices))
         if search.proven and complete(request, rounded=True):
             return replace(plan, gap=0.0, status="optimal")
         return plan
 
 
-def ends(search: Search) -> tuple[Found | None, Found | None]:
+def ends(search: Search) -> tuple[Solution | None, Solution | None]:
     """Return the fastest and the cheapest way through a search."""
     objectives: tuple[Objective, Objective] = ("time", "cost")
     fastest, cheapest = (search.best(Limits(), objective) for objective in objectives)

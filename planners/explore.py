@@ -33,7 +33,7 @@ class Explored:
 def explore(planner: Planner, ask: Ask, *, max_trials: int, max_epochs: int) -> Explored:
     """Return the largest number of trials, up to `max_trials`, that fits into both limits.
 
-    `ask(trials, epochs)` gives the request for so many trials, the best of them trained for so many
+    `ask(trials, epochs)` gives the request for these trials, the best of them trained for these
     epochs; more of either must not mean less work in any stage. If not even one trial can be
     trained for `max_epochs`, the answer is one trial, trained as far as the limits pay for.
 
@@ -61,19 +61,19 @@ def _most(
     the search begins there, goes up or down in growing steps, and ends by halving.
     """
     size, step = max(1, _bound(ask, most)), 1
-    found, plan, above = 0, None, most + 1
-    while above - found > 1:
-        made = plan_within(planner, ask(size))
-        if made is None:
+    largest, plan, above = 0, None, most + 1
+    while above - largest > 1:
+        candidate = plan_within(planner, ask(size))
+        if candidate is None:
             above = size
         else:
-            found, plan = size, made
-        if found and above <= most:  # the border lies between two sizes that were planned
-            size = (found + above) // 2
+            largest, plan = size, candidate
+        if largest and above <= most:  # the border lies between two sizes that were planned
+            size = (largest + above) // 2
         else:
-            size = min(found + step, most) if found else max(above - step, 1)
+            size = min(largest + step, most) if largest else max(above - step, 1)
             step *= 2
-    return found, plan
+    return largest, plan
 
 
 def plan_within(planner: Planner, request: PlanRequest) -> Plan | None:

@@ -1,4 +1,4 @@
-"""RubberBand's planner as far as it is known: greedy descent from a static plan."""
+"""RubberBand's planner, as far as it is published: greedy descent from a static plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class GreedyPlanner:
     """Lowers one stage's GPUs at a time, by the most dollars saved for a second lost.
 
-    Source: reconstructed from what could be found of RubberBand (Misra et al., EuroSys 2021): the
+    Source: reconstructed from what is published of RubberBand (Misra et al., EuroSys 2021): the
     descent from the best static allocation by "fair" steps, so that GPUs divide trials or the
     other way round. `from_every` starts from every static plan that meets the limits instead.
     """
@@ -91,11 +91,11 @@ def _next_lower(request: PlanRequest, stage: Stage, group: Group) -> Group | Non
     have = group.instances * group.offer.gpus
     epoch = request.rentable(group.offer).epoch_seconds
     fewer = [
-        (each.instances * each.offer.gpus, -each.waves * epoch(each.width), each)
-        for each in _fair(request, stage, group.offer)
-        if each.instances * each.offer.gpus < have
+        (lower.instances * lower.offer.gpus, -lower.waves * epoch(lower.width), lower)
+        for lower in _fair(request, stage, group.offer)
+        if lower.instances * lower.offer.gpus < have
     ]
-    return max(fewer, key=lambda found: found[:2])[2] if fewer else None
+    return max(fewer, key=lambda rated: rated[:2])[2] if fewer else None
 
 
 def _fair(request: PlanRequest, stage: Stage, offer: Offer) -> Iterator[Group]:
@@ -110,8 +110,8 @@ def _fair(request: PlanRequest, stage: Stage, offer: Offer) -> Iterator[Group]:
 
 def _at(offer: Offer, stage: Stage, width: float, at_once: int) -> Iterator[Group]:
     whole = max(1, math.ceil(width / offer.gpus - 1e-6))
-    each = slots(width, offer.gpus, whole)
-    if each:
-        instances = whole * math.ceil(at_once / each)
+    room = slots(width, offer.gpus, whole)
+    if room:
+        instances = whole * math.ceil(at_once / room)
         waves = math.ceil(stage.trials / slots(width, offer.gpus, instances))
         yield Group(offer, instances, width, stage.trials, waves)

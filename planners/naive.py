@@ -22,17 +22,17 @@ class NaivePlanner:
     name = "naive"
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return the best static plan without its idle instances, or as it is if that is late.
+        """Return the best static plan without its idle instances, or unchanged if that is late.
 
         Raises:
             InfeasibleError: it is beyond the limits; carries the fastest and the cheapest that
                 static plans lead to.
         """
         statics = list(StaticPlanner().every(request))
-        found = admitted_or_refused(
+        lean = admitted_or_refused(
             request, statics, lambda static: self._lean(start_limits(request), static)
         )
-        return with_gap(request, found)
+        return with_gap(request, lean)
 
     def _lean(self, request: PlanRequest, static: Plan) -> Plan:
         """Return a static plan with its idle instances given back, if that keeps the limits."""

@@ -23,8 +23,8 @@ NOISE = 0.05
 class Reserve:
     """What a plan leaves of the limits.
 
-    `seconds` before its deadline a run begins to give back, and it ends while its budget pays for
-    so long a return of everything; `share` of what is left is for surprises besides.
+    A run begins to give back `seconds` before its deadline, and it ends while its budget pays for
+    returning everything in that time; `share` of what is left is for surprises besides.
     """
 
     seconds: float
@@ -44,12 +44,12 @@ class Reserve:
         )
 
     def rentables(self, rentables: Iterable[Rentable]) -> tuple[Rentable, ...]:
-        """Return them with returns that take as long as the run reckons with.
+        """Return them with returns that take as long as the run expects at most.
 
         Every instance is returned some day, so a plan's price is then, at each moment of it, no
         less than the bill if everything were given back that late.
         """
-        return tuple(self._returned_late(each) for each in rentables)
+        return tuple(self._returned_late(rentable) for rentable in rentables)
 
     def _returned_late(self, rentable: Rentable) -> Rentable:
         profile = rentable.profile

@@ -1,4 +1,4 @@
-"""From what a planner found to a plan, or to a clear account of why there is none."""
+"""From a planner's result to a plan, or to a clear account of why there is none."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def admitted_or_refused(
     within = [plan for plan in statics if start_limits(request).limits.admit(plan.estimate)]
     if within:
         start = min(within, key=lambda plan: measures(plan, request.objective))
-        found = improve(start)
-        if request.limits.admit(found.estimate):
-            return found
+        improved = improve(start)
+        if request.limits.admit(improved.estimate):
+            return improved
     ends = [improve(plan) for plan in statics]
     fastest = min(ends, key=lambda plan: measures(plan, "time"), default=None)
     cheapest = min(ends, key=lambda plan: measures(plan, "cost"), default=None)
@@ -116,9 +116,9 @@ def described(plan: Plan) -> str:
 def with_gap(request: PlanRequest, plan: Plan) -> Plan:
     """Return the plan with its distance to what no plan can beat, as a share of that.
 
-    By the better of two bounds: the general one, and that of the exact search, which knows of the
+    By the better of two bounds: the general one, and that of the exact search, which includes the
     first boot after every change of offers.
     """
     bounds = [least_of(stairs, request) for stairs in (fluid(request), search_of(request).least)]
-    bound = max((each for each in bounds if math.isfinite(each)), default=0.0)
+    bound = max((value for value in bounds if math.isfinite(value)), default=0.0)
     return replace(plan, gap=gap_to(bound, request, plan.estimate))

@@ -131,5 +131,5 @@ def _by_fleet(menu: Menu) -> NDArray[np.intp]:
     for row, key in enumerate(zip(menu.offer.tolist(), menu.count.tolist(), strict=True)):
         rows.setdefault(key, []).append(row)
     most = max(map(len, rows.values()), default=1)
-    padded = [found + [-1] * (most - len(found)) for found in rows.values()]
+    padded = [fleet_rows + [-1] * (most - len(fleet_rows)) for fleet_rows in rows.values()]
     return np.array(padded, dtype=np.intp).reshape(len(padded), most)

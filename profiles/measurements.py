@@ -46,22 +46,22 @@ def packed_widths(pack: int) -> tuple[Width, ...]:
 
 
 def phases_of(
-    widths: Sequence[Width], pack: int, *, alone: bool, known: Figures
+    widths: Sequence[Width], pack: int, *, alone: bool, earlier: Figures
 ) -> tuple[bool, tuple[Width, ...]]:
     """Return whether the first phase is of a single trial, and the widths of all, in order.
 
-    What is known is left out. The last of whole GPUs resumes from checkpoints in any case.
+    What `earlier` has is left out. The last of whole GPUs resumes from checkpoints in any case.
     """
-    first = alone and not known.alone
-    whole = [width for width in widths if width not in known.epoch]
+    first = alone and not earlier.alone
+    whole = [width for width in widths if width not in earlier.epoch]
     begins = [1.0] * first + whole
-    again = whole if len(begins) == 1 and not known.resize else []
-    shares = [width for width in packed_widths(pack) if width not in known.epoch]
+    again = whole if len(begins) == 1 and not earlier.resize else []
+    shares = [width for width in packed_widths(pack) if width not in earlier.epoch]
     return first, (*begins, *again, *shares)
 
 
 def instances_for(width: Width, gpus: int) -> int:
-    """Return how many instances of so many GPUs a trial of that width takes."""
+    """Return how many instances of `gpus` GPUs a trial of that width takes."""
     return max(1, math.ceil(width / gpus))
 
 
@@ -85,7 +85,7 @@ def crew(trials: Sequence[Trial], width: Width) -> Iterator[Trial]:
 class Session:
     """One trial at one width: when it was asked for, and what its epochs took.
 
-    `phase` is the number of what was measured then; `told_at` when it last said anything.
+    `phase` is the number of what was measured then; `reported_at` when it last said anything.
     `undisturbed` are the seconds of epochs without those in which it waited for a core.
     """
 
@@ -95,7 +95,7 @@ class Session:
     resumed: bool
     placement: tuple[Slice, ...]
     phase: int
-    told_at: float
+    reported_at: float
     first_at: float | None = None
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Session:
 
     def note(self, event: EpochDone, most: int) -> None:
         """Take note of an epoch; no more than so many count."""
-        self.told_at = event.at
+        self.reported_at = event.at
         if event.memory_mib is not None:
             self.memory = max(event.memory_mib, self.memory or 0.0)
         self.undisturbed.append(event.seconds - min(event.waited, 0.9 * event.seconds))
@@ -147,10 +147,10 @@ class Session:
 
 def seconds_for(width: Width, epochs: int, sessions: Iterable[Session]) -> float:
     """Return what so many epochs may take at a width, as the measured ones tell; 0 without any."""
-    known = [session for session in sessions if session.counted]
-    if not known:
+    counted = [session for session in sessions if session.counted]
+    if not counted:
         return 0.0
-    nearest = min(known, key=lambda each: (each.width < width, abs(each.width - width)))
+    nearest = min(counted, key=lambda done: (done.width < width, abs(done.width - width)))
     return nearest.seconds_at(width, epochs)
 
 

@@ -32,7 +32,7 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What reading a record, or doing again what it tells, raises where somebody has changed it."""
+"""What reading or replaying a record raises if it was changed from outside."""
 
 
 @dataclass(frozen=True, slots=True)  # a long run in memory has very many
@@ -115,7 +115,7 @@ def read_header(path: Path) -> dict[str, Any]:
         first = json.loads(line)
         version = first["cloudtune_ledger"]
     except DAMAGED:
-        raise CloudtuneError(f"{path}: not a ledger: its first line is no header") from None
+        raise CloudtuneError(f"{path}: not a ledger: its first line isn't a header") from None
     if version != VERSION:
         raise CloudtuneError(f"{path}: {_refusal(version)}")
     return dict(first)
@@ -125,11 +125,11 @@ def _refusal(version: object) -> str:
     """Return why a ledger of another version isn't read, and what its owner can do."""
     newer = isinstance(version, int) and version > VERSION
     writer = _WRITERS.get(version) if isinstance(version, int) else None
-    who = writer or ("a later cloudtune" if newer else "another cloudtune")
+    author = writer or ("a later cloudtune" if newer else "another cloudtune")
     return (
-        f"written by {who} (ledger version {version}; this program reads {VERSION}). To report the "
-        f"run or to go on with it, install {writer or 'the one that wrote it'}; what it may have "
-        "left running is given back by `cloudtune gc`"
+        f"written by {author} (ledger version {version}; this program reads {VERSION}). To report "
+        f"the run or to go on with it, install {writer or 'the one that wrote it'}; what it may "
+        "have left running is given back by `cloudtune gc`"
     )
 
 

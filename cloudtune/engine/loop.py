@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from cloudtune.policy.base import Policy
 
 
-_AT_ONCE, _EACH = 3_000, 10
-"""So many events may come at one instant, and more for each trial, and each earlier instance."""
+_AT_ONCE = 3_000
+_EACH = 10
+"""The most events at one instant; `_EACH` more for each trial, and each earlier instance."""
 
 
 class World(Protocol):
@@ -47,7 +48,7 @@ def run(
     process, the ledger names all that may exist.
 
     Raises:
-        CloudtuneError: events lead to commands and those to events for ever, and no time passes.
+        CloudtuneError: events lead to commands and those to events forever, and no time passes.
     """
     instant = _Instant()
     while (event := world.next_event()) is not None:
@@ -76,7 +77,7 @@ def without_collection() -> Iterator[None]:
 
 
 class _Instant:
-    """Counts the events of one instant: a run that decides for ever while no time passes, ends."""
+    """Counts the events of one instant: a run that decides forever while no time passes, ends."""
 
     def __init__(self) -> None:
         self._trials: set[str] = set()
@@ -84,7 +85,7 @@ class _Instant:
         self._events = self._instances = self._before = 0
 
     def follow(self, commands: tuple[Command, ...]) -> None:
-        """Take note of what is begun."""
+        """Count the trials and instances that commands start."""
         for command in commands:
             if isinstance(command, StartTrial):
                 self._trials.add(command.trial)
@@ -97,11 +98,13 @@ class _Instant:
             CloudtuneError: there are too many at its time.
         """
         if event.at != self._at:
-            self._at, self._events, self._before = event.at, 0, self._instances
+            self._at = event.at
+            self._events = 0
+            self._before = self._instances
         self._events += 1
         if self._events > _AT_ONCE + _EACH * (self._before + len(self._trials)):
             raise CloudtuneError(
-                f"the run decides for ever at one instant: {self._events:,} events at second "
+                f"the run decides forever at one instant: {self._events:,} events at second "
                 f"{event.at:g}, the last of them {type(event).__name__}. That is a bug in "
                 "cloudtune, or in a strategy, an allocator or a fleet of your own: please report "
                 "the command, and meanwhile take another --fleet or --allocator"

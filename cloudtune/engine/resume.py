@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenSession:
-    """A session whose end wasn't heard of; `start.until_epoch` is how far it may train by now."""
+    """A session whose end wasn't reported; `start.until_epoch` is how far it may train by now."""
 
     start: StartTrial
     stopping: bool = False
@@ -58,25 +58,31 @@ class InFlight:
     more: int = 0
 
     def first(self, at: float) -> Event:
-        """Return what a world tells first, at that time: how the run goes on."""
+        """Return the first event of a world, at that time: how the run goes on."""
         within = None if self.within is None else (self.within.deadline, self.within.budget)
         return first_event(at, begun=self.begun, within=within, more=self.more)
 
     @classmethod
     def of(cls, timeline: Timeline) -> InFlight:
-        """Return what a run has asked for and hasn't heard the end of, as far as it was read."""
-        open_ones = [each for each in timeline.instances.values() if each.gone_at is None]
+        """Return what a run has asked for and that hasn't ended, as far as it was read."""
+        open_ones = [
+            instance for instance in timeline.instances.values() if instance.gone_at is None
+        ]
         return cls(
-            launches={each.intent: each.launch for each in open_ones},
-            instances={it.intent: it.instance for it in open_ones if it.instance is not None},
-            joined={each.intent for each in open_ones if each.joined},
-            released={each.intent for each in open_ones if each.released},
+            launches={instance.intent: instance.launch for instance in open_ones},
+            instances={
+                instance.intent: instance.instance
+                for instance in open_ones
+                if instance.instance is not None
+            },
+            joined={instance.intent for instance in open_ones if instance.joined},
+            released={instance.intent for instance in open_ones if instance.released},
             sessions={
                 name: OpenSession(
-                    replace(each.start, until_epoch=each.until), each.stopping is not None
+                    replace(session.start, until_epoch=session.until), session.stopping is not None
                 )
-                for name, each in timeline.sessions.items()
-                if each.ending is None
+                for name, session in timeline.sessions.items()
+                if session.ending is None
             },
             timers=dict(timeline.timers),
             begun=timeline.began is not None,
@@ -91,7 +97,7 @@ class ResumableWorld(World, Protocol):
     def take_over(self, in_flight: InFlight) -> None:
         """Begin with what that controller has left; first comes `InFlight.first`.
 
-        Whatever has happened since is told as events, be it for a second time.
+        Whatever has happened since comes as events, some of it for a second time.
         """
         ...
 
@@ -106,8 +112,8 @@ def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
     """Bring a fresh policy to where a ledger ends; return what is in flight there.
 
     Raises:
-        CloudtuneError: the policy decides otherwise than the recorded one did, so it can't go on
-            for that one.
+        CloudtuneError: the policy decides otherwise than the recorded one did, so it can't
+            continue for that one.
     """
     timeline = Timeline()
     for number, entry in enumerate(entries, start=2):

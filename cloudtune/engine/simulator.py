@@ -79,7 +79,7 @@ class _Intent:
 
 @dataclass(frozen=True)
 class _Shrinks:
-    """A spot pool has room for fewer instances than are held: nobody is told but its victims."""
+    """A spot pool has room for fewer instances than are held; only its victims hear of it."""
 
     at: float
     pool: PoolName
@@ -100,7 +100,7 @@ class SimWorld:
     `pace_of(config, epoch)` times what the profile says, where that is given. The run begins at
     `begin`.
 
-    Spot instances can be had, and are taken back, as the `pools` say: the last that came go first,
+    Spot instances come, and are taken back, as the `pools` say: the last that came go first,
     without notice. A pool of which they say nothing is drawn from how it may behave
     (`Rentable.behaviours`); else lives are exponential by the offer's interruptions.
     """
@@ -128,13 +128,16 @@ class SimWorld:
         self._profiles: dict[str, ScalingProfile] = {}  # by instance
         self._timers: dict[str, float] = {}
         self._ended = False
-        errors = {each.offer.instance_type.name: each.profile.error for each in rentables}
+        errors = {
+            rentable.offer.instance_type.name: rentable.profile.error for rentable in rentables
+        }
         factors = {name: self._factor(error) for name, error in errors.items()}
         self._rentables = {
-            pool(each.offer): replace(
-                each, profile=each.profile.slowed(factors[each.offer.instance_type.name])
+            pool(rentable.offer): replace(
+                rentable,
+                profile=rentable.profile.slowed(factors[rentable.offer.instance_type.name]),
             )
-            for each in rentables
+            for rentable in rentables
         }
         self.pools = dict(pools or {})
         self._rates = {name: o.offer.interruptions_per_hour for name, o in self._rentables.items()}
@@ -177,7 +180,7 @@ class SimWorld:
         return None
 
     def _pop(self) -> Event | None:
-        """Let what is due next happen; return it, if it is anything to tell and still holds."""
+        """Let what is due next happen; return it, if it is an event and still holds."""
         at, _, due = heapq.heappop(self._heap)
         if isinstance(due, _Shrinks):
             self._shrink(due)
@@ -195,13 +198,13 @@ class SimWorld:
         The dead controller's timers are gone as well.
         """
         self._timers.clear()
-        told = []
+        missed = []
         while self._heap and self._heap[0][0] <= until:
             event = self._pop()
             if event is not None:
-                told.append(event)
+                missed.append(event)
         self.now = max(self.now, until)
-        return told
+        return missed
 
     def go_on(self, event: RunContinued) -> None:
         """Let a run that has ended go on at the time of that event, which comes next."""
@@ -220,7 +223,9 @@ class SimWorld:
 
     def alive(self) -> list[str]:
         """Return the intents whose instances exist and bill, or will without any more asking."""
-        return [name for name, it in self._intents.items() if it.state not in {"dropped", "gone"}]
+        return [
+            name for name, asked in self._intents.items() if asked.state not in {"dropped", "gone"}
+        ]
 
     def launched_at(self, intent: str) -> float:
         """Return when the instance of an intent was launched, or will be."""
@@ -261,7 +266,8 @@ class SimWorld:
                 self._train(session)
             case EpochDone():
                 session = self._sessions[event.session]
-                session.epoch, session.busy = event.epoch, False
+                session.epoch = event.epoch
+                session.busy = False
                 self._train(session)
             case TrialFailed() | TrialLost():
                 self._sessions[event.session].alive = False
@@ -279,7 +285,8 @@ class SimWorld:
         if session.busy or session.epoch >= session.until:
             return
         session.busy = True
-        command, epoch = session.command, session.epoch + 1
+        command = session.command
+        epoch = session.epoch + 1
         seconds = self._draw(session.profile.epoch[command.width])
         if self._pace_of is not None:
             seconds *= self._pace_of(command.config, epoch)
@@ -323,7 +330,8 @@ class SimWorld:
         if intent in self._intents:
             return
         rentable = of_pool(self._rentables, command.instance_type, command.market, command.zone)
-        instance, profile = f"sim-{intent}", rentable.profile
+        instance = f"sim-{intent}"
+        profile = rentable.profile
         at = self.now + self._draw(profile.launch)
         joined_at = at + self._draw(profile.boot)
         self._intents[intent] = _Intent(rentable, at, joined_at)
@@ -352,8 +360,8 @@ class SimWorld:
         """Return the intents whose instances are held in a pool, in the order of their requests."""
         return [
             intent
-            for intent, it in self._intents.items()
-            if it.state in {"launched", "releasing"} and pool(it.rentable.offer) == name
+            for intent, asked in self._intents.items()
+            if asked.state in {"launched", "releasing"} and pool(asked.rentable.offer) == name
         ]
 
     def _answered(self, event: InstanceLaunched) -> InstanceLaunched | LaunchFailed:
@@ -419,7 +427,7 @@ def synthetic_metric(mode: str, seed: int) -> Curve:
     exponentially: 0 … 1 for mode max, mirrored for min.
     """
     # By identity, and each with its configuration, so that it stays the only one of its id.
-    known: dict[int, tuple[Mapping[str, object], float, float]] = {}
+    curves: dict[int, tuple[Mapping[str, object], float, float]] = {}
 
     def drawn_for(config: Mapping[str, object]) -> tuple[Mapping[str, object], float, float]:
         key = f"{seed}:{sorted(config.items())!r}".encode()
@@ -427,10 +435,10 @@ def synthetic_metric(mode: str, seed: int) -> Curve:
         return config, 0.5 + bits[0] / 512, 0.1 + bits[1] / 512
 
     def metric(config: Mapping[str, object], epoch: int) -> float:
-        found = known.get(id(config))
-        if found is None:
-            found = known[id(config)] = drawn_for(config)
-        _, level, pace = found
+        curve = curves.get(id(config))
+        if curve is None:
+            curve = curves[id(config)] = drawn_for(config)
+        _, level, pace = curve
         value = level * (1 - math.exp(-pace * epoch))
         return value if mode == "max" else 1 - value
 

@@ -60,7 +60,8 @@ class PoolTrace:
         """Yield what there is from a time to another, in order."""
         at = begin
         while at < end:
-            turn, index = math.floor(at / self.length), self._index(at)
+            turn = math.floor(at / self.length)
+            index = self._index(at)
             last = index + 1 == len(self.starts)
             until = turn * self.length + (self.length if last else self.starts[index + 1])
             if until <= at:  # a float that is a hair short of the turn
@@ -92,9 +93,12 @@ def drawn(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTra
         return PoolTrace(name, (0.0,), (0,), 3600.0)
     if behaviour.losses_per_hour <= 0.0:
         return None
-    up, down = 3600.0 / behaviour.losses_per_hour, behaviour.outage
+    up = 3600.0 / behaviour.losses_per_hour
+    down = behaviour.outage
     there = chance.random() < behaviour.availability
-    starts, instances, at = [], [], 0.0
+    starts = []
+    instances = []
+    at = 0.0
     for _ in range(2 * _CYCLES):
         starts.append(at)
         instances.append(UNLIMITED if there else 0)

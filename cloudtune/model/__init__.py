@@ -1,1 +1,1 @@
-"""The nouns: what is rented, trained and planned, and what happens to it."""
+"""The nouns: offers, instances, trials and plans, and what happens to them."""

@@ -24,7 +24,7 @@ GRAINS: Mapping[BillingUnit, float] = {"second": 1.0, "minute": 60.0, "hour": 36
 """Seconds up to which a bill by that unit is rounded; a bill by the function has none."""
 
 LOCAL = "local-"
-"""What the name of a user's own machine begins with: nobody rents it out in a market."""
+"""What the name of a user's own machine begins with: there is no market for it."""
 
 CPU = "cpu"
 """What stands for the model of a GPU where a machine has none, and trials share its cores."""
@@ -86,7 +86,7 @@ class SpotBehaviour:
 
 @dataclass(frozen=True)
 class SpotPools:
-    """How the spot pools of a zone may behave, one way as likely as another, and who says so.
+    """How the spot pools of a zone may behave, one way as likely as another, and the source.
 
     A way that is likelier stands there several times. `zone` is empty where any will do.
     """
@@ -142,7 +142,7 @@ class Offer:
 
     @property
     def usd_per_second(self) -> float:
-        """What a second of one instance costs at most, all told: with all of its GPUs in use."""
+        """What a second of one instance costs at most, in total: with all of its GPUs in use."""
         return (self.usd_per_hour + self.added_usd_per_hour) / 3600.0
 
     @property
@@ -178,14 +178,17 @@ class Offer:
         """How it is billed, in words."""
         if self.per_function:
             return "by the GPU-second that trials use, not by the instance"
-        names = {0.0: "to the instant", **{each: f"by the {unit}" for unit, each in GRAINS.items()}}
+        names = {
+            0.0: "to the instant",
+            **{seconds: f"by the {unit}" for unit, seconds in GRAINS.items()},
+        }
         grain = self.granularity_seconds
         by = names.get(grain, f"by {grain:g} s")
         least = self.minimum_seconds
         return f"{by}, for {least:g} s at least" if least > grain else by
 
     def charge(self, seconds: float) -> float:
-        """Return the dollars that one instance costs when it lives so many seconds.
+        """Return the dollars that one instance costs when it lives for these seconds.
 
         What its trials use isn't in it, where that is billed (`used_usd_per_second`).
         """
@@ -211,20 +214,24 @@ def pool(offer: Offer) -> PoolName:
     return offer.instance_type.name, offer.market, offer.zone
 
 
-def of_pool(known: Mapping[PoolName, T], kind: str, market: str, zone: str) -> T:
-    """Return what is known of an offer in a zone, or else of the one that leaves the zone open.
+def of_pool(by_pool: Mapping[PoolName, T], kind: str, market: str, zone: str) -> T:
+    """Return the entry of an offer in a zone, or else of the one that leaves the zone open.
 
     Raises:
-        KeyError: neither is known.
+        KeyError: there is neither.
     """
-    return known[kind, market, zone] if (kind, market, zone) in known else known[kind, market, ""]
+    return (
+        by_pool[kind, market, zone]
+        if (kind, market, zone) in by_pool
+        else by_pool[kind, market, ""]
+    )
 
 
 @dataclass(frozen=True)
 class Catalog:
     """An immutable snapshot of offers: where the prices come from, and of which date (YYYY-MM-DD).
 
-    `warnings` says which prices could not be had or not be believed, and what stands in for them.
+    `warnings` says which prices were missing or not believed, and what stands in for them.
     `unfit` has the types that are never offered, whatever they cost, and why.
     """
 
@@ -256,8 +263,8 @@ class Catalog:
         Raises:
             UsageError: a pattern finds no offer.
         """
-        found = (each for name in patterns for each in self._named(name, markets, zones))
-        return tuple(dict.fromkeys(found))
+        offers = (offer for name in patterns for offer in self._named(name, markets, zones))
+        return tuple(dict.fromkeys(offers))
 
     def age_days(self, today: str) -> int:
         """Return how many days old the prices are on a day, YYYY-MM-DD; never below 0."""
@@ -266,18 +273,18 @@ class Catalog:
     def _named(
         self, pattern: str, markets: Sequence[Market], zones: Sequence[str]
     ) -> tuple[Offer, ...]:
-        known = [o for o in self.offers if fnmatchcase(o.instance_type.name, pattern)]
-        if not known:
+        named = [o for o in self.offers if fnmatchcase(o.instance_type.name, pattern)]
+        if not named:
             raise UsageError(self._unknown(pattern))
-        found = tuple(o for o in known if o.market in markets and (not zones or o.zone in zones))
-        if not found:
+        offers = tuple(o for o in named if o.market in markets and (not zones or o.zone in zones))
+        if not offers:
             where = f" in {' or '.join(zones)}" if any(zones) else ""
             kinds = " or ".join(markets)
             raise UsageError(
                 f"no {kinds} price is known for instance type {shown(pattern)}{where}; "
                 "`cloudtune catalog` shows what there is"
             )
-        return found
+        return offers
 
     def _unknown(self, pattern: str) -> str:
         unfit = [name for name in self.unfit if fnmatchcase(name, pattern)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Launch:
     """Rent one instance. The intent is on record before the cloud is asked.
 
-    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the policy reckons
+    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the policy counts
     with; 0 where none is known.
     """
 

@@ -106,7 +106,7 @@ class TrialStarted:
 class EpochDone:
     """A session finished an epoch.
 
-    `seconds` is how long the epoch took, `saving` of them for its checkpoint; 0 where nobody knows.
+    `seconds` is how long the epoch took, `saving` of them for its checkpoint; 0 where unknown.
     `checkpoint` is where that was saved, if it gave one; `in_sync` says whether the parameters were
     equal on all ranks (None at one rank). `memory_mib` is the most GPU memory that rank 0 has had;
     None without a GPU. `waited` are those of the seconds in which rank 0 waited for a core.
@@ -154,8 +154,7 @@ class TrialFailed:
 class TrialLost:
     """A session's workers died and not by the user's code (a vanished node); its GPUs are free.
 
-    `blameless`: for a reason that says nothing of the script, as a controller that was started
-    anew.
+    `blameless`: for a reason that says nothing of the script, such as a controller that restarted.
     """
 
     at: float
@@ -174,7 +173,7 @@ class TimerFired:
 
 @dataclass(frozen=True)
 class RunResumed:
-    """Another controller has taken the run over; what went on without one is told after this."""
+    """Another controller has taken the run over; what it missed is reported after this."""
 
     at: float
 
@@ -230,7 +229,7 @@ def first_event(
     """Return what a controller hears first, at that second of the run.
 
     `begun` says whether the run has begun before; `within` is the new deadline (seconds) and budget
-    (dollars) of one that goes on after its end, with so many `more` trials.
+    (dollars) of one that goes on after its end, with `more` trials.
     """
     if within is not None:
         return RunContinued(at, *within, more)

@@ -92,7 +92,7 @@ class LaunchBackoff:
     round: set[str] = field(default_factory=set)
 
     def refuse(self, zones: Sequence[str], among: Sequence[str], at: float, pause: float) -> None:
-        """Take note of a refusal in `zones`; the offer can be had in all of `among`.
+        """Record a refusal in `zones`; the offer is sold in all of `among`.
 
         `at` is in run seconds; for `pause` seconds these zones aren't asked again.
         """
@@ -110,7 +110,7 @@ class LaunchBackoff:
         return min(among, key=lambda zone: self.avoided.get(zone, 0.0))
 
     def note_end(self, at: float, pause: float) -> None:
-        """Take note of an instance that ended before it joined."""
+        """Record an instance that ended before it joined."""
         self.no_shows += at >= self.relaunch_at
         self.relaunch_at = at + pause
 
@@ -131,7 +131,8 @@ class FleetBook:
         self._instances: dict[str, Rented] = {}
         self._going_on: list[Rented] = []  # all that isn't over, and some that is
         self._settled: set[str] = set()  # what is over, and in the next two
-        self._settled_dollars, self._settled_launches = 0.0, 0
+        self._settled_dollars = 0.0
+        self._settled_launches = 0
         self._alive: list[Rented] | None = None
         self._wanted: list[Rented] | None = None
         self._usable: list[Rented] | None = None
@@ -140,10 +141,11 @@ class FleetBook:
         self._unsettled: bool | None = None
 
     def forget(self, changed: Rented | None = None) -> None:
-        """Work everything out anew when it is asked for next: an instance has changed."""
+        """Work everything out again when it is asked for next: an instance has changed."""
         if changed is not None and changed.intent in self._settled:
             self._settled.clear()
-            self._settled_dollars, self._settled_launches = 0.0, 0
+            self._settled_dollars = 0.0
+            self._settled_launches = 0
             self._going_on = list(self.rented.values())
         self._alive = self._wanted = self._usable = self._held = None
         self._returning = self._unsettled = None
@@ -163,23 +165,23 @@ class FleetBook:
         return rented
 
     def of(self, instance: str) -> Rented:
-        """Return what is known of an instance.
+        """Return an instance by its id.
 
         Raises:
-            KeyError: it is none of this run's.
+            KeyError: it isn't one of this run's.
         """
-        known = self._instances.get(instance)
-        if known is None or known.instance != instance:
+        rented = self._instances.get(instance)
+        if rented is None or rented.instance != instance:
             self._instances = {r.instance: r for r in reversed(self.rented.values()) if r.instance}
         return self._instances[instance]
 
     def last_words(self, instance: str | None = None) -> str:
-        """Return how an instance's console ends that never joined, to go on after what is said.
+        """Return how the console of an instance ends that never joined, to append to a message.
 
         Of the last such instance, if none is named; "" where there is none.
         """
-        found = [r.last_words for r in self if r.last_words and instance in {None, r.instance}]
-        return f"; its console ends with: {found[-1]}" if found else ""
+        words = [r.last_words for r in self if r.last_words and instance in {None, r.instance}]
+        return f"; its console ends with: {words[-1]}" if words else ""
 
     def alive(self) -> list[Rented]:
         """Return what exists or may exist, and bills."""

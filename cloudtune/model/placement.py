@@ -19,7 +19,7 @@ _EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 must fit on one GPU
 
 
 def slots(width: Width, gpus: int, instances: int) -> int:
-    """Return how many trials of that width run at once on so many instances of `gpus` GPUs.
+    """Return how many trials of that width run at once on `instances` instances of `gpus` GPUs.
 
     A trial that fits on one instance is never split over two; a wider one takes whole instances.
     """
@@ -29,7 +29,7 @@ def slots(width: Width, gpus: int, instances: int) -> int:
 
 
 def can_train(group: Group, instances: Mapping[Offer, int]) -> bool:
-    """Whether a group with so many instances could train a single trial."""
+    """Whether a group with these instances could train a single trial."""
     return slots(group.width, group.offer.gpus, instances.get(group.offer, 0)) > 0
 
 
@@ -48,7 +48,7 @@ def open_groups(
 
 
 def enough(group: Group, trials: int, have: int) -> int:
-    """Return the instances that a group needs for so many trials: what it has, or more.
+    """Return the instances that a group needs for `trials` trials: what it has, or more.
 
     No more than it takes for all of them to train at once, and never more than the plan says.
     """
@@ -118,7 +118,7 @@ class Room:
             return (Slice(own.instance, float(grows)),) if grows > 0 else ()
         if not self._alone(own):
             return (wanted,)
-        rest = Slice(own.instance, 1 - own.gpus, own.gpu)  # its own GPU, and nobody else's
+        rest = Slice(own.instance, 1 - own.gpus, own.gpu)  # of its own GPU
         others = _whole_gpus(wanted) - 1
         return (rest, Slice(own.instance, float(others))) if others else (rest,)
 
@@ -138,7 +138,8 @@ class Room:
 
     def matches(self, other: Room) -> bool:
         """Whether the same is free on both."""
-        mine, its = self.shared, other.shared
+        mine = self.shared
+        its = other.shared
         if self.whole != other.whole or mine.keys() != its.keys():
             return False
         return not mine or all(abs(mine[gpu] - its[gpu]) <= _EPSILON for gpu in mine)
@@ -151,12 +152,12 @@ def _whole_gpus(piece: Slice) -> int:
 
 def rooms(gpus: Mapping[str, int], taken: Iterable[Slice]) -> dict[str, Room]:
     """Return what is free on each instance of `gpus`; slices on other instances are ignored."""
-    found = {instance: Room(count) for instance, count in gpus.items()}
+    free = {instance: Room(count) for instance, count in gpus.items()}
     for piece in taken:
-        room = found.get(piece.instance)
+        room = free.get(piece.instance)
         if room is not None:
             room.take(piece)
-    return found
+    return free
 
 
 def place(width: Width, gpus: int, free: Mapping[str, Room]) -> tuple[Slice, ...] | None:
@@ -175,8 +176,8 @@ def place(width: Width, gpus: int, free: Mapping[str, Room]) -> tuple[Slice, ...
     empty = sorted(name for name in free if free[name].whole >= gpus)
     if len(empty) < needed:
         return None
-    each = width / needed
-    return tuple(Slice(name, each, -1 if each >= 1 else 0) for name in empty[:needed])
+    share = width / needed
+    return tuple(Slice(name, share, -1 if share >= 1 else 0) for name in empty[:needed])
 
 
 def _place_share(width: Width, free: Mapping[str, Room]) -> tuple[Slice, ...] | None:
@@ -194,6 +195,6 @@ def _place_share(width: Width, free: Mapping[str, Room]) -> tuple[Slice, ...] | 
 
 
 def _fullest(width: Width, free: Mapping[str, Room]) -> str | None:
-    """Return the instance that has so many whole GPUs, and the fewest besides."""
+    """Return the instance that has `width` whole GPUs, and the fewest besides."""
     fitting = [(room.whole, name) for name, room in free.items() if room.whole >= width - _EPSILON]
     return min(fitting)[1] if fitting else None

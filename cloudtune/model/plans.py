@@ -127,8 +127,8 @@ class Plan:
     as a share of the best: 0 where proven optimal, None where nothing is known. `status` says what
     the planner achieved: "optimal", "feasible" (a search that was cut short), or "heuristic".
     What is alive never exceeds `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`), at a
-    hand-over neither. `wished` is set where somebody chose the plan for its time: a rest that is
-    planned anew takes no longer in all, as far as the limits let it.
+    hand-over neither. `wished` is set where the user chose the plan for its time: a rest that is
+    replanned takes no longer in all, as far as the limits let it.
     """
 
     planner: str
@@ -143,7 +143,7 @@ class Plan:
     wished: float | None = None
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
-        """Whether so many instances may be alive at once."""
+        """Whether these instances may be alive at once, by offer."""
         return admits(self.max_instances, self.vcpu_quotas, alive)
 
     @property
@@ -175,7 +175,7 @@ class Plan:
 
 
 def admits(max_instances: int, vcpu_quotas: Mapping[str, int], alive: Mapping[Offer, int]) -> bool:
-    """Whether so many instances of each offer may be alive at once."""
+    """Whether these instances of each offer may be alive at once."""
     vcpus: dict[str, int] = {}
     for offer, count in alive.items():
         vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.vcpus
@@ -225,7 +225,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Machines:
-    """So many instances of one offer."""
+    """A number of instances of one offer."""
 
     offer: Offer
     instances: int
@@ -233,7 +233,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is known of a run before it begins: who decides, what it may rent, what to expect.
+    """A run before it begins: what decides, what it may rent, what to expect.
 
     `strategy`, `allocator` and `fleet_rule` are the names that were chosen, `rules` what was
     changed of the strategy's. `offers` are all that it rents, unless the cloud refuses them;
@@ -279,19 +279,19 @@ class RunPlan:
         """The largest number of instances at once that is known beforehand."""
         if self.followed is not None:
             return self.followed.peak_instances
-        return sum(each.instances for each in self.fleet)
+        return sum(machines.instances for machines in self.fleet)
 
     @property
     def launches(self) -> Mapping[Offer, int]:
         """How many instances of each offer are launched, where nothing goes wrong."""
         if self.followed is not None:
             return self.followed.launches
-        return {each.offer: each.instances for each in self.fleet}
+        return {machines.offer: machines.instances for machines in self.fleet}
 
     @property
     def usd_per_second(self) -> float:
         """What the largest fleet costs, and what the run costs besides."""
-        rented = sum(each.offer.usd_per_second * each.instances for each in self.fleet)
+        rented = sum(machines.offer.usd_per_second * machines.instances for machines in self.fleet)
         return rented + self.charges.usd_per_second
 
     @property
@@ -315,9 +315,9 @@ def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
 class Rentable:
     """An offer, how the script scales there, and how many instances may be rented at once.
 
-    `behaviours` are how its spot pool may behave, one as likely as another: which of them it will
-    be, nobody knows beforehand. Without any it is always there, and loses what the offer says.
-    `behaviours_from` says whence they are, if not from `cloud.spot`, a trace or the plain prior.
+    `behaviours` are how its spot pool may behave, one as likely as another; which it will be is
+    unknown beforehand. Without any it is always there, and loses what the offer says.
+    `behaviours_from` is their source, if not `cloud.spot`, a trace or the plain prior.
     """
 
     offer: Offer
@@ -336,7 +336,8 @@ class Rentable:
 
         An interruption costs the half of an epoch that is lost, and a replacement's start.
         """
-        epoch, profile = self.profile.epoch_seconds(width), self.profile
+        epoch = self.profile.epoch_seconds(width)
+        profile = self.profile
         rate = self.offer.interruptions_per_hour / 3600.0
         if rate == 0.0:
             return epoch

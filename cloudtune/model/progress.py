@@ -49,7 +49,7 @@ class TrialProgress:
     """One trial; a session is one start of its workers, named `<trial>.<number>`.
 
     `offer` is where it has its GPUs: None while it waits for some.
-    `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` its last epoch alone.
+    `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` only its last epoch.
     `epoch_since` is when it began the epoch that it trains now, in run seconds.
     At less than `min_width` GPUs it ran out of memory, so it is never that narrow again; at more
     than `max_width` its workers wouldn't train one model.
@@ -92,7 +92,7 @@ class TrialProgress:
 
     @property
     def unsaved(self) -> bool:
-        """Whether all that the trial has trained would be lost if it were started anew."""
+        """Whether all that the trial has trained would be lost if it were restarted."""
         return self.epoch > 0 and self.checkpoint is None
 
     @property
@@ -107,14 +107,17 @@ class TrialProgress:
         return f"{self.id}.{self.sessions}"
 
     def record(self, event: EpochDone, metric: float) -> None:
-        """Take note of an epoch."""
-        self.epoch, self.metric, self.losses = event.epoch, metric, 0
+        """Record an epoch."""
+        self.epoch = event.epoch
+        self.metric = metric
+        self.losses = 0
         self.taken = 0
         self.epoch_seconds = event.seconds or self.epoch_seconds
         self.seconds += event.seconds
         self.history[event.epoch] = metric
         if event.checkpoint is not None:
-            self.checkpoint, self.checkpoint_epoch = event.checkpoint, event.epoch
+            self.checkpoint = event.checkpoint
+            self.checkpoint_epoch = event.epoch
 
     def rewind(self) -> None:
         """Fall back to the last checkpoint: what the next session starts from."""
@@ -127,7 +130,7 @@ class LiveTrials(Collection[TrialProgress]):
 
     How many of them stop or wait at a rung, and their GPUs, are counted as they come, change
     and go: a round of decisions asks for it, however many there are. So each session begins by
-    `add`, ends by `remove`, and changes its trial's status by `become` alone.
+    `add`, ends by `remove`, and changes its trial's status only by `become`.
 
     What trials use is counted too, where that is billed (`Offer.per_function`): all of a session
     but its waiting at rungs. `now` is the run second that these changes happen at.
@@ -172,7 +175,7 @@ class LiveTrials(Collection[TrialProgress]):
         return sum([width * count for width, count in self._busy.items()])
 
     def add(self, trial: TrialProgress) -> None:
-        """Take note of a session that begins: it is being set up."""
+        """Record a session that begins: it is being set up."""
         self.by_id[trial.id] = trial
         self.changes.append(trial)
         self._busy[trial.width] += 1
@@ -194,7 +197,7 @@ class LiveTrials(Collection[TrialProgress]):
             self._use(trial)
 
     def remove(self, trial: TrialProgress) -> None:
-        """Take note that a session is over; its trial's status is the caller's, from then on."""
+        """Record that a session is over; its trial's status is the caller's, from then on."""
         self.stopping -= trial.status == "stopping"
         self._leave_rung(trial)
         self.changes.append(trial)
@@ -315,7 +318,8 @@ class Roster:
                 bisect.insort(self._here if now.queue == "here" else self._elsewhere, index)
 
     def _member(self, trial: TrialProgress) -> _Member:
-        status, last = trial.status, trial.trial.epochs
+        status = trial.status
+        last = trial.trial.epochs
         reached = trial.epoch >= (self.end_epoch if last is None else min(self.end_epoch, last))
         over = status in OVER
         waits = status in {"at rung", "parked"}
@@ -342,14 +346,14 @@ class Record:
     best: Best | None = None
     seen: Best | None = None
 
-    def offer(self, found: Best) -> None:
-        """Keep `found` if it beats what is held."""
-        if better(self.mode, found.metric, self.seen.metric if self.seen else None):
-            self.seen = found
+    def offer(self, epoch: Best) -> None:
+        """Keep `epoch` if it beats what is held."""
+        if better(self.mode, epoch.metric, self.seen.metric if self.seen else None):
+            self.seen = epoch
         held = self.best
-        if held is not None and (held.checkpoint is None) != (found.checkpoint is None):
+        if held is not None and (held.checkpoint is None) != (epoch.checkpoint is None):
             if held.checkpoint is None:
-                self.best = found
+                self.best = epoch
             return
-        if better(self.mode, found.metric, held.metric if held else None):
-            self.best = found
+        if better(self.mode, epoch.metric, held.metric if held else None):
+            self.best = epoch

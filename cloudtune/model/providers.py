@@ -47,7 +47,7 @@ PROVIDERS: dict[str, Registered] = {
             *("image", "subnet", "subnets", "security_group", "instance_profile", "request"),
             *("instances", "max_instances"),
         ),
-        why="is for rented instances, and provider local has this machine alone; leave it out",
+        why="is for rented instances, and provider local only has this machine; leave it out",
         own=frozenset({"slots", "price"}),
         here=True,
     ),
@@ -56,5 +56,5 @@ PROVIDERS: dict[str, Registered] = {
 
 
 def owners(name: str) -> tuple[str, ...]:
-    """Return the clouds that alone have a field; none where all clouds have it."""
+    """Return the clouds that a field is limited to; none where all clouds have it."""
     return tuple(provider for provider, line in PROVIDERS.items() if name in line.own)

@@ -24,7 +24,7 @@ class Measurement:
     """Mean and standard deviation of `n` measured durations, in seconds.
 
     `error` is how far the mean itself may be off in another run, as a standard deviation: what no
-    number of measurements in one run can tell.
+    number of measurements in one run can show.
     """
 
     mean: float
@@ -46,7 +46,7 @@ class Measurement:
 
     @property
     def high(self) -> float:
-        """What to reckon with when being late costs money: the mean and two deviations."""
+        """Seconds to allow for where being late costs money: the mean and two deviations."""
         return self.mean + 2 * math.hypot(self.sd, self.error)
 
 
@@ -81,7 +81,7 @@ class Identity:
     `train` is the command, or the function's name. `files` are SHA-256 by path from the training
     folder: the script, and what it imports or is given there. `constants` are the fixed values of
     the search, as JSON. `torch` and `cloudtune` are versions, empty where unknown. `script` is the
-    script's absolute path: it tells which profiles are of the same script, and isn't compared.
+    script's absolute path: it says which profiles are of the same script, and isn't compared.
     """
 
     script: str
@@ -107,7 +107,7 @@ class Identity:
         yield from self.file_changes(now)
         for name, old, new in _differing(self.constants, now.constants):
             yield f"constant {name}: {old or 'none'} -> {new or 'none'}"
-        minors = [".".join(each.cloudtune.split(".")[:2]) for each in (self, now)]
+        minors = [".".join(identity.cloudtune.split(".")[:2]) for identity in (self, now)]
         for name, old, new in (("torch", self.torch, now.torch), ("cloudtune", *minors)):
             if old and new and old != new:
                 yield f"{name} {old} -> {new}"
@@ -126,7 +126,8 @@ def _train_changes(old: str, new: str) -> Iterator[str]:
         if old != new:
             yield f"train: {old} -> {new}"
         return
-    words, others = old.split(), new.split()
+    words = old.split()
+    others = new.split()
     if len(words) != len(others):
         yield f"command: {old} -> {new}"
         return
@@ -141,8 +142,8 @@ def _train_changes(old: str, new: str) -> Iterator[str]:
 class Seen:
     """An earlier run of the same script that a profile's figures are of, with what it saw.
 
-    It began `at` (ISO 8601). It trained so many `epochs` of so many `trials` on the profile's
-    instance type, and booted so many `instances` of it. `share` is its part in the seconds of an
+    It began `at` (ISO 8601). It trained `epochs` epochs of `trials` trials on the profile's
+    instance type, and booted `instances` of it. `share` is its part in the seconds of an
     epoch, on average over the widths: 0 where it has none, 1 where they are its own.
     """
 
@@ -166,7 +167,7 @@ class ScalingProfile:
     `error`: how wrong all the epochs may be together, as a relative standard deviation; not 0 where
     they weren't measured on this type but derived from another. An empty `script_hash` stands for
     published figures: of no script of the user's. `memory` is the most MiB of a GPU that a worker
-    has had, by width; empty where nobody measured it. `configurations` were measured, those of
+    has had, by width; empty where it wasn't measured. `configurations` were measured, those of
     earlier runs included. `assumed` says in words which of the spreads were not measured but
     assumed. `seen` are the earlier runs that its figures are of, the latest first. `identity` is
     None in profiles of versions before 0.3 and in published figures.
@@ -205,18 +206,18 @@ class ScalingProfile:
         return self.epoch[width].mean
 
     def worker_memory(self, width: Width) -> float | None:
-        """Return the MiB of a GPU that a worker has at a width; None where nothing is known.
+        """Return the MiB of a GPU that a worker has at a width; None where that is unknown.
 
         At a share of a GPU that wasn't measured it is what a worker had at the nearest wider one,
-        else at the nearest narrower one: the batch is the same at any share. Widths above 1 tell
+        else at the nearest narrower one: the batch is the same at any share. Widths above 1 say
         nothing, as there each worker has a part of the batch.
         """
         if width in self.memory:
             return self.memory[width]
-        shares = sorted(known for known in self.memory if known <= 1)
+        shares = sorted(shared for shared in self.memory if shared <= 1)
         if width > 1 or not shares:
             return None
-        wider = [known for known in shares if known > width]
+        wider = [shared for shared in shares if shared > width]
         return self.memory[wider[0] if wider else shares[-1]]
 
     def fits(self, width: Width, gpu_memory_mib: float) -> bool:
@@ -227,14 +228,16 @@ class ScalingProfile:
         """
         if width >= 1 or gpu_memory_mib <= 0:
             return True
-        each = self.worker_memory(width)
-        return each is None or math.floor(1 / width + _EPSILON) * each <= gpu_memory_mib
+        memory = self.worker_memory(width)
+        return memory is None or math.floor(1 / width + _EPSILON) * memory <= gpu_memory_mib
 
     def only(self, widths: Container[Width]) -> ScalingProfile:
-        """Return this profile with no other widths than those."""
+        """Return this profile with only these widths."""
         return replace(
             self,
-            epoch={width: found for width, found in self.epoch.items() if width in widths},
+            epoch={
+                width: measurement for width, measurement in self.epoch.items() if width in widths
+            },
             memory={width: mib for width, mib in self.memory.items() if width in widths},
         )
 

@@ -77,11 +77,12 @@ def _hints(wanted: type) -> dict[str, Any]:
 
 
 def _decode(wanted: Any, data: Any) -> Any:  # noqa: PLR0911  one return a shape
-    origin, args = typing.get_origin(wanted), typing.get_args(wanted)
+    origin = typing.get_origin(wanted)
+    args = typing.get_args(wanted)
     if dataclasses.is_dataclass(wanted):
         hints = _hints(typing.cast("type", wanted))
-        made = {name: _decode(hints[name], item) for name, item in data.items()}
-        return typing.cast("type", wanted)(**made)
+        fields = {name: _decode(hints[name], item) for name, item in data.items()}
+        return typing.cast("type", wanted)(**fields)
     if origin in {types.UnionType, typing.Union}:
         if data is None:
             return None
@@ -107,5 +108,5 @@ def _plain(wanted: Any, origin: Any, args: tuple[Any, ...], data: Any) -> Any:
         raise ValueError(f"{shown(data)} is none of {args}")
     kinds = _PLAIN.get(wanted) if isinstance(wanted, type) else None
     if kinds is not None and (type(data) not in kinds):
-        raise TypeError(f"{shown(data)} is no {wanted.__name__}")
+        raise TypeError(f"{shown(data)} is not of type {wanted.__name__}")
     return float(data) if wanted is float else data

@@ -57,7 +57,7 @@ def gpus_text(width: Width) -> str:
 
 
 def machine_text(instance_type: str, market: str, zone: str) -> str:
-    """Return what is rented, without its price: "p3.16xlarge spot us-east-1a", "local-8x-cpu"."""
+    """Return an offer without its price: "p3.16xlarge spot us-east-1a", "local-8x-cpu"."""
     if instance_type.startswith(LOCAL):
         return instance_type
     return " ".join(part for part in (instance_type, market, zone) if part)

@@ -19,30 +19,30 @@ Mode: TypeAlias = Literal["min", "max"]
 
 def nested(config: Mapping[str, object]) -> dict[str, object]:
     """Return a flat configuration as the script gets it: `optimizer/lr` is lr in optimizer."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for name, value in config.items():
         *above, last = name.split("/")
-        inside = found
-        for each in above:
-            inside = inside.setdefault(each, {})  # type: ignore[assignment]
+        inside = result
+        for part in above:
+            inside = inside.setdefault(part, {})  # type: ignore[assignment]
         inside[last] = value
-    return found
+    return result
 
 
 def flat(config: Mapping[str, object], above: str = "") -> dict[str, object]:
     """Return a nested configuration under flat names, as tables and records have it."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for name, value in config.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{above}{name}/")
+            result |= flat(value, f"{above}{name}/")
         else:
-            found[f"{above}{name}"] = value
-    return found
+            result[f"{above}{name}"] = value
+    return result
 
 
 @dataclass(frozen=True)
 class NamedBy:
-    """Who named a configuration: an earlier run, or "", and how far earlier runs were trusted."""
+    """What named a configuration: an earlier run, or "", and how far earlier runs were trusted."""
 
     run: str
     trust: float
@@ -52,7 +52,7 @@ class NamedBy:
 class Trial:
     """One configuration in training; it ends at epoch `epochs` at the latest, where that is set.
 
-    `origin` says who named it, where earlier runs had a say.
+    `origin` says what named it, where earlier runs had a say.
     """
 
     id: TrialId
@@ -63,7 +63,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Slice:
-    """So many GPUs of one instance.
+    """A number of GPUs of one instance.
 
     `gpu`: which GPU of the instance a share of less than one sits on, by a number that shares of
     the same GPU have in common; which physical one that is, the instance decides. -1: any.
@@ -108,13 +108,13 @@ def diverged(mode: Mode, metric: float) -> bool:
     return math.isnan(metric) or metric == (math.inf if mode == "max" else -math.inf)
 
 
-def better(mode: Mode, one: float | None, other: float | None) -> bool:
-    """Whether metric `one` beats `other`; what has diverged and None lose to every number."""
-    if one is None or diverged(mode, one):
+def better(mode: Mode, metric: float | None, other: float | None) -> bool:
+    """Whether `metric` beats `other`; what has diverged and None lose to every number."""
+    if metric is None or diverged(mode, metric):
         return False
     if other is None or diverged(mode, other):
         return True
-    return one > other if mode == "max" else one < other
+    return metric > other if mode == "max" else metric < other
 
 
 def rank_key(mode: Mode, metric: float | None) -> tuple[int, float]:

@@ -58,7 +58,7 @@ def _unit_needed(number: str) -> str:
 
 
 def _duration_parts(text: str) -> list[tuple[float, str]]:
-    """Return (number, unit) pairs; empty where the text is no duration."""
+    """Return (number, unit) pairs; empty where the text isn't a duration."""
     parts: list[tuple[float, str]] = []
     position = 0
     while match := _DURATION_PART.match(text, position):
@@ -122,7 +122,8 @@ def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 def format_clock(seconds: float) -> str:
     """Return "1:05" or "1:02:05", to the nearest second."""
-    sign, whole = ("-" if round(seconds) < 0 else ""), abs(round(seconds))
+    sign = "-" if round(seconds) < 0 else ""
+    whole = abs(round(seconds))
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)
     if hours:

@@ -93,21 +93,21 @@ def at_point(planned: Planned, number: int) -> Planned:
         )
     if not 1 <= number <= len(points):
         raise UsageError(f"--point {number}: the front has points 1 to {len(points)}")
-    found, kept = points[number - 1], asked.request.limits
-    if not kept.admit(found.estimate):
+    point, kept = points[number - 1], asked.request.limits
+    if not kept.admit(point.estimate):
         raise UsageError(
-            f"--point {number} takes {described(found)}, and a plan may take {limits_text(kept)} "
+            f"--point {number} takes {described(point)}, and a plan may take {limits_text(kept)} "
             f"of {limits_text(planned.limits)}; raise --deadline or --budget"
         )
     best, objective = planned.plan.followed, asked.request.objective
     assert best is not None
-    gap = _gap(found, best, objective)
+    gap = _gap(point, best, objective)
     chosen = replace(
-        found,
+        point,
         objective=objective,
         gap=gap,
         status=best.status if gap == 0 else "heuristic",
-        wished=found.estimate.seconds,
+        wished=point.estimate.seconds,
     )
     plan = make.run_plan(
         planned.problem, planned.limits, planned.elapsed, request=asked.request, staged=chosen
@@ -128,7 +128,7 @@ def by_trials(planned: Planned) -> tuple[Plan, ...]:
     Each has twice the trials of the one before; budgets are ignored.
 
     Raises:
-        UsageError: nothing goes by stages that are planned beforehand.
+        UsageError: the run has no stages that are planned beforehand.
     """
     problem, asked, chosen = planned.problem, planned.asked, planned.plan.followed
     if asked is None or chosen is None:
@@ -137,14 +137,14 @@ def by_trials(planned: Planned) -> tuple[Plan, ...]:
         )
     limits = Limits(asked.limits.deadline, None)
     now, epochs = chosen.stages[0].stage.trials, problem.experiment.span.max
-    found = []
+    plans = []
     for count in dict.fromkeys(max(1, round(now * 2.0**power)) for power in _DOUBLINGS):
         work = stages.work(problem.experiment, count, epochs)
         request = replace(asked.request, work=work, limits=limits, objective="cost", mix=1)
         plan = stages.EXACT.within(request)
         if plan is not None:
-            found.append(plan)
-    return tuple(found)
+            plans.append(plan)
+    return tuple(plans)
 
 
 def _free(request: PlanRequest) -> PlanRequest:
@@ -173,9 +173,9 @@ def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
 
 
 def as_planned(planned: Planned) -> RunPlan:
-    """Return the plan with a forecast that other plans can be held against: nothing planned anew.
+    """Return the plan with a forecast to compare other plans with: without replanning.
 
-    To plan anew for each of them would take too long.
+    To replan in each of their runs would take too long.
     """
     if planned.plan.followed is None or planned.asked is None:
         return planned.plan
@@ -183,7 +183,7 @@ def as_planned(planned: Planned) -> RunPlan:
 
 
 def alternatives(planned: Planned) -> Iterator[Alternative]:
-    """Yield what else could be done: other stages, or other limits where nothing goes by stages."""
+    """Yield what else could be done: other stages, or other limits where there are no stages."""
     chosen, asked = planned.plan.followed, planned.asked
     if asked is None:
         yield from _other_limits(planned)
@@ -284,13 +284,13 @@ def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
     """Return the same problem on spot, or without it where the plan uses it."""
     problem = planned.problem
     on_spot = any(offer.market == "spot" for offer in planned.plan.offers)
-    profiles = [each.profile for each in problem.rentables]
+    profiles = [rentable.profile for rentable in problem.rentables]
     name, market = ("on-demand", "on-demand") if on_spot else ("on spot", "spot")
     try:
-        found = problem_of(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
+        elsewhere = problem_of(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
     except CloudtuneError:
-        return None  # nobody knows a price there
-    return (name, found) if found.rentables else None
+        return None  # there is no price for it
+    return (name, elsewhere) if elsewhere.rentables else None
 
 
 # ---- a run that was ------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
 
 @dataclass(frozen=True)
 class Against:
-    """What else could have been done instead of a run: plans alone, simulated, that nobody ran.
+    """What else could have been done instead of a run: plans that were only simulated.
 
     `planned` is the run's own plan, forecast as the `others` are; all of them were to keep
     `limits`, and one that doesn't is the nearest to it that there is. `fully` is random search at
@@ -314,14 +314,14 @@ class Against:
 
 
 def against(job: Job, dollars: float) -> Against:
-    """Return what else could have been done instead of a run that paid so many dollars.
+    """Return what else could have been done instead of a run that paid `dollars`.
 
     Everything is planned and simulated from what the run was planned by: its prices and profiles.
     Beside a run that decided as it went stands the same on a fleet of one size.
     """
     chosen = job.plan.followed
     rentables = (*job.rentables, *job.standins)
-    catalog = Catalog(tuple(each.offer for each in rentables), job.price_source, "")
+    catalog = Catalog(tuple(rentable.offer for rentable in rentables), job.price_source, "")
     problem = stages.Problem(job.experiment, catalog, rentables)
     usable = stages.usable_limits(job.limits, rentables)
     kept = Reserve(0.0).limits(usable)
@@ -332,7 +332,7 @@ def against(job: Job, dollars: float) -> Against:
         others = _on_a_fixed_fleet(problem, job)
         return Against(job.plan, others, job.limits, _fully(bought, job))
     request = stages.request_for(problem, usable, chosen.objective)
-    request = replace(request, work=tuple(each.stage for each in chosen.stages))
+    request = replace(request, work=tuple(stage.stage for stage in chosen.stages))
     planned = make.Planned(
         problem,
         job.plan,
@@ -351,8 +351,8 @@ def against(job: Job, dollars: float) -> Against:
 def _on_a_fixed_fleet(problem: Problem, job: Job) -> tuple[Alternative, ...]:
     """Return the same strategy on as many instances as the budget pays for until the deadline."""
     choice = replace(choice_of(job.experiment), fleet="constant")
-    used = {each.offer for each in job.plan.fleet}
-    rentables = tuple(each for each in problem.rentables if each.offer in used)
+    used = {machines.offer for machines in job.plan.fleet}
+    rentables = tuple(rentable for rentable in problem.rentables if rentable.offer in used)
     experiment = _changed(job.experiment, choice)
     changed = replace(problem, experiment=experiment, rentables=rentables or problem.rentables)
     try:
@@ -391,8 +391,8 @@ def compared(planned: Planned) -> Iterator[Comparison]:
         began = time.perf_counter()
         plan, message = None, ""
         try:
-            found = stages.planner_named(name, _seconds_left(began + _SECONDS))
-            staged = stages.sure_planner(found, planned.options, experiment).plan(request)
+            planner = stages.planner_named(name, _seconds_left(began + _SECONDS))
+            staged = stages.sure_planner(planner, planned.options, experiment).plan(request)
             message = f"stopped after {format_seconds(_SECONDS)}" * (staged.status == "feasible")
             plan = _as_run(planned, asked.request, staged)
         except CloudtuneError as error:

@@ -1,4 +1,4 @@
-"""What a run may come to, told beforehand: by its stages, or by playing the very policy.
+"""The forecast of a run: by its stages, or by playing the policy itself.
 
 The two estimators fill the same `Forecast`, and rent nothing.
 """
@@ -47,7 +47,7 @@ _OFFERS = 6
 """Offers that a simulated run may choose from besides those of its stages' instance types."""
 _POOL_BASES = (17, 19, 23, 29, 31)
 MAX_EVENTS = 1_000_000
-"""A run without limits that goes on after so many events is taken to be endless."""
+"""A run without limits that goes on after this many events is taken to be endless."""
 
 
 class Estimator(Protocol):
@@ -62,7 +62,7 @@ class Estimator(Protocol):
 class StageDraws:
     """Draws the durations of a plan's stages; `request.limits` are those that it is to keep.
 
-    With `reacts` the run plans the rest anew when its speed isn't the profile's.
+    With `reacts` the run replans the rest when its speed isn't the profile's.
     """
 
     request: PlanRequest
@@ -108,13 +108,15 @@ class PlayedRuns:
             played.append(self._play(len(played))[0])
         source = "pools" if self.follows else "policy"
         done = [self._in_full(policy) for policy in played]
-        return _told([figures(policy) for policy in played], played, done, self.limits, source)
+        return _forecast_of(
+            [figures(policy) for policy in played], played, done, self.limits, source
+        )
 
     def _affordable(self, events: int) -> int:
-        """Return how many runs of about so many events are played: 2^k - 1."""
-        each = events * len(self._likely)
-        least = MIN_RUNS if each <= FORECAST_EVENTS else 1
-        count = min(self.samples, max(least, FORECAST_EVENTS // max(1, each)))
+        """Return how many runs of about `events` events are played: 2^k - 1."""
+        per_run = events * len(self._likely)
+        least = MIN_RUNS if per_run <= FORECAST_EVENTS else 1
+        count = min(self.samples, max(least, FORECAST_EVENTS // max(1, per_run)))
         return (1 << (count + 1).bit_length() - 1) - 1
 
     @cached_property
@@ -128,8 +130,10 @@ class PlayedRuns:
         if self.staged is None or len(self.rentables) <= _OFFERS:
             return self.rentables
         types = {offer.instance_type for offer in self.staged.offers}
-        kept = [each for each in self.rentables if each.offer.instance_type in types]
-        others = [each for each in self.rentables if each.offer.instance_type not in types]
+        kept = [rentable for rentable in self.rentables if rentable.offer.instance_type in types]
+        others = [
+            rentable for rentable in self.rentables if rentable.offer.instance_type not in types
+        ]
 
         def usd_per_epoch(rentable: Rentable) -> float:
             width = min(rentable.profile.widths, key=lambda w: abs(w - 1))
@@ -145,7 +149,7 @@ class PlayedRuns:
         """
         if self.staged is None or not self.follows:
             return True
-        stages = [each.stage for each in self.staged.stages]
+        stages = [stage.stage for stage in self.staged.stages]
         planned = sum(stage.trials * (stage.end_epoch - stage.start_epoch) for stage in stages)
         trained = sum(max(trial.history, default=0) for trial in policy.trials.values())
         return trained >= planned
@@ -165,8 +169,8 @@ class PlayedRuns:
         curves = synthetic_metric(metric.mode, seed)
         most = MAX_EVENTS if self.limits == Limits() else None
         real = tuple(
-            _as_it_may_be(each, seed, base)
-            for each, base in zip(self._likely, cycle(_POOL_BASES), strict=False)
+            _as_it_may_be(rentable, seed, base)
+            for rentable, base in zip(self._likely, cycle(_POOL_BASES), strict=False)
         )
         world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
         counting = _Counting(world, most)
@@ -232,14 +236,14 @@ class _Counting:
 
 
 class _Nothing:
-    """A ledger of what nobody will ask about."""
+    """A ledger that is never read."""
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Forget it."""
 
 
-def _told(
-    found: Sequence[Figures],
+def _forecast_of(
+    results: Sequence[Figures],
     played: Sequence[RunPolicy],
     done: Sequence[bool],
     limits: Limits,
@@ -248,20 +252,20 @@ def _told(
     deadline, budget = limits.deadline, limits.budget
     # Counted from the run's begin, when nothing was asked for yet.
     in_time = [deadline is None or policy.over_at <= deadline for policy in played]
-    in_money = [budget is None or each.dollars <= budget for each in found]
+    in_money = [budget is None or result.dollars <= budget for result in results]
     both = [all(kept) for kept in zip(in_time, in_money, done, strict=True)]
     return Forecast(
-        seconds=_spread([each.seconds for each in found]),
-        dollars=_spread([each.dollars for each in found]),
-        trials=_spread([each.trials for each in found]),
-        epochs=_spread([each.epochs for each in found]),
-        gpu_hours=_spread([each.gpu_hours for each in found]),
-        instances=_spread([each.instances for each in found]),
+        seconds=_spread([result.seconds for result in results]),
+        dollars=_spread([result.dollars for result in results]),
+        trials=_spread([result.trials for result in results]),
+        epochs=_spread([result.epochs for result in results]),
+        gpu_hours=_spread([result.gpu_hours for result in results]),
+        instances=_spread([result.instances for result in results]),
         in_time=None if deadline is None else _share(in_time),
         in_money=None if budget is None else _share(in_money),
         within=None if limits == Limits() else _share(both),
         results=_share([policy.best is not None for policy in played]),
-        samples=len(found),
+        samples=len(results),
         seed=0,
         source=source,
     )
@@ -272,7 +276,7 @@ def _share(of: Sequence[bool]) -> float:
 
 
 def _spread(draws: Sequence[float]) -> Spread:
-    """Return the percentiles: the least draws that so large a share of all doesn't exceed."""
+    """Return the percentiles: the least draws that a share of all doesn't exceed."""
     ordered, count = sorted(draws), len(draws)
     p5, p50, p95 = (ordered[max(0, -(-count * share // 100) - 1)] for share in (5, 50, 95))
     return Spread(p5, p50, p95, sum(draws) / count)

@@ -1,4 +1,4 @@
-"""The plan of a run: who decides, what to expect, and whether that keeps the limits."""
+"""The plan of a run: what decides, what to expect, and whether that keeps the limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cloudtune.policy.registry import Choice
 
 LEASE_GRACE_SECONDS = 600.0
-"""How much longer than its run may take an instance may live, if nobody gives it back."""
+"""Seconds that an instance may outlive the longest run, if no controller gives it back."""
 _NEAR = 0.95
 """A plan that takes more than this share of a limit says what is beyond that limit's edge."""
 _CANDIDATES = 8
@@ -56,9 +56,9 @@ _GLANCE, _DOUBT = 7, 0.3
 class Planned:
     """A run before it begins, within its `limits`; `elapsed` seconds are gone already.
 
-    `derived` says why the deadline is what it is, where the user has set a budget alone. `asked` is
+    `derived` says why the deadline is what it is, where the user has only set a budget. `asked` is
     None where nothing goes by stages. The experiment of the problem may have other
-    trials than the user's: as many as can be had. `remarks` say why it is this plan, and what is
+    trials than the user's: as many as possible. `remarks` say why it is this plan, and what is
     beyond the edge of a limit.
     """
 
@@ -74,12 +74,18 @@ class Planned:
     @property
     def rentables(self) -> tuple[Rentable, ...]:
         """The rentables that the plan uses."""
-        return tuple(each for each in self.problem.rentables if each.offer in self.plan.offers)
+        return tuple(
+            rentable for rentable in self.problem.rentables if rentable.offer in self.plan.offers
+        )
 
     @property
     def standins(self) -> tuple[Rentable, ...]:
-        """The other rentables, which the run may turn to where these can't be had."""
-        return tuple(each for each in self.problem.rentables if each.offer not in self.plan.offers)
+        """The other rentables, which the run may turn to where these are unavailable."""
+        return tuple(
+            rentable
+            for rentable in self.problem.rentables
+            if rentable.offer not in self.plan.offers
+        )
 
 
 def make_plan(
@@ -156,16 +162,16 @@ def _refuse_unsure(planned: Planned) -> None:
 def _by_runs(
     problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
 ) -> Planned | None:
-    """Return the best plan that is sure by simulated runs; None if none is found.
+    """Return the best plan that is sure by simulated runs; None if there is none.
 
     With spot the search of `--confidence` isn't enough: it draws the durations of stages, and those
     don't say what a run does about pools that are away. So plans of the front are judged by runs,
-    beside what the search finds on demand alone: by its means spot looks best everywhere.
+    beside what the search finds without spot: by its means spot looks best everywhere.
     """
     aim = options.aim
     if options.confidence is None or options.planner not in (None, "exact", "ilp"):
         return None
-    spot = any(each.behaviours for each in problem.rentables)
+    spot = any(rentable.behaviours for rentable in problem.rentables)
     if aim == "trials" or not spot or not follows(choice_of(problem.experiment)):
         return None
     best = _on_demand(problem, limits, options, elapsed, runs)
@@ -195,10 +201,10 @@ def _judged(
 ) -> Planned | None:
     """Return a plan of stages if its simulated runs are sure enough; None if they aren't.
 
-    Where they aren't, also with the plan's own offers alone: a run that may turn to dearer ones
+    Where they aren't, also with only the plan's own offers: a run that may turn to dearer ones
     while these are away spends money that its work then lacks.
     """
-    own = tuple(each for each in problem.rentables if each.offer in staged.offers)
+    own = tuple(rentable for rentable in problem.rentables if rentable.offer in staged.offers)
     names = ", ".join(map(offer_text, staged.offers))
     remark = f"only on {names}: with other offers the limits are kept too rarely"
     problems: list[tuple[Problem, tuple[str, ...]]] = [(problem, ())]
@@ -221,8 +227,8 @@ def _judged(
 def _on_demand(
     problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
 ) -> Planned | None:
-    """Return a plan that is sure enough on demand alone; None if there is none."""
-    steady = tuple(each for each in problem.rentables if not each.behaviours)
+    """Return a plan without spot that is sure enough; None if there is none."""
+    steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
     if not steady:
         return None
     without = replace(problem, rentables=steady)
@@ -246,7 +252,7 @@ def _cliffs(planned: Planned) -> Iterator[str]:
     deadline, budget = planned.limits.deadline, planned.limits.budget
     most = asked.limits
     if not most.admit(staged.estimate):
-        return  # it was insisted on
+        return  # the user insists on it
     if deadline is not None and staged.estimate.seconds > _NEAR * (most.deadline or math.inf):
         shorter = replace(planned.limits, deadline=_NEAR * deadline)
         yield f"near the deadline: with 5 % less time {_instead(planned, shorter)}"
@@ -285,7 +291,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     run has to plan without spot from its beginning: replanning would go back to it.
     """
     problem, plan, asked, options = planned.problem, planned.plan, planned.asked, planned.options
-    steady = tuple(each for each in problem.rentables if not each.behaviours)
+    steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
     if plan.forecast.source != "pools" or not steady or asked is None:
         return planned
     sure = _sure_enough(plan, options)
@@ -336,7 +342,7 @@ def refuse_endless(experiment: Experiment, limits: Limits) -> None:
 
 
 def _with_deadline(problem: Problem, limits: Limits, elapsed: float) -> tuple[Limits, str]:
-    """Return limits with a deadline, and why that one, where a search has a budget alone."""
+    """Return limits with a deadline, and why that one, where a search only has a budget."""
     experiment = problem.experiment
     searches = experiment.strategy_name in SEARCHES
     if not searches or limits.deadline is not None or limits.budget is None:
@@ -361,7 +367,7 @@ def run_plan(
     """Return what is known beforehand of a run, by the names that its experiment gives.
 
     `staged` are the stages that it goes by, planned for `request`. The forecast draws their
-    durations `draws` times, with what is planned anew if the strategy does that (not without
+    durations `draws` times, replanned if the strategy does that (not without
     `reacts`); where the run does anything else than follow them, the policy is played up to `runs`
     times.
 
@@ -369,14 +375,14 @@ def run_plan(
         UsageError: a choice has no such name, or the run would never end.
     """
     experiment, choice = problem.experiment, choice_of(problem.experiment)
-    cloud, offers = experiment.cloud, tuple(each.offer for each in problem.rentables)
+    cloud, offers = experiment.cloud, tuple(rentable.offer for rentable in problem.rentables)
     estimator: Estimator
     by_stages = request is not None and staged is not None and follows(choice)
     begin = elapsed + SETUP_SECONDS
     if request is not None and staged is not None and by_stages:
         offers = staged.offers
-        anew = reacts and PLANNED[choice.strategy].plans_anew
-        estimator = StageDraws(request, staged, experiment.seed, draws, anew)
+        replans = reacts and PLANNED[choice.strategy].replans
+        estimator = StageDraws(request, staged, experiment.seed, draws, replans)
         if reacts and any(request.rentable(offer).behaviours for offer in offers):
             # What a run does about pools that go is the policy's to say, not the plan's.
             rentables = problem.rentables
@@ -401,13 +407,15 @@ def run_plan(
 def _largest_fleet(
     problem: Problem, limits: Limits, choice: Choice, staged: Plan | None
 ) -> tuple[Machines, ...]:
-    """Return what there may be at once; by stages that are planned anew, whatever is allowed.
+    """Return what there may be at once; by stages that are replanned, whatever is allowed.
 
     The dearest offer stands in for spot pools that may be away.
     """
-    dearest = max((each.offer for each in problem.rentables), key=lambda o: o.usd_per_second)
+    dearest = max(
+        (rentable.offer for rentable in problem.rentables), key=lambda o: o.usd_per_second
+    )
     if staged is not None and follows(choice):
-        away = {each.offer for each in problem.rentables if each.behaviours}
+        away = {rentable.offer for rentable in problem.rentables if rentable.behaviours}
         if away.intersection(staged.offers):
             return (Machines(dearest, staged.peak_instances),)
         return largest_fleet(staged)
@@ -460,7 +468,7 @@ def longest(plan: RunPlan, limits: Limits | None = None) -> float:
     """Return the seconds after which a run, or an instance of it, is given up.
 
     Three times the estimate, or what 19 of 20 runs take if that is longer, and an hour; or as long
-    as the budget pays for the cheapest instance alone if that is longer.
+    as the budget pays for one cheapest instance if that is longer.
     """
     likely = max(plan.estimate.seconds, plan.forecast.seconds.p95)
     seconds = 3 * likely + 3600.0
@@ -473,7 +481,7 @@ def longest(plan: RunPlan, limits: Limits | None = None) -> float:
 def worst_bill(plan: RunPlan, limits: Limits, rentables: Sequence[Rentable]) -> tuple[float, str]:
     """Return the largest bill that a run can end with, and when it does.
 
-    Leases end what is rented when the limits would be passed, whatever becomes of the controller;
+    Leases end instances when the limits would be passed, whatever becomes of the controller;
     an instance that still boots has the seconds that joining may take, until the deadline at most.
     """
     lives = min(longest(plan, limits), limits.deadline or math.inf)
@@ -481,8 +489,8 @@ def worst_bill(plan: RunPlan, limits: Limits, rentables: Sequence[Rentable]) -> 
         launched = sum(plan.launches.values()) * plan.charges.usd_per_launch
         when = f"the run goes on for {format_seconds(lives)}"
         dollars = plan.usd_per_second * lives + launched
-        return dollars, f"no budget is set: that is if {when} with all of it rented"
-    joining = max(join_seconds(each.profile) for each in rentables)
+        return dollars, f"no budget is set: that is if {when} with all instances"
+    joining = max(join_seconds(rentable.profile) for rentable in rentables)
     booting = plan.usd_per_second * joining
     return limits.budget + booting, (
         f"the run itself stops below {format_dollars(limits.budget)}, and if this machine dies, "

@@ -93,7 +93,10 @@ def load_plan(path: Path) -> Job | None:
     try:
         job = Job.from_json(data)
         trouble = _damage(job)
-        planned = {job.script_hash, *(each.profile.script_hash for each in job.rentables)} - {""}
+        planned = {
+            job.script_hash,
+            *(rentable.profile.script_hash for rentable in job.rentables),
+        } - {""}
     except (AttributeError, CloudtuneError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a damaged plan ({error}); make it again") from None
     if trouble:
@@ -117,12 +120,12 @@ def _damage(job: Job) -> str:
     if (plan.strategy, plan.allocator, plan.fleet_rule) != astuple(choice):
         return "its strategy, allocator and fleet aren't those of its experiment"
     if choice.planned != (plan.staged is not None):
-        return "it has no stages to go by" if choice.planned else "nothing goes by its stages"
-    if not set(plan.offers) <= {each.offer for each in job.rentables}:
-        return "nothing is known of one of its offers"
+        return "it has no stages to go by" if choice.planned else "its strategy uses no stages"
+    if not set(plan.offers) <= {rentable.offer for rentable in job.rentables}:
+        return "one of its offers isn't described in it"
     figures = (plan.estimate.seconds, plan.estimate.dollars, *filter(None, astuple(job.limits)))
     if not all(map(math.isfinite, figures)):
-        return "its time, its price or a limit is no number"
+        return "its time, its price or a limit isn't a number"
     asked = job.experiment.limits
     derived = asked.deadline is None and job.experiment.strategy_name in SEARCHES
     deadline = job.limits.deadline if derived else asked.deadline
@@ -132,9 +135,9 @@ def _damage(job: Job) -> str:
 
 
 def _damaged_stages(experiment: Experiment, plan: Plan) -> str:
-    found = tuple(stage.stage for stage in plan.stages)
+    stages = tuple(stage.stage for stage in plan.stages)
     wished = work(experiment, len(trials(experiment)), experiment.span.max)
-    if found != wished and not PLANNED[experiment.strategy_name].explores:
+    if stages != wished and not PLANNED[experiment.strategy_name].explores:
         return "its stages aren't those of its experiment"
     for stage in plan.stages:
         if sum(group.trials for group in stage.groups) != stage.stage.trials:

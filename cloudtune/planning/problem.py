@@ -48,16 +48,16 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
     """Return the prices that apply to an experiment, as its provider has them, and its charges.
 
     Raises:
-        UsageError: a budget could not be kept, as nobody knows the region's prices.
+        UsageError: a budget could not be kept, as the region's prices are unknown.
     """
     cloud = experiment.cloud
     provider = provider_named(cloud.provider)
-    found = provider.catalog(cloud, markets or markets_of(experiment), home.home())
+    catalog = provider.catalog(cloud, markets or markets_of(experiment), home.home())
     added, billing = experiment.charges.per_instance_hour or 0.0, cloud.billing
-    offers = tuple(replace(each, added_usd_per_hour=added) for each in found.offers)
+    offers = tuple(replace(offer, added_usd_per_hour=added) for offer in catalog.offers)
     if billing.unit is not None:
-        offers = tuple(each.billed(billing.unit, billing.minimum) for each in offers)
-    return replace(found, offers=offers)
+        offers = tuple(offer.billed(billing.unit, billing.minimum) for offer in offers)
+    return replace(catalog, offers=offers)
 
 
 def stored_profiles(
@@ -68,7 +68,7 @@ def stored_profiles(
     Where GPUs are real, one of emulated seconds is none, unless it is named. What has changed since
     the script was measured is said on standard error.
     """
-    found = store.resolve(
+    profiles = store.resolve(
         given,
         store.script_hash(experiment.train_file),
         instance_types(experiment) if types is None else types,
@@ -78,8 +78,8 @@ def stored_profiles(
         note=lambda line: sys.stderr.write(f"note: {line}\n"),
     )
     if given is not None or provider_named(experiment.cloud.provider).paced:
-        return found
-    return [profile for profile in found if profile.provenance.origin != EMULATED]
+        return profiles
+    return [profile for profile in profiles if profile.provenance.origin != EMULATED]
 
 
 def instance_types(experiment: Experiment) -> list[InstanceType]:
@@ -94,16 +94,16 @@ def problem_of(
 ) -> Problem:
     """Return what there is to choose from; where a type wasn't measured, derived if possible.
 
-    Shares of a GPU at which the trials have no room in its memory are none of it. What few
-    measurements can't tell of a profile's spread is assumed. What earlier runs of the script saw is
+    Shares of a GPU at which the trials have no room in its memory are left out. What few
+    measurements can't say of a profile's spread is assumed. What earlier runs of the script saw is
     in the profiles.
     """
     catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
     provider, times = provider_named(experiment.cloud.provider), history.times_of(experiment)
-    known = provider.known_types()
+    types = provider.known_types()
     spot = spot_pools(experiment) if "spot" in wanted else {}
-    told = partial(
+    timed = partial(
         informed,
         runs=times.runs,
         where=experiment.cloud.provider,
@@ -111,17 +111,21 @@ def problem_of(
         script=store.script_hash(experiment.train_file) if times.runs else "",
     )
     profiles, fetched = _with_fetch(profiles, experiment)
-    sources = [told(each, machine=each.instance_type, market=wanted[0]) for each in profiles]
-    by_type: dict[str, ScalingProfile | None] = {each.instance_type: each for each in profiles}
-    found: list[Rentable] = []
+    sources = [
+        timed(profile, machine=profile.instance_type, market=wanted[0]) for profile in profiles
+    ]
+    by_type: dict[str, ScalingProfile | None] = {
+        profile.instance_type: profile for profile in profiles
+    }
+    rentables: list[Rentable] = []
     notes = [*times.notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
             notes.append(f"{machine.name} has no GPU: what is called one here is a slot of its CPU")
         if machine.name not in by_type:
-            by_type[machine.name] = _derived(machine, sources, known)
-        here = told(by_type[machine.name], machine=machine.name, market=offer.market)
+            by_type[machine.name] = _derived(machine, sources, types)
+        here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
         if here is None:
             continue
         profile, note = _with_room(here, machine)
@@ -133,14 +137,20 @@ def problem_of(
             profile = profile.only(allowed)
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
-            found.append(on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot))
+            rentables.append(
+                on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot)
+            )
     past = history.past_of(experiment)
-    return Problem(experiment, catalog, tuple(found), tuple(dict.fromkeys(notes)), past)
+    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)), past)
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
-    """Yield a line if any of these know of the script's own file alone what it was."""
-    old = [each.instance_type for each in profiles if each.script_hash and not each.identity]
+    """Yield a line if any of these only record the script's own file, not what it imports."""
+    old = [
+        profile.instance_type
+        for profile in profiles
+        if profile.script_hash and not profile.identity
+    ]
     if old:
         yield f"{', '.join(old)}: measured by an earlier cloudtune; only the script was compared"
 
@@ -154,46 +164,48 @@ def _with_fetch(
     """
     if not experiment.setup.builds or PROVIDERS[experiment.cloud.provider].here:
         return list(profiles), ()
-    found = [
-        replace(each, boot=_sum(each.boot, _FETCH)) if each.provenance.origin == PUBLISHED else each
-        for each in profiles
+    fetching = [
+        replace(profile, boot=_sum(profile.boot, _FETCH))
+        if profile.provenance.origin == PUBLISHED
+        else profile
+        for profile in profiles
     ]
     note = (
-        f"setup: published figures know nothing of it; {_FETCH.mean:g} ± {_FETCH.sd:g} s more of "
+        f"setup: published figures don't include it; {_FETCH.mean:g} ± {_FETCH.sd:g} s more of "
         "each boot are assumed to fetch the environment, until it is measured"
     )
-    return found, () if found == list(profiles) else (note,)
+    return fetching, () if fetching == list(profiles) else (note,)
 
 
-def _sum(one: Measurement, other: Measurement) -> Measurement:
-    return Measurement(one.mean + other.mean, math.hypot(one.sd, other.sd))
+def _sum(left: Measurement, right: Measurement) -> Measurement:
+    return Measurement(left.mean + right.mean, math.hypot(left.sd, right.sd))
 
 
 def spot_pools(experiment: Experiment) -> dict[str, SpotPools]:
     """Return how spot pools may behave, by zone; "" is for every zone that isn't named.
 
-    As the experiment says, else by what the account's own data tells, else as public traces did.
+    As the experiment says, else as the account's own data says, else as public traces did.
     """
     said, cloud = experiment.cloud.spot, experiment.cloud
     if said.losses_per_hour is not None and said.availability is not None:
         return {"": SpotPools("", (SpotBehaviour(said.losses_per_hour, said.availability),), "")}
     own = provider_named(cloud.provider).spot_pools(cloud, home.home())
-    return {"": SpotPools("", spot_prior(), ""), **{each.zone: each for each in own}}
+    return {"": SpotPools("", spot_prior(), ""), **{pools.zone: pools for pools in own}}
 
 
 def on_spot(rentable: Rentable, pools: Mapping[str, SpotPools]) -> Rentable:
-    """Return a rentable whose spot pool may behave so; one on demand as it is."""
+    """Return a rentable with the behaviours of its spot pool; one on demand unchanged."""
     if rentable.offer.market != "spot":
         return rentable
-    found = pools.get(rentable.offer.zone) or pools[""]
-    ways = found.behaviours
-    losses = math.fsum(each.losses_per_hour for each in ways) / len(ways)
+    pool = pools.get(rentable.offer.zone) or pools[""]
+    ways = pool.behaviours
+    losses = math.fsum(way.losses_per_hour for way in ways) / len(ways)
     offer = replace(rentable.offer, interruptions_per_hour=round(losses, 6))
-    return replace(rentable, offer=offer, behaviours=ways, behaviours_from=found.source)
+    return replace(rentable, offer=offer, behaviours=ways, behaviours_from=pool.source)
 
 
 def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
-    """Return what is told where a profile has no width that the experiment lets a trial have."""
+    """Return the note where a profile has no width that the experiment lets a trial have."""
     widths = ", ".join(width_text(width) for width in profile.widths)
     asked = experiment.trial.gpus
     bounds = f"{asked.min or 'any'} to {asked.max or 'any'}"
@@ -217,15 +229,17 @@ def _with_room(
 def _derived(
     machine: InstanceType,
     profiles: Sequence[ScalingProfile | None],
-    known: Mapping[str, InstanceType],
+    types: Mapping[str, InstanceType],
 ) -> ScalingProfile | None:
     """Return the surest of the profiles that follow from those of other types."""
     from cloudtune.profiles.ratios import derive  # noqa: PLC0415  rarely needed
 
-    there = (each for each in profiles if each is not None and each.instance_type in known)
-    derived = (derive(each, known[each.instance_type], machine) for each in there)
-    found = [each for each in derived if each is not None]
-    return min(found, key=lambda each: each.error, default=None)
+    there = (
+        profile for profile in profiles if profile is not None and profile.instance_type in types
+    )
+    derived = (derive(profile, types[profile.instance_type], machine) for profile in there)
+    candidates = [profile for profile in derived if profile is not None]
+    return min(candidates, key=lambda profile: profile.error, default=None)
 
 
 def _begun_again(experiment: Experiment) -> Iterator[str]:
@@ -244,7 +258,7 @@ def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
     types = ", ".join(machine.name for machine in instance_types(experiment))
     return UsageError(
         f"no profile of {experiment.train_file} on {types}, and planning rents nothing: `cloudtune "
-        "run` measures it first, within the same limits, and `cloudtune profile` does that alone; "
+        "run` measures it first, within the same limits, and `cloudtune profile` only measures; "
         "or plan with a file, --profile FILE, or with published figures, as in --profile "
         "resnet50-cifar10@v100 (docs/profiles.md lists them)"
         + "".join(f"\n{note}" for note in notes)

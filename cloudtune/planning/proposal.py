@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cloudtune.planning.make import Planned
 
 _LIKELY = 0.5
-"""A run that decides as it goes is told to break a limit that it keeps more rarely than this."""
+"""A run that decides as it goes counts as breaking a limit that it keeps more rarely than this."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PriceNote:
 class ProfileNote:
     """What is known of the script's speed on one instance type.
 
-    `age_days` is None where nobody knows when it was measured. `error` is the relative standard
+    `age_days` is None where the date is unknown. `error` is the relative standard
     deviation of a profile derived from another type's; 0 where it was measured on this type.
     An epoch takes `epoch_seconds` on `width` GPUs: one, or the fewest that were measured.
     `text` is where it comes from, in few words, and `provenance` the same for programs. `seen` are
@@ -77,7 +77,7 @@ class Proposal:
     """What a run of an experiment would do, how sure that is, and what else could be done.
 
     `trials` is how many are started, at most where that is decided as results come in; None where
-    the limits alone end the run. `chosen` says why the strategy is what it is, where none was
+    only the limits end the run. `chosen` says why the strategy is what it is, where none was
     named, `derived` why the deadline is. `short_of` is what one full training takes, where the
     limits don't allow it. `notes` are of the instances and the profiles, `remarks` of the plan.
     `confidence` is the probability with which the limits are to be kept; None where the plan was
@@ -88,7 +88,7 @@ class Proposal:
     `past` are the earlier runs that have a say in which configurations are tried, with how many
     trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
     everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
-    `epochs` are reports, which `scale` tells as the experiment counts. `head` is an hour of the
+    `epochs` are reports; `scale` converts them to the experiment's unit. `head` is an hour of the
     instance that carries the run; None where a machine of its user's does.
     """
 
@@ -130,7 +130,7 @@ class Proposal:
 
     @property
     def kept(self) -> Limits:
-        """The limits for the stages alone: the run needs time and money before and after them."""
+        """The limits of only the stages: the run needs time and money before and after them."""
         return self.limits if self.usable is None else self.usable
 
     def broken(self, plan: RunPlan) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ class Proposal:
 def propose(
     planned: Planned, *, compare: bool = False, trials_axis: bool = False, others: bool = True
 ) -> Proposal:
-    """Return what there is to tell of a run before it begins; without `others` of it alone.
+    """Return what there is to say of a run before it begins; without `others` only of itself.
 
     Raises:
         UsageError: other numbers of trials are asked for, where nothing is planned by stages.
@@ -175,7 +175,7 @@ def propose(
     catalog, staged = planned.problem.catalog, planned.plan.staged
     today = time.strftime("%Y-%m-%d")
     worst, why = worst_bill(plan, planned.limits, planned.rentables)
-    notes = (profile_note(each.profile, today) for each in planned.rentables)
+    notes = (profile_note(rentable.profile, today) for rentable in planned.rentables)
     return Proposal(
         name=experiment.name,
         trials=max_trials(experiment) if staged is None else staged.stages[0].stage.trials,
@@ -206,7 +206,7 @@ def propose(
         as_planned=as_planned(planned) if others else None,
         by_trials=by_trials(planned) if trials_axis else (),
         unsure=tuple(_unsure(planned)),
-        past={each.run: len(each.trials) for each in planned.problem.past},
+        past={run.run: len(run.trials) for run in planned.problem.past},
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
         chosen="" if experiment.chosen is None else experiment.chosen.why,
         derived=planned.derived,
@@ -226,8 +226,8 @@ def _short_of(planned: Planned) -> str:
 
 
 def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
-    """Return what is told of a profile; `today` is a date, as in 2026-11-21."""
-    width = next((each for each in profile.widths if each >= 1), profile.widths[-1])
+    """Return the note on a profile; `today` is a date, as in 2026-11-21."""
+    width = next((measured for measured in profile.widths if measured >= 1), profile.widths[-1])
     return ProfileNote(
         profile.instance_type,
         profile.source,
@@ -238,8 +238,8 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
         profile.provenance,
         profile.seen,
         tuple(
-            seen_text(each, profile.derived_from or profile.instance_type, today)
-            for each in profile.seen
+            seen_text(timing, profile.derived_from or profile.instance_type, today)
+            for timing in profile.seen
         ),
         width,
         profile.epoch_seconds(width),
@@ -247,16 +247,18 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
 
 
 def _unsure(planned: Planned) -> Iterator[str]:
-    """Yield what the forecast reckons with that nobody has measured, and what it leaves out."""
+    """Yield what the forecast assumes without a measurement, and what it leaves out."""
     several = len(planned.rentables) > 1
-    for each in {each.profile.instance_type: each for each in planned.rentables}.values():
-        before = f"{each.profile.instance_type}: " if several else ""
-        yield from (f"{before}{text}" for text in each.profile.assumed)
-    on_spot = any(each.behaviours for each in planned.rentables)
+    for rentable in {
+        rentable.profile.instance_type: rentable for rentable in planned.rentables
+    }.values():
+        before = f"{rentable.profile.instance_type}: " if several else ""
+        yield from (f"{before}{text}" for text in rentable.profile.assumed)
+    on_spot = any(rentable.behaviours for rentable in planned.rentables)
     refused = "on-demand that can't be had" if on_spot else "offers that can't be had"
     left_out = ["trials that differ in speed among themselves", refused]
-    if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].plans_anew:
-        left_out.append("what is planned anew")
+    if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].replans:
+        left_out.append("replanning")
     yield f"not in it: {', '.join(left_out)}"
 
 
@@ -265,8 +267,8 @@ def _assumptions(planned: Planned) -> Iterator[str]:
     charges = plan.charges
     if plan.forecast.source in {"policy", "pools"}:
         yield (
-            "the forecast's metrics are made up: who goes on, and so how much is trained, will "
-            "differ; seconds and dollars are the profile's and the catalog's"
+            "the forecast's metrics are made up: which trials go on, and so how much is trained, "
+            "will differ; seconds and dollars are the profile's and the catalog's"
         )
     yield from (*planned.remarks, *planned.problem.notes)
     if asked is not None and sure is None:
@@ -283,14 +285,14 @@ def _assumptions(planned: Planned) -> Iterator[str]:
     if not basis_of(planned.problem.experiment, planned.rentables).own:
         yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
     if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
-        yield "one offer at a time in each stage (mixed stages are planned for small jobs alone)"
+        yield "one offer at a time in each stage (mixed stages are only planned for small jobs)"
     for quota, vcpus in plan.vcpu_quotas.items():
         yield f"quota {quota}: {vcpus} vCPUs at once"
 
 
 def _spot_text(planned: Planned) -> Iterator[str]:
-    """Yield how the spot pools of a plan are taken to behave, and who says so."""
-    used = {each.offer: each for each in planned.rentables if each.behaviours}
+    """Yield how the spot pools of a plan are taken to behave, and the source."""
+    used = {rentable.offer: rentable for rentable in planned.rentables if rentable.behaviours}
     if not used:
         return
     for ways, said in dict.fromkeys((r.behaviours, r.behaviours_from) for r in used.values()):
@@ -319,10 +321,10 @@ def _range(values: Sequence[float], form: str) -> str:
 def crowded(
     plan: RunPlan, rentables: Sequence[Rentable], cores: int | None = None
 ) -> Iterator[str]:
-    """Yield what is told where emulated GPUs need more than this machine's cores."""
+    """Yield a line if emulated GPUs need more than this machine's cores."""
     cores = cores or len(os.sched_getaffinity(0))
-    known = {each.offer: _core_share(each.profile) for each in rentables}
-    wanted = sum(m.instances * m.offer.gpus * known.get(m.offer, 0.0) for m in plan.fleet)
+    shares = {rentable.offer: _core_share(rentable.profile) for rentable in rentables}
+    wanted = sum(m.instances * m.offer.gpus * shares.get(m.offer, 0.0) for m in plan.fleet)
     if wanted > cores:
         yield (
             f"emulated: all these GPUs at work need {wanted:.1f} of this machine's cores, which "
@@ -331,7 +333,7 @@ def crowded(
 
 
 def _core_share(profile: ScalingProfile) -> float:
-    """Return how much of a core an emulated GPU needs to keep its pace; 0 where nobody knows."""
+    """Return how much of a core an emulated GPU needs to keep its pace; 0 where unknown."""
     alone, width = profile.provenance.core_seconds, profile.widths[0]
     return 0.0 if alone is None else alone / (profile.epoch_seconds(width) * width)
 
@@ -343,7 +345,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
     """Return a proposal as strict JSON: a number that isn't finite becomes null.
 
     `saves` is what the chosen plan saves against another one; negative where the other is better.
-    Of the plans on the front only the figures are told.
+    Of the plans on the front it only has the figures.
     """
     plan = proposal.plan
     data = {
@@ -377,12 +379,12 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "unsure": proposal.unsure,
         "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
         "front": [
-            {"point": number, **_stages_told(proposal, each)}
-            for number, each in enumerate(proposal.front, start=1)
+            {"point": number, **_stages_json(proposal, staged)}
+            for number, staged in enumerate(proposal.front, start=1)
         ],
         "by_trials": [
-            {"trials": each.stages[0].stage.trials, **_stages_told(proposal, each)}
-            for each in proposal.by_trials
+            {"trials": staged.stages[0].stage.trials, **_stages_json(proposal, staged)}
+            for staged in proposal.by_trials
         ],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
@@ -397,7 +399,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
     return _strict(data)
 
 
-def _stages_told(proposal: Proposal, plan: Plan) -> dict[str, Any]:
+def _stages_json(proposal: Proposal, plan: Plan) -> dict[str, Any]:
     return {
         **encode(plan.estimate),
         "machines": fleet_text(plan),
@@ -413,9 +415,9 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
 
 def _comparison(row: Comparison) -> dict[str, Any]:
     plan = row.plan
-    told = None if plan is None else plan_json(plan)
+    figures = None if plan is None else plan_json(plan)
     proven = None if plan is None else proof(plan)
-    return {**encode(row), "plan": told, "proof": proven}
+    return {**encode(row), "plan": figures, "proof": proven}
 
 
 def _launches(plan: RunPlan) -> list[dict[str, Any]]:
@@ -449,5 +451,5 @@ def _alternative(proposal: Proposal, other: Alternative) -> dict[str, Any]:
 
 
 def _strict(data: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
-    return made
+    strict: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
+    return strict

@@ -45,7 +45,7 @@ class Training:
 
 
 def trainings(rentables: Sequence[Rentable], epochs: int, max_instances: int) -> Iterator[Training]:
-    """Yield what one trial takes for so many epochs, on each offer and at each width."""
+    """Yield what one trial takes for `epochs` epochs, on each offer and at each width."""
     for rentable in rentables:
         profile = rentable.profile
         for width, epoch in profile.epoch.items():

@@ -42,12 +42,12 @@ SETUP_SECONDS = 12.0
 _POINTS = 60
 """Plans of the front that are looked at for the one nearest to limits."""
 _MIXED_WAYS = 200_000
-"""Up to so many ways to split a stage over two offers, mixed stages are planned."""
+"""The most ways to split a stage over two offers for which mixed stages are planned."""
 
 _QUICK_ARCS = 40_000
 """How large a problem the integer program takes where it has seconds only."""
 EXACT = ExactPlanner()
-"""One for all questions of a command: most of them differ in their limits alone."""
+"""One for all questions of a command: most of them only differ in their limits."""
 
 Aim = Literal["cost", "time", "trials"]
 PLANNERS = (*QUICK_PLANNERS, "ilp")
@@ -57,7 +57,7 @@ PLANNERS = (*QUICK_PLANNERS, "ilp")
 class Problem:
     """What can be rented for an experiment, at which prices, and how its script runs there.
 
-    `notes` say what a person should know of that. `past` is what earlier runs tell of its search
+    `notes` say what a person should know of that. `past` is what earlier runs say of its search
     space.
     """
 
@@ -149,17 +149,17 @@ def planner_named(name: str, left: Callable[[], float] | None = None) -> Planner
         )
 
         return IlpPlanner() if left is None else IlpPlanner(left=left, max_arcs=_QUICK_ARCS)
-    raise UsageError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}")
+    raise UsageError(f"unknown planner {name!r}; choose one of {', '.join(PLANNERS)}")
 
 
 def follows(choice: Choice) -> bool:
-    """Whether a run does just what its stages say, instead of planning anew or something else."""
+    """Whether a run does just what its stages say, instead of exploring or something else."""
     stays = choice.strategy in PLANNED and not PLANNED[choice.strategy].explores
     return stays and choice.allocator == choice.fleet == BY_PLAN
 
 
 def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
-    """Return the stages of a strategy for so many trials, the best trained for `epochs` epochs."""
+    """Return the stages of a strategy for `trials` trials, the best trained for `epochs` epochs."""
     context = context_of(experiment, (), Limits())
     first = min(context.min_epochs, epochs)
     context = replace(context, min_epochs=first, max_epochs=epochs)
@@ -170,7 +170,7 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
     """Return what a planner is asked, for limits that are the plan's own."""
     experiment, rentables = problem.experiment, problem.rentables
     cloud, count = experiment.cloud, len(trials(experiment))
-    ways = sum(len(each.profile.widths) for each in rentables) * cloud.max_instances
+    ways = sum(len(rentable.profile.widths) for rentable in rentables) * cloud.max_instances
     return PlanRequest(
         work=work(experiment, count, experiment.span.max),
         rentables=rentables,
@@ -223,7 +223,7 @@ def _stages_within(
     try:
         if how.explores:
             plan = _seer(problem, request)
-            request = replace(request, work=tuple(each.stage for each in plan.stages))
+            request = replace(request, work=tuple(stage.stage for stage in plan.stages))
         else:
             if options.aim == "trials":
                 problem, request = _explored(problem, request, planner)
@@ -250,13 +250,13 @@ def _seer(problem: Problem, request: PlanRequest) -> Plan:
     experiment = problem.experiment
     count, epochs = len(trials(experiment)), experiment.span
     schedule = SeerBarrier(count, epochs.min, epochs.max, experiment.eta, experiment.metric.mode)
-    found = explore(
+    explored = explore(
         EXACT,
         lambda trials, epochs: replace(request, work=schedule.rest(trials, 0, epochs), mix=1),
         max_trials=count,
         max_epochs=epochs.max,
     )
-    return found.plan
+    return explored.plan
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def sure_planner(planner: Planner, options: PlanOptions, experiment: Experiment)
     """Return the planner, or one as sure as was wished by the forecast of the runs."""
     if options.confidence is None:
         return planner
-    reacts = PLANNED[experiment.strategy_name].plans_anew
+    reacts = PLANNED[experiment.strategy_name].replans
     return _Sure(planner, options.confidence, experiment.seed, reacts)
 
 
@@ -301,7 +301,7 @@ def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Pla
         best = planner.plan(request)
     except InfeasibleError:
         return replace(plan, gap=None, status="heuristic")
-    mine, least = (measures(each, request.objective)[0] for each in (plan, best))
+    mine, least = (measures(candidate, request.objective)[0] for candidate in (plan, best))
     if best.gap is None or least <= 0:
         return replace(plan, gap=None, status="heuristic")
     gap = max(0.0, mine * (1 + best.gap) / least - 1)
@@ -318,21 +318,18 @@ def _explored(
     """
     experiment = problem.experiment
     if request.limits == Limits():
-        raise UsageError(
-            "--objective trials: without a deadline or a budget there is no end to them; set "
-            "--deadline or --budget"
-        )
+        raise UsageError("--objective trials needs a limit: set --deadline or --budget")
     there_are = len(trials(experiment.model_copy(update={"trials": MAX_TRIALS})))
-    found = explore(
+    explored = explore(
         planner,
         lambda trials, epochs: replace(request, work=work(experiment, trials, epochs)),
         max_trials=there_are,
         max_epochs=experiment.span.max,
     )
     first, every = experiment.span.min, experiment.progress.every
-    fitting = Epochs(min=min(first, found.epochs) * every, max=found.epochs * every)
-    changed = experiment.model_copy(update={"trials": found.trials, "epochs": fitting})
-    stages_found = work(experiment, found.trials, found.epochs)
+    fitting = Epochs(min=min(first, explored.epochs) * every, max=explored.epochs * every)
+    changed = experiment.model_copy(update={"trials": explored.trials, "epochs": fitting})
+    stages_found = work(experiment, explored.trials, explored.epochs)
     return replace(problem, experiment=changed), replace(request, work=stages_found)
 
 

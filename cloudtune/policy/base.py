@@ -39,10 +39,10 @@ class Components:
 class Brakes:
     """How the policy keeps the limits, in seconds.
 
-    `tick`: how often it looks. `drain`: what giving an instance back may take; so much before
+    `tick`: how often it looks. `drain`: what giving an instance back may take; that long before
     the deadline, or before the budget's last cent, the run winds down. `avoid`: how long a pool
     without capacity is not asked again; `relaunch`: how long any other launch that failed isn't
-    repeated. After so many rounds of `refusals` a run ends that has no instances to train a single
+    repeated. After `refusals` rounds of them a run ends that has no instances to train a single
     trial on. `cleanup`: how often a release is repeated that the cloud has not confirmed,
     `patience` times at most. `losses`: how often a trial's workers may vanish without an epoch in
     between. `join`: how long an instance may take to join before it is given back; as many as
@@ -68,7 +68,7 @@ class Brakes:
 class TrialRules:
     """What a trial may do: see the experiment's `trial`.
 
-    A trial that tells nothing for `stall_factor` times as long as expected, and `stall_least`
+    A trial that reports nothing for `stall_factor` times as long as expected, and `stall_least`
     seconds, is ended; by default none is. With `sync_required` a run ends whose trials train
     several models on several GPUs; else it goes on with one GPU each. A run ends where as many as
     `max_failures` trials failed with the same error before any has finished an epoch.

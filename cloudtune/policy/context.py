@@ -52,14 +52,14 @@ class BuildContext:
         """The GPUs of HyperSched's atom.
 
         Raises:
-            UsageError: trials of so many weren't measured.
+            UsageError: trials of that width weren't measured.
         """
         asked, widths = self.switches.atom, self.cheapest.profile.widths
         if asked is None:
             return self.one_gpu
         if asked not in widths:
-            known = ", ".join(map(width_text, widths))
-            raise UsageError(f"strategy.rules.atom: {asked} GPUs weren't measured; {known} were")
+            measured = ", ".join(map(width_text, widths))
+            raise UsageError(f"strategy.rules.atom: {asked} GPUs weren't measured; {measured} were")
         return float(asked)
 
 

@@ -41,15 +41,15 @@ class Hysteresis:
         return self._state.mishaps + self._plans
 
     def note_plan(self) -> None:
-        """Take note of another plan, or of another stage of it."""
+        """Record another plan, or another stage of it."""
         self._plans += 1
 
     def note_asked(self, rented: Rented) -> None:
-        """Take note of a request."""
+        """Record a request."""
         self._asked[rented.intent] = self._causes, self._state.failures
 
     def note_returned(self, rented: Rented) -> None:
-        """Take note of an instance that is given back; one that was lost may be replaced."""
+        """Record an instance that is given back; one that was lost may be replaced."""
         if not rented.lost:
             until = self._state.now + self._pause(rented.offer)
             self._returned[rented.offer] = self._causes, until
@@ -86,7 +86,7 @@ class FleetKeeper:
     def begin_round(self) -> None:
         """Have instances that are to go take nothing more, before anything is started.
 
-        In a new stage the cloud is asked anew: its refusals of an earlier stage say little of now.
+        In a new stage the cloud is asked again: its earlier refusals say little about now.
         """
         state = self._state
         if self.rule.stage != self._stage:
@@ -96,7 +96,7 @@ class FleetKeeper:
         self._vacate(math.inf)
 
     def note_plan(self) -> None:
-        """Take note of another plan, or of another stage of it: it may ask for another fleet."""
+        """Record another plan, or another stage of it: it may ask for another fleet."""
         self._hysteresis.note_plan()
 
     def _vacate(self, needed: float) -> None:
@@ -137,7 +137,7 @@ class FleetKeeper:
         if not self.rule.can_train(state, state.held + Counter(affordable)):
             waits = any(asked_at[o] or state.avoided(o) for o in missing)
             self._beyond_limits = bool(missing) and not waits
-            return commands  # what would be rented could only idle
+            return commands  # new instances could only idle
         # Instances that are going still count here: quotas and the cap are on what is alive.
         alive = Counter(rented.offer for rented in state.fleet.alive())
         for offer in affordable:
@@ -147,7 +147,7 @@ class FleetKeeper:
         return commands
 
     def hopeless(self) -> EndReason | None:
-        """Return why the run ends, where nothing trains and nothing that it takes can be rented."""
+        """Return why the run ends, where nothing trains and nothing it needs can be rented."""
         state, target = self._state, self._target
         if not self._idle():
             return None
@@ -215,13 +215,13 @@ class FleetKeeper:
         return self._asks_at
 
     def restless(self) -> bool:
-        """Whether something is due that no event would tell: a node, a return, another request."""
+        """Whether something is due that no event reports: a node, a return, another request."""
         now = self._state.now
         pauses = [backoff.relaunch_at for backoff in self._state.backoffs.values()]
         return (bool(pauses) and now < max(pauses)) or self._state.fleet.unsettled()
 
     def quiet_until(self) -> float:
-        """Return the run second until which nothing of that is due, if nothing happens."""
+        """Return the run second until which none of these is due, if nothing happens."""
         state, brakes = self._state, self._state.brakes
         ends = [b.relaunch_at for b in state.backoffs.values() if state.now < b.relaunch_at]
         for rented in state.fleet.alive():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class FreeGpus:
     """The free GPUs of every instance, by offer; slices of instances that have gone are ignored.
 
-    `widths` are those that can be had on an offer; any, where it isn't given.
+    `widths` are those that are allowed on an offer; any, where it isn't given.
     """
 
     def __init__(self, widths: Mapping[Offer, Container[Width]] | None = None) -> None:
@@ -28,7 +28,7 @@ class FreeGpus:
         self.offers: dict[str, Offer] = {}  # by instance
 
     def limit(self, widths: Mapping[Offer, Container[Width]]) -> None:
-        """Let no other widths be had from now on."""
+        """Allow only these widths from now on."""
         self._widths = widths
 
     @property
@@ -42,7 +42,7 @@ class FreeGpus:
         return sum([room.free for rooms in self.rooms.values() for room in rooms.values()])
 
     def follow(self, usable: Mapping[str, Offer], taken: Iterable[Slice]) -> None:
-        """Take note of which instances there are now, and what is taken on new ones."""
+        """Record which instances there are now, and what is taken on new ones."""
         if usable == self.offers:
             return
         pieces = tuple(taken)
@@ -80,15 +80,15 @@ class FreeGpus:
         With `only` on instances of that offer, at whatever width. Nothing is taken.
         """
         if only is not None:
-            found = place(width, only.gpus, self.rooms.get(only, {}))
-            return None if found is None else (only, found)
+            slices = place(width, only.gpus, self.rooms.get(only, {}))
+            return None if slices is None else (only, slices)
         offers = self.rooms if first is None else (first, *(o for o in self.rooms if o != first))
         for offer in offers:
             if self._widths is not None and width not in self._widths.get(offer, ()):
                 continue
-            found = place(width, offer.gpus, self.rooms.get(offer, {}))
-            if found is not None:
-                return offer, found
+            slices = place(width, offer.gpus, self.rooms.get(offer, {}))
+            if slices is not None:
+                return offer, slices
         return None
 
     def could_hold(self, width: Width) -> bool:
@@ -105,7 +105,7 @@ class FreeGpus:
         """Return where what sits at `placed` fits at another width, and what it needs besides.
 
         The slices in `placed` count as free for the search, and stay taken. The slices needed
-        besides are taken when this returns, so that nobody else gets them before the trial has
+        besides are taken when this returns, so that no other trial gets them before this one has
         moved.
         """
         self.give(placed)

@@ -43,12 +43,12 @@ def _check_rooms(state: RunState) -> None:
     kept = state.kept()
     names = {piece.instance for piece in kept}
     has = {r.instance: r.offer.gpus for r in state.fleet if r.instance in names}
-    found = rooms(has, kept)
-    assert found.keys() == names, f"{names - found.keys()} were never rented"
-    for name, room in found.items():
+    counted = rooms(has, kept)
+    assert counted.keys() == names, f"{names - counted.keys()} were never rented"
+    for name, room in counted.items():
         assert not room.overfull(), f"{name} holds more trials than fit: {room.shared}"
     for offer, free in state.free.rooms.items():
         empty = Room(offer.gpus)
         for instance, room in free.items():
-            expected = found.get(instance, empty)
+            expected = counted.get(instance, empty)
             assert room.matches(expected), f"{instance}: {room.free} GPUs are free"

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from cloudtune.policy.base import Brakes
 
 _FINEST = 0.01
-"""Seconds to which the end of a lease is reckoned."""
+"""Seconds to which the end of a lease is computed."""
 
 
 class Spender(Protocol):
-    """What rents, as its limits see it: what is rented, at which charges, and what time it is."""
+    """A run as its limits see it: its instances, its charges, and what time it is."""
 
     limits: Limits
     brakes: Brakes
@@ -34,7 +34,7 @@ class Spender(Protocol):
 
 
 class LimitKeeper:
-    """Watches deadline and budget: what is rented can always be given back within both."""
+    """Watches deadline and budget: all instances can always be given back within both."""
 
     def __init__(self, state: Spender) -> None:
         self._state = state
@@ -66,13 +66,13 @@ class LimitKeeper:
         return self._look_at
 
     def note_launch(self) -> None:
-        """Take note that money runs faster from now on: the next look may have to come sooner."""
+        """Record that money runs faster from now on: the next look may have to come sooner."""
         self._look_at = 0.0
 
     def _next_look(self) -> float:
-        """Return a time before which neither limit can come near with the fleet as it is.
+        """Return a time before which neither limit can come near with the present fleet.
 
-        Not sooner than the next tick: `Brakes.ahead` already reckons with a tick too late.
+        Not sooner than the next tick: `Brakes.ahead` already allows for a late tick.
         """
         state, limits = self._state, self._state.limits
         at, tick = math.inf, state.brakes.tick
@@ -87,7 +87,7 @@ class LimitKeeper:
     def safe_until(self) -> float:
         """Return when all that is rented must be gone if nothing more is decided; inf: never.
 
-        So long a lease keeps both limits even if the policy is never asked again. To the second,
+        A lease until then keeps both limits even if the policy is never asked again. To the second,
         and with the seconds that a minimum charge has paid for already.
         """
         state, limits = self._state, self._state.limits
@@ -128,12 +128,12 @@ class LimitKeeper:
         if budget is None:
             return list(offers)
         bill = state.spent(self._ahead)
-        found: list[Offer] = []
+        paid_for: list[Offer] = []
         for offer in offers:
             soon = self._ahead - state.now
             charge = offer.charge(soon) if not offer.per_function else soon * offer.usd_per_second
             charge += state.charges.usd_per_launch
             if bill + charge <= budget:
                 bill += charge
-                found.append(offer)
-        return found
+                paid_for.append(offer)
+        return paid_for

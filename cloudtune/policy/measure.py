@@ -5,8 +5,8 @@ machine take from each other is in the figures; whole GPUs first, then, if wante
 from wide to narrow. Where a width is wider than an instance, as many are rented as it takes, and
 all are filled. Pure, as every policy is: all that it learns comes from events.
 
-A configuration that fails is told and another tried; a width at which none trains is left out. How
-many epochs are measured the first one decides, by the time and money left. All measured is kept.
+A configuration that fails is reported and another tried; a width at which none trains is left out.
+The first epoch decides how many are measured, by the time and money left. All measured is kept.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ _CUT_SHORT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.INTERRUP
 class MeasurePolicy:
     """Rents what the widest width takes, trains a few epochs at each width, and gives it back.
 
-    `epochs` at each width, at least 2: the first of a session is reckoned to starting it as far
+    `epochs` at each width, at least 2: the first of a session counts towards starting it as far
     as it is slower than the others (a GPU warms up). The last phase of whole GPUs resumes from
     checkpoints in any case, so that a resize is measured even where there is one width.
 
     Up to `pack` trials share a GPU. A share at which a trial fails, or which the limits leave no
     room for, is left out with all narrower ones (`left_out` says so). Of whole GPUs a width is left
     out at which every configuration tried failed; and all above one GPU where the workers of a
-    trial don't train one model. How long a start takes is measured on whole GPUs alone. Where not
-    all instances are to be had, the widths that need them are left out.
+    trial don't train one model. How long a start takes is measured on whole GPUs only. Where not
+    all instances are available, the widths that need them are left out.
 
     With `alone` a single trial is trained on one GPU before all that: `figures.alone`. What is
-    `known`, of a measurement that was killed, isn't measured again.
+    in `earlier`, from a measurement that was killed, isn't measured again.
 
     Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
     the first epoch, and then three times what the rest should take. Of the time and the money left
@@ -116,12 +116,12 @@ class MeasurePolicy:
         rules: TrialRules | None = None,
         patience: float | None = None,
         share: float = 1.0,
-        known: Figures | None = None,
+        earlier: Figures | None = None,
         enough_usd: float = math.inf,
         max_epochs: int | None = None,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
-        self.figures = known or Figures()
+        self.figures = earlier or Figures()
         self.ending: EndReason | None = None
         self.error: tuple[str, str] | None = None
         self.fleet = FleetBook()
@@ -139,7 +139,7 @@ class MeasurePolicy:
         self._max_epochs = math.inf if max_epochs is None else max(2, max_epochs)
         self._epochs = int(min(epochs, max(2, self._max_epochs / 2)))
         measured = tuple(widths or widths_of(offer.gpus))
-        self._single, self.phases = phases_of(measured, pack, alone=alone, known=self.figures)
+        self._single, self.phases = phases_of(measured, pack, alone=alone, earlier=self.figures)
         self.instances = instances_for(max(self.phases, default=1.0), offer.gpus)
         self.failed: list[Failed] = []
         self._left_out: list[str] = []
@@ -242,7 +242,7 @@ class MeasurePolicy:
             case EpochDone():
                 return self._note_epoch(event)
             case TrialStarted():
-                self._sessions[event.session].told_at = event.at
+                self._sessions[event.session].reported_at = event.at
             case InterruptionNotice() | RunResumed() | RunContinued():
                 pass
             case TrialStopped():
@@ -278,8 +278,8 @@ class MeasurePolicy:
             self._run_out(reached)
             return []
         self._asked_at, name = at, offer.instance_type.name
-        asked = [self.fleet.request(each, at) for each in wanted]
-        launches = [Launch(each.intent, name, offer.market, offer.zone) for each in asked]
+        asked = [self.fleet.request(offer, at) for _ in wanted]
+        launches = [Launch(rented.intent, name, offer.market, offer.zone) for rented in asked]
         return [SetTimer("tick", at + self.brakes.tick), *launches]
 
     def _fail(self, error: str, traceback: str, reason: EndReason = EndReason.FAILED) -> None:
@@ -305,7 +305,7 @@ class MeasurePolicy:
         return []
 
     def _note_failed(self, event: TrialFailed) -> None:
-        """Take note of a configuration that failed; what was stopping was measured already."""
+        """Record a configuration that failed; one that was stopping was measured already."""
         session = self._sessions[event.session]
         session.live = False
         if session.stopping or self.ending is not None:
@@ -341,14 +341,18 @@ class MeasurePolicy:
         return [*self._end_stalled(at), SetTimer("tick", at + self.brakes.tick)]
 
     def _end_stalled(self, at: float) -> Iterable[Command]:
-        """Yield what ends the trials that have told nothing for too long."""
-        known = [s.first_seconds for s in self._sessions.values() if s.first_at is not None]
-        if not known or self.ending is not None:
+        """Yield what ends the trials that have reported nothing for too long."""
+        first_epochs = [s.first_seconds for s in self._sessions.values() if s.first_at is not None]
+        if not first_epochs or self.ending is not None:
             return
         least, factor = self._rules.stall_least, self._rules.stall_factor
         for name, session in self._sessions.items():
-            silent = at - session.told_at
-            if session.live and not session.stopping and silent > max(least, factor * max(known)):
+            silent = at - session.reported_at
+            if (
+                session.live
+                and not session.stopping
+                and silent > max(least, factor * max(first_epochs))
+            ):
                 session.stopping = True
                 error = f"stalled: it reported nothing for {format_seconds(silent)}"
                 self.failed.append(Failed(session.trial, session.width, error))
@@ -393,7 +397,7 @@ class MeasurePolicy:
         return self.safe_until() - at - self.brakes.tick - self.brakes.drain
 
     def _has_time(self, width: Width, at: float) -> bool:
-        """Whether the limits leave time for a width, as far as the widths before it tell."""
+        """Whether the limits leave time for a width, as far as the widths before it show."""
         seconds = seconds_for(width, self._epochs, self._sessions.values())
         return seconds <= self._seconds_left(at)
 
@@ -462,7 +466,7 @@ class MeasurePolicy:
         return self._start_all(crew(self._able(), width), width, at)
 
     def _able(self) -> list[Trial]:
-        failed = {each.trial.id for each in self.failed if not each.out_of_memory}
+        failed = {failure.trial.id for failure in self.failed if not failure.out_of_memory}
         return able_of(self._trials, failed, self._checkpoints)
 
     def _start_all(self, trials: Iterable[Trial], width: Width, at: float) -> Iterable[Command]:
@@ -481,7 +485,7 @@ class MeasurePolicy:
         if is_past:
             start, checkpoint = 0, None
         # A trial that starts from scratch here: then that is what a change of width takes.
-        begun = any(each.counted for each in self._sessions.values())
+        begun = any(earlier.counted for earlier in self._sessions.values())
         resumed = begun and (checkpoint is not None or is_past or not self.saves)
         asked_at = self._phase_began if resumed and not self._tries else at
         self._sessions[session] = Session(
@@ -511,7 +515,7 @@ class MeasurePolicy:
         return unfinished(self._sessions.values(), self._phase, min(2, self._epochs))
 
     def _keep_unfinished(self) -> None:
-        """Count what is there; where it is all that is known, a single epoch, or a trial alone."""
+        """Count what is there; where there is nothing else, a single epoch, or a trial alone."""
         self._summarise(self._unfinished())
         if self.figures.epoch or self.ending is EndReason.INTERRUPTED:
             return

@@ -4,10 +4,10 @@ The three share an `Itinerary`: the plan, and how far the run has come in it. St
 and fleet rule can each be replaced by another: the stages of a plan on a constant fleet, another
 allocator's widths on the plan's instances.
 
-A stage ends when all its trials have reached the rung or failed. Then the schedule says who goes
-on, the instances that the next stage doesn't need are emptied, and whoever has another width there
-stops and starts anew. Where the world isn't what the plan says, the rest may be planned anew
-(`reacting.Replanner`).
+A stage ends when all its trials have reached the rung or failed. Then the schedule says which go
+on, the instances that the next stage doesn't need are emptied, and trials with another width there
+stop and start again. Where the world isn't what the plan says, the rest may be replanned
+(`planned.replanner.Replanner`).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Itinerary:
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.replanned = 0
         self.planned_at = 0.0
-        self.stuck = False  # nothing of the stage can be had, and no other plan either
-        self.restless = False  # an epoch has told that the rest is to be looked at
-        self.heard: dict[TrialId, float] = {}  # when each told of its last epoch
+        self.stuck = False  # nothing of the stage is available, and no other plan
+        self.restless = False  # an epoch has shown that the rest may need another plan
+        self.heard: dict[TrialId, float] = {}  # when each reported its last epoch
         self.changes: list[tuple[float, PlanAnew]] = []
-        self.untold: list[PlanAnew] = []
+        self.unrecorded: list[PlanAnew] = []
         self.leaving: frozenset[str] = frozenset()
         self.probes: Counter[Offer] = Counter()  # asked for besides the plan: it may go there
-        self.waiting: dict[TrialId, int] = {}  # who joins at a later stage, and where that ends
+        self.waiting: dict[TrialId, int] = {}  # that join at a later stage, and where it ends
         self._disturbances = 0
         self._roster: Roster | None = None
         self._tasks: dict[TrialId, Task] = {}  # of the roster's trials
@@ -82,7 +82,7 @@ class Itinerary:
         last = trial.trial.epochs
         return last is not None and trial.epoch >= last
 
-    def known(self, view: View) -> list[TrialProgress]:
+    def started(self, view: View) -> list[TrialProgress]:
         """Return those trials of the stage that have ever started."""
         return [view.trials[name] for name in self.members if name in view.trials]
 
@@ -128,7 +128,7 @@ class Itinerary:
         members: tuple[TrialId, ...],
         waiting: Mapping[TrialId, int],
     ) -> None:
-        """End the present stage as it is, and go on by a plan that begins now, with newcomers.
+        """End the present stage now, and go on by a plan that begins now, with newcomers.
 
         `members` begin, and those that are `waiting` join at the stage that ends at their epoch.
         """
@@ -151,10 +151,10 @@ class Itinerary:
         self.planned_at = view.now
         self.replanned += 1
 
-    def tell(self) -> list[PlanAnew]:
-        """Return the changes of the plan that aren't on record yet."""
-        found, self.untold = self.untold, []
-        return found
+    def pop_changes(self) -> list[PlanAnew]:
+        """Return the changes of the plan that aren't on record yet, each once."""
+        changes, self.unrecorded = self.unrecorded, []
+        return changes
 
     # ---- instances ---------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Itinerary:
         """Return the instances for what has to train: where it sits, or a group has room."""
         placed = roster.placed_to_train
         needed: Counter[Offer] = Counter()
-        # Who trains where no group is any more waits for a place as well.
+        # A trial on an offer that has no group any more waits for a place as well.
         waiting = roster.to_train - sum(placed[group.offer] for group in self.stage_plan.groups)
         for group in self.stage_plan.groups:
             joining = max(0, min(group.trials - placed[group.offer], waiting))
@@ -215,7 +215,7 @@ class Itinerary:
 
 
 class Schedule(Protocol):
-    """Says who goes on from a rung; it may change the rest of the plan for that."""
+    """Says which trials go on from a rung; it may change the rest of the plan for that."""
 
     @property
     def name(self) -> str:
@@ -234,14 +234,14 @@ class Schedule(Protocol):
 
 
 class Reacting(Protocol):
-    """Plans the rest of a job anew where the world isn't what the plan says."""
+    """Replans the rest of a job where the world isn't what the plan says."""
 
     def react(self, view: View, itinerary: Itinerary) -> Mapping[TrialId, Verdict]:
-        """Change the plan if what has happened asks for it; returns who stops for that."""
+        """Change the plan if what has happened asks for it; returns the trials that stop."""
         ...
 
     def unsettled(self, view: View, itinerary: Itinerary) -> bool:
-        """Whether an epoch has told of something that the plan should be looked at for."""
+        """Whether an epoch has shown something that may call for another plan."""
         ...
 
     def wake_at(self, view: View) -> float | None:
@@ -253,15 +253,15 @@ class Joining(Protocol):
     """Takes newcomers into a planned run that goes on after its end."""
 
     def join(self, view: View, itinerary: Itinerary, trials: int) -> Schedule | str:
-        """Plan the rest anew with so many more trials; returns who then goes on, or why not."""
+        """Replan the rest with more trials; returns the schedule from then on, or why not."""
         ...
 
 
 class PlannedStages:
     """The strategy of a planned run: stages with a barrier at each rung.
 
-    With `moves` a trial whose width in the new stage is another one stops at the rung and starts
-    anew; without, another allocator resizes it.
+    With `planned_widths` a trial whose width in the new stage is another one stops at the rung and
+    starts again; without, another allocator resizes it.
     """
 
     anytime = False
@@ -287,18 +287,18 @@ class PlannedStages:
         self._planned_fleet = planned_fleet
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return the trials of the stage that still have to train: first who does where it is."""
-        it = self.itinerary
-        tasks = tuple([it.task(name) for name in it.roster(view).next(room)])
-        return (TrialGroup(f"stage {it.stage + 1}", tasks),) if tasks else ()
+        """Return the trials that have yet to train in the stage; those that stay come first."""
+        itinerary = self.itinerary
+        tasks = tuple([itinerary.task(name) for name in itinerary.roster(view).next(room)])
+        return (TrialGroup(f"stage {itinerary.stage + 1}", tasks),) if tasks else ()
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to the rung, and wait there for the others."""
-        it, rung = self.itinerary, self.itinerary.rung_of(trial.trial)
-        it.heard[trial.id] = view.now
-        if self._reacting is not None and self._reacting.unsettled(view, it):
-            it.restless = True
-        if trial.epoch >= rung:  # who holds an instance that is to go would hold it up
+        itinerary, rung = self.itinerary, self.itinerary.rung_of(trial.trial)
+        itinerary.heard[trial.id] = view.now
+        if self._reacting is not None and self._reacting.unsettled(view, itinerary):
+            itinerary.restless = True
+        if trial.epoch >= rung:  # on an instance that is to go it must not wait
             return Verdict.PAUSE if self._leaves(view, trial) else Verdict.HOLD
         return Verdict.PAUSE if self._goes_elsewhere(view, trial) else Go(rung)
 
@@ -312,8 +312,8 @@ class PlannedStages:
     def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial's instance is to go, and only groups of another width have room for it.
 
-        Or none before that instance is gone, under the cap. Such a trial is paused, and starts
-        anew; at its own width it would move at once (`_resized`).
+        Or none before that instance is gone, under the cap. Such a trial pauses, and starts
+        again; at its own width it would move at once (`_resized`).
         """
         if not (self._planned_widths and self._leaves(view, trial)):
             return False
@@ -330,51 +330,53 @@ class PlannedStages:
         """Do nothing: the stage doesn't wait for a trial that is over."""
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
-        """Close the stage, if all its trials have reached the rung; return who stops for it."""
-        it = self.itinerary
-        it.begin(view)
+        """Close the stage if all its trials have reached the rung; return those that stop."""
+        itinerary = self.itinerary
+        itinerary.begin(view)
         verdicts = self._closed(view)
         if self.reason is None and verdicts is None and self._reacting is not None:
             return self._react(self._reacting, view)
         return verdicts or {}
 
     def _react(self, reacting: Reacting, view: View) -> Mapping[TrialId, Verdict]:
-        """Have the plan looked at in the midst of a stage; what it has no use for is to go."""
-        it, before = self.itinerary, self.itinerary.replanned
-        cut = reacting.react(view, it)
-        if it.replanned == before or not self._planned_fleet:
+        """Review the plan in the midst of a stage; instances that a new one doesn't need go."""
+        itinerary, before = self.itinerary, self.itinerary.replanned
+        cut = reacting.react(view, itinerary)
+        if itinerary.replanned == before or not self._planned_fleet:
             return cut
-        it.leaving = frozenset(self._too_many(view))
-        there = [t for t in it.known(view) if t.status == "at rung" and self._leaves(view, t)]
+        itinerary.leaving = frozenset(self._too_many(view))
+        there = [
+            t for t in itinerary.started(view) if t.status == "at rung" and self._leaves(view, t)
+        ]
         return {**{t.id: Verdict.PAUSE for t in there}, **cut}
 
     def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
-        """Return who stops at the rung; None where the stage goes on."""
-        it = self.itinerary
-        roster = it.roster(view)
+        """Return the trials that stop at the rung; None where the stage goes on."""
+        itinerary = self.itinerary
+        roster = itinerary.roster(view)
         # The barrier: every member has begun once, and all that didn't fail have reached the rung.
-        if roster.over + roster.arrived < len(it.members):
+        if roster.over + roster.arrived < len(itinerary.members):
             return None
-        left = [trial for trial in it.known(view) if trial.status not in OVER]
-        results = {t.id: t.history.get(it.rung_of(t.trial)) for t in left}
-        able = {t.id: results[t.id] for t in left if not it.complete(t)}
-        chosen = self._schedule.promote(view, it, able)
+        left = [trial for trial in itinerary.started(view) if trial.status not in OVER]
+        results = {t.id: t.history.get(itinerary.rung_of(t.trial)) for t in left}
+        able = {t.id: results[t.id] for t in left if not itinerary.complete(t)}
+        chosen = self._schedule.promote(view, itinerary, able)
         if isinstance(chosen, EndReason):
             self.reason = chosen
             return {}
         if not chosen:
             return self._finish(view, results)
-        it.next_stage(view, chosen)
-        # Before anybody is told to move: a plan that has just changed says where to.
+        itinerary.next_stage(view, chosen)
+        # Before any trial is sent elsewhere: a plan that has just changed says where to.
         if self._reacting is not None:
-            self._reacting.react(view, it)
+            self._reacting.react(view, itinerary)
         out = {
-            t.id: Verdict.FINISH if it.complete(t) else Verdict.CUT
+            t.id: Verdict.FINISH if itinerary.complete(t) else Verdict.CUT
             for t in left
-            if t.id not in it.members
+            if t.id not in itinerary.members
         }
         if self._planned_fleet:
-            it.leaving = frozenset(self._too_many(view))
+            itinerary.leaving = frozenset(self._too_many(view))
         return {**out, **dict.fromkeys(self._movers(view), Verdict.PAUSE)}
 
     def _finish(
@@ -387,15 +389,15 @@ class PlannedStages:
 
     def _too_many(self, view: View) -> Iterator[str]:
         """Yield instances that the new stage doesn't need, those with fewest survivors first."""
-        it = self.itinerary
+        itinerary = self.itinerary
         staying = Counter(
             piece.instance
-            for trial in it.known(view)
-            if trial.live and (trial.unsaved or it.fits(trial) or not self._planned_widths)
+            for trial in itinerary.started(view)
+            if trial.live and (trial.unsaved or itinerary.fits(trial) or not self._planned_widths)
             for piece in trial.placement
         )
         for offer, count in view.held.items():
-            group = it.stage_plan.group(offer)
+            group = itinerary.stage_plan.group(offer)
             extra = count - (group.instances if group else 0) - self.itinerary.probes[offer]
             # Of equal worth the oldest go: they have paid their minimum charge.
             held = [rented for rented in view.fleet.wanted() if rented.offer == offer]
@@ -405,18 +407,21 @@ class PlannedStages:
     def _movers(self, view: View) -> Iterator[TrialId]:
         """Yield trials that can't train on where they are; a group keeps no more than it takes.
 
-        Never one that has saved nothing: started anew, it would train all its epochs again.
+        Never one that has saved nothing: started again, it would train all its epochs again.
         """
-        it = self.itinerary
-        usable = {r.instance for r in view.fleet.usable()} - it.leaving
-        room = Counter({group.offer: group.trials for group in it.stage_plan.groups})
-        for trial in it.known(view):
+        itinerary = self.itinerary
+        usable = {r.instance for r in view.fleet.usable()} - itinerary.leaving
+        room = Counter({group.offer: group.trials for group in itinerary.stage_plan.groups})
+        for trial in itinerary.started(view):
             if not trial.live:
                 continue
             stays = all(piece.instance in usable for piece in trial.placement)
             if self._planned_widths:
                 stays = (
-                    stays and it.fits(trial) and trial.offer is not None and room[trial.offer] > 0
+                    stays
+                    and itinerary.fits(trial)
+                    and trial.offer is not None
+                    and room[trial.offer] > 0
                 )
             if not stays and not trial.unsaved:
                 yield trial.id
@@ -432,13 +437,13 @@ class PlannedStages:
         return self.reason is not None
 
     def more(self, view: View, trials: int) -> str:
-        """Plan the rest anew, with so many newcomers; returns why that can't be."""
+        """Replan the rest with newcomers; returns why that can't be, "" if it can."""
         if self._joining is None:
-            return f"{self.name} takes as many trials as its limits pay for, and no others"
-        found = self._joining.join(view, self.itinerary, trials)
-        if isinstance(found, str):
-            return found
-        self._schedule, self.reason = found, None
+            return f"{self.name} takes only as many trials as its limits pay for"
+        schedule = self._joining.join(view, self.itinerary, trials)
+        if isinstance(schedule, str):
+            return schedule
+        self._schedule, self.reason = schedule, None
         self.itinerary.stuck = self._reacting is None
         return ""
 
@@ -461,11 +466,13 @@ class PlannedWidths:
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Yield for each task the groups that have room for one more when its turn comes."""
-        it, sessions, shapes = self._itinerary, -1, list[Shape]()
+        itinerary, sessions, shapes = self._itinerary, -1, list[Shape]()
         for _ in tasks:
-            if len(view.running) != sessions:  # else the last task waits, and all is as it was
+            if len(view.running) != sessions:  # else the last task waits, and nothing has changed
                 sessions = len(view.running)
-                groups = it.groups(view) if self._planned_fleet else it.stage_plan.groups
+                groups = (
+                    itinerary.groups(view) if self._planned_fleet else itinerary.stage_plan.groups
+                )
                 shapes = [Shape(g.width, g.offer if self._planned_fleet else None) for g in groups]
             yield shapes
 

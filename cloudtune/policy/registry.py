@@ -191,7 +191,7 @@ WHOSE: dict[str, str] = {
     "seer-full": _AIM,
     "rubberband": "our reconstruction of RubberBand's planner from what could be found of it",
 }
-"""Whose the strategies are that stand for a paper's whose text we haven't; shown with the name."""
+"""Where strategies come from that stand for a paper without a public text; shown with the name."""
 
 ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
     "same": _same_width,
@@ -248,19 +248,19 @@ class Choice:
         return BY_PLAN in {self.allocator, self.fleet}
 
 
-def named(kind: str, name: str, known: Collection[str]) -> str:
-    """Return the name if it is known.
+def named(kind: str, name: str, names: Collection[str]) -> str:
+    """Return the name if it is one of `names`.
 
     Raises:
         UsageError: it isn't; the message has the nearest.
     """
-    if name in known:
+    if name in names:
         return name
     menu = {"strategy": MENU, "allocator": WIDTHS_MENU}.get(kind)
     others = " (docs/papers.md lists the published variants)" if menu else ""
     raise UsageError(
-        f"unknown {kind} {shown(name)}; choose one of {', '.join(menu or known)}{others}."
-        f"{nearest(name, known)}"
+        f"unknown {kind} {shown(name)}; choose one of {', '.join(menu or names)}{others}."
+        f"{nearest(name, names)}"
     )
 
 
@@ -314,7 +314,7 @@ def fleet_rule(context: BuildContext, name: str) -> FleetRule:
 
 
 def _by_price(context: BuildContext) -> list[Offer]:
-    return [each.offer for each in sorted(context.rentables, key=epoch_dollars)]
+    return [rentable.offer for rentable in sorted(context.rentables, key=epoch_dollars)]
 
 
 def _back_to_spot(context: BuildContext, rule: FleetRule) -> FleetRule:
@@ -328,7 +328,7 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
     """Return the three names; where none is given, what suits the strategy, and the fleet.
 
     Raises:
-        UsageError: there is none of such a name, or it goes with another strategy alone.
+        UsageError: a name is unknown, or goes with another strategy only.
     """
     named("strategy", strategy, STRATEGIES)
     suited = SUITED.get(strategy, ("same", "naive"))
@@ -336,12 +336,12 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
         allocator = allocator or "same"  # a plan's widths are those for its own instances
     allocator, fleet = allocator or suited[0], fleet or suited[1]
     choice = Choice(strategy, allocator, fleet)
-    for kind, name, known in (
+    for kind, name, names in (
         ("allocator", allocator, ALLOCATORS),
         ("fleet", fleet.partition(":")[0], FLEETS),
     ):
         if name not in {BY_PLAN, SEER}:
-            named(kind, name, known)
+            named(kind, name, names)
         elif name == BY_PLAN and strategy not in PLANNED:
             raise UsageError(
                 f"{kind} {BY_PLAN}: {strategy} decides as results come in, so there are no stages "
@@ -363,22 +363,22 @@ def components(
     brakes: Brakes,
     plan: Plan | None = None,
 ) -> Components:
-    """Return the strategy, the allocator and the fleet rule of a choice, made anew.
+    """Build the strategy, the allocator and the fleet rule of a choice.
 
     A choice that goes by a plan needs one; its trials are then the first that the sampler gives.
     """
     if choice.planned:
         assert plan is not None, f"{choice} goes by a plan"
         return _planned_components(context, sampler, choice, brakes, plan)
-    made = STRATEGIES[choice.strategy](context, sampler)
-    if isinstance(made, Seer):
-        own = SeerAllocator(made)
+    strategy = STRATEGIES[choice.strategy](context, sampler)
+    if isinstance(strategy, Seer):
+        own = SeerAllocator(strategy)
         widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
         if choice.fleet != SEER:
-            return Components(made, widths, fleet_rule(context, choice.fleet))
-        return Components(made, widths, _back_to_spot(context, SeerFleet(made, own)))
+            return Components(strategy, widths, fleet_rule(context, choice.fleet))
+        return Components(strategy, widths, _back_to_spot(context, SeerFleet(strategy, own)))
     allocator = ALLOCATORS[choice.allocator](context)
-    return Components(made, allocator, fleet_rule(context, choice.fleet))
+    return Components(strategy, allocator, fleet_rule(context, choice.fleet))
 
 
 def _planned_components(
@@ -410,7 +410,7 @@ def _first_trials(sampler: Sampler, count: int) -> list[Trial]:
 
 def run_policy(
     context: BuildContext,
-    made: Components,
+    parts: Components,
     metric: Metric,
     brakes: Brakes,
     *,
@@ -430,4 +430,4 @@ def run_policy(
         vcpu_quotas=vcpu_quotas,
         zones=zones,
     )
-    return RunPolicy(state, made, **options)
+    return RunPolicy(state, parts, **options)

@@ -8,8 +8,8 @@ goes in, commands come out:
         state.note        what has happened: trials, instances, GPUs, speeds      policy/state.py
         limits            does a limit end the run now?                          policy/limits.py
         strategy          what becomes of the trial that reported                 strategies/
-        sessions          who stops, goes on, starts, where, how wide          policy/sessions.py
-        fleet             what is given back, what is rented             policy/fleet_manager.py
+        sessions          which trials stop, go on, start, where, how wide     policy/sessions.py
+        fleet             what to give back, what to rent                policy/fleet_manager.py
         wind down         once the run is to end: stop all, give all back, until EC2 says so
 
 A run that was planned beforehand is no other: its strategy, allocator and fleet rule read a plan
@@ -243,7 +243,7 @@ class RunPolicy:
             self._go_on(event)
         if self.ended:
             return ()
-        # First the facts, then the decisions: nobody decides on a state that is one event old.
+        # First the facts, then the decisions: none is made on a state that is one event old.
         noted = self.state.note(event)
         commands = [*self._react(event, noted), *self._decide(noted)]
         commands += self._stalls.follow(event, commands)
@@ -301,9 +301,9 @@ class RunPolicy:
             self._changed |= self.itinerary is not None and self.itinerary.restless
         if self.ending is None and self._changed:
             self._changed = False
-            # Who stops comes before who starts: a stage that closes here makes room for the next.
+            # Stops come before starts: a stage that closes here makes room for the next.
             preempted = self.strategy.preempt(self.state)
-            commands += self._tell()
+            commands += self._plan_changes()
             commands += self._sessions.preempt(preempted)
             if self.strategy.done(self.state):
                 self._end(self.strategy.reason or self._success())
@@ -313,12 +313,12 @@ class RunPolicy:
             return [*commands, *self._wind_down()]
         return [*commands, *self._set_timers()]
 
-    def _tell(self) -> list[Command]:
-        """Return what a plan that has changed is told by; another plan is another fleet."""
-        told = [] if self.itinerary is None else self.itinerary.tell()
-        if told:
+    def _plan_changes(self) -> list[Command]:
+        """Return the changes of the plan for the record; another plan is another fleet."""
+        changes = [] if self.itinerary is None else self.itinerary.pop_changes()
+        if changes:
             self._fleet.note_plan()
-        return [*told]
+        return [*changes]
 
     def _judge(self, trial: TrialProgress) -> list[Command]:
         """Return what becomes of a trial that has finished an epoch."""
@@ -358,14 +358,14 @@ class RunPolicy:
         waiting_gpus = sum([shapes[0].width for shapes in waiting])
         commands += self._fleet.fit(
             state.live.gpus + waiting_gpus
-        )  # last: only what found no GPUs calls for more
+        )  # last: only what got no GPUs calls for more
         self._end(self._fleet.hopeless())
         if self.ending is None and not state.live and self._fleet.settled():
             commands += self._unstick(tasks)
         return commands
 
     def _wanted(self, room: int) -> list[Task]:
-        """Return the tasks that the strategy wants to begin, given room for so many."""
+        """Return the tasks that the strategy wants to begin, up to `room`."""
         groups = self.strategy.requests(self.state, room) if room > 0 else ()
         return [task for group in groups for task in group.tasks]
 
@@ -385,9 +385,9 @@ class RunPolicy:
         waits = state.again or tasks or self.strategy.wake_at(state) is None
         if not commands and waits:
             refused = any(state.refused(offer) for offer in state.backoffs)
-            # Why a run ends must be told even where no instance ever failed.
+            # A run must report why it ends even where no instance ever failed.
             state.trouble = (
-                state.trouble or "nothing of what is left to train fits on what is rented"
+                state.trouble or "no trial that is left to train fits on the rented instances"
             )
             self._end(EndReason.NO_CAPACITY if refused else EndReason.FAILED)
         return commands
@@ -402,7 +402,7 @@ class RunPolicy:
         if reason is None or self.ending is not None:
             return  # the first reason counts: a limit that is passed while winding down is none
         if reason is EndReason.DEADLINE and self._fleet.refused():
-            reason = EndReason.NO_CAPACITY  # there was time, and nothing to be had in it
+            reason = EndReason.NO_CAPACITY  # there was time, and nothing was available
         reached = reason in _LIMITS and self.strategy.anytime and self.best is not None
         self.ending = EndReason.DONE if reached else reason
 
@@ -426,7 +426,7 @@ class RunPolicy:
         if self._heard_late and self.ending in _LIMITS:
             verdicts = self.strategy.preempt(self.state)
             if self.strategy.done(self.state):
-                self._sessions.preempt(verdicts)  # nobody has a session that it could stop
+                self._sessions.preempt(verdicts)  # no session is left that it could stop
                 self.ending = self.strategy.reason or self._success()
 
     def _wind_down(self) -> list[Command]:
@@ -463,7 +463,7 @@ class RunPolicy:
         return ""
 
     def _go_on(self, event: RunContinued) -> None:
-        """Take new limits; who was stopped goes on from its last checkpoint."""
+        """Take new limits; trials that were stopped go on from their last checkpoints."""
         state = self.state
         if self.ended:
             state.paused += event.at - state.over_at
@@ -489,7 +489,7 @@ class RunPolicy:
                 self._sessions.take_up(trial)
 
     def _take_in(self, trials: int, stopped: set[TrialId]) -> None:
-        """Let the strategy try so many more; by a plan, who was stopped goes on where that says."""
+        """Let the strategy try more trials; by a plan, stopped trials go on where that says."""
         if self.itinerary is not None:
             for trial in [*self.state.again.values(), *map(self.trials.__getitem__, stopped)]:
                 self._sessions.park(trial)
@@ -512,7 +512,7 @@ class RunPolicy:
         if event.name == TIMER:
             return [] if self.winding_down else self._stalls.end(self._sessions)
         assert event.name in {"brake", "wake", "cleanup"}, (
-            f"nobody set a timer named {event.name!r}"
+            f"no code sets a timer named {event.name!r}"
         )
         return []
 

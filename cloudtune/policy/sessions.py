@@ -93,7 +93,7 @@ class SessionKeeper:
         """Carry out what becomes of a trial that has reported; None where it waits on its GPUs."""
         if verdict is Verdict.HOLD and trial.epoch >= self._state.granted[trial.id]:
             return None
-        # Told to hold before its grant was used up: left alone, its workers would train on.
+        # It is to hold before its grant was used up: left alone, its workers would train on.
         return self.stop(trial, _AFTER[verdict])
 
     def _resized(self, trial: TrialProgress) -> Command | None:
@@ -111,10 +111,10 @@ class SessionKeeper:
         assert trial.offer is not None
         if width == trial.width and state.free.stays(trial.placement):
             return None
-        found = state.free.move(width, trial.offer, trial.placement)
-        if found is None:
+        fitting = state.free.move(width, trial.offer, trial.placement)
+        if fitting is None:
             return None
-        placement, reserved = found
+        placement, reserved = fitting
         state.moves[trial.id] = Move(placement[0], width, reserved)
         self.resizes += 1
         return self.stop(trial, "waiting")
@@ -156,12 +156,12 @@ class SessionKeeper:
             task, move = Task(trial.trial, state.granted[trial.id]), state.moves.get(trial.id)
             state.drop_move(trial)  # its reserved GPUs must count as free for it to find them
             if move is None:
-                found = self._first_fitting(self._shapes_again(task))
+                fitting = self._first_fitting(self._shapes_again(task))
             else:
-                found = self._fitting_move(move, trial)
-            if found is not None:
+                fitting = self._fitting_move(move, trial)
+            if fitting is not None:
                 del state.again[trial.id]
-                commands.append(self._start(task, *found))
+                commands.append(self._start(task, *fitting))
         return commands
 
     def _fitting_move(self, move: Move, trial: TrialProgress) -> tuple[Placement, Width] | None:
@@ -177,7 +177,7 @@ class SessionKeeper:
     def start(self, tasks: Sequence[Task]) -> tuple[list[Command], list[Sequence[Shape]]]:
         """Start the tasks that fit, in order.
 
-        A trial that goes on from a rung and finds no room keeps what is free: none that is wanted
+        A trial that goes on from a rung and doesn't fit keeps what is free: none that is wanted
         less takes it, or the trial might wait until nothing new is left to start.
 
         Returns the commands, and the first choice of shape of each task that has to wait.
@@ -186,28 +186,28 @@ class SessionKeeper:
         ready = [task for task in tasks if task.trial.id not in live]
         commands: list[Command] = []
         waiting: list[Sequence[Shape]] = []
-        in_vain: Sequence[Shape] = ()  # what found no room: nothing is given back meanwhile
+        in_vain: Sequence[Shape] = ()  # what didn't fit: nothing is given back meanwhile
         kept = False
         for task, shapes in zip(ready, self._shapes(ready), strict=True):
-            found = None if kept or shapes == in_vain else self._first_fitting(shapes)
-            if found is None:
+            fitting = None if kept or shapes == in_vain else self._first_fitting(shapes)
+            if fitting is None:
                 in_vain = shapes
                 waiting += [shapes] if shapes else []
                 kept = kept or self._keeps(task, shapes)
             else:
-                commands.append(self._start(task, *found))
+                commands.append(self._start(task, *fitting))
         return commands, waiting
 
     def _keeps(self, task: Task, shapes: Sequence[Shape]) -> bool:
-        """Whether what is free is kept for a task that has found no room.
+        """Whether what is free is kept for a task that doesn't fit.
 
         Only for a trial that has trained, only where the instances that are there could hold it,
         and not where the allocator says on which: then others don't wait for the same GPUs.
         """
         trial = self._state.trials.get(task.trial.id)
-        if trial is None or not trial.epoch or any(each.offer is not None for each in shapes):
+        if trial is None or not trial.epoch or any(shape.offer is not None for shape in shapes):
             return False
-        return any(self._state.free.could_hold(each.width) for each in shapes)
+        return any(self._state.free.could_hold(shape.width) for shape in shapes)
 
     def start_anyhow(self, tasks: Sequence[Task]) -> list[Command]:
         """Start what waits at any width that there is room for.
@@ -219,18 +219,18 @@ class SessionKeeper:
         commands: list[Command] = []
         for task in (*lost, *tasks):
             shapes = next(iter(self._shapes([task])))
-            found = self._any_placement(shapes[0].width if shapes else 0.0)
-            if found is not None and not self.full:
+            fitting = self._any_placement(shapes[0].width if shapes else 0.0)
+            if fitting is not None and not self.full:
                 state.again.pop(task.trial.id, None)
-                commands.append(self._start(task, *found))
+                commands.append(self._start(task, *fitting))
         return commands
 
     def make_room(self, waiting: Sequence[Sequence[Shape]]) -> list[Command]:
         """Stop trials that only wait at a rung, where others need their GPUs.
 
-        `waiting` has the shapes of each trial that found no room, any of which would do. No more
-        are stopped than that takes, and none for GPUs that stopping trials are about to free:
-        whoever is stopped must be set up anew later.
+        `waiting` has the shapes of each trial that doesn't fit, any of which would do. No more are
+        stopped than that takes, and none for GPUs that stopping trials are about to free: a trial
+        that is stopped must be set up again later.
         """
         commands: list[Command] = []
         wanted: dict[tuple[Offer | None, ...], float] = {}
@@ -255,7 +255,7 @@ class SessionKeeper:
         return self.max_concurrent is not None and len(self._state.live) >= self.max_concurrent
 
     def room(self, max_gpus: int, min_width: Width) -> int:
-        """Return how many tasks more there is work for, on so many GPUs at so small a width."""
+        """Return how many more tasks could train on `max_gpus` GPUs at `min_width`."""
         live = self._state.live
         room = math.floor((max_gpus - live.busy_gpus) / min_width + _WHOLE)
         if self.max_concurrent is not None:
@@ -269,18 +269,18 @@ class SessionKeeper:
     def _shapes(self, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Return the allocator's shapes for each task, in widths that are of use to its trial."""
         state = self._state
-        found = self.allocator.shapes(state, tasks)
-        return self._refitted(tasks, found) if state.refits else found
+        shapes = self.allocator.shapes(state, tasks)
+        return self._refitted(tasks, shapes) if state.refits else shapes
 
     def _refitted(
-        self, tasks: Sequence[Task], found: Iterator[Sequence[Shape]]
+        self, tasks: Sequence[Task], offered: Iterator[Sequence[Shape]]
     ) -> Iterator[Sequence[Shape]]:
         """Yield shapes at widths at which the trial of each task hasn't failed."""
         trials, widest = self._state.trials, self._state.widest
-        for task, shapes in zip(tasks, found, strict=True):
+        for task, shapes in zip(tasks, offered, strict=True):
             trial = trials.get(task.trial.id)
             least = 0.0 if trial is None else trial.min_width
-            yield [Shape(min(max(each.width, least), widest), each.offer) for each in shapes]
+            yield [Shape(min(max(shape.width, least), widest), shape.offer) for shape in shapes]
 
     def _shapes_again(self, task: Task) -> Sequence[Shape]:
         """Return the shapes in which a lost trial may go on, the best first.
@@ -296,7 +296,7 @@ class SessionKeeper:
         return [*shapes, *(Shape(width) for width in sorted(narrower, reverse=True))]
 
     def _known_widths(self) -> set[Width]:
-        return {width for each in self._state.rentables for width in each.profile.widths}
+        return {width for rentable in self._state.rentables for width in rentable.profile.widths}
 
     def _first_fitting(self, shapes: Iterable[Shape]) -> tuple[Placement, Width] | None:
         if self.full:
@@ -309,8 +309,8 @@ class SessionKeeper:
 
     def _any_placement(self, asked: Width) -> tuple[Placement, Width] | None:
         """Return free GPUs: as many as asked for, fewer, or else more."""
-        known = self._known_widths()
-        for width in sorted(known, key=lambda width: (width > asked, abs(width - asked))):
+        widths = self._known_widths()
+        for width in sorted(widths, key=lambda width: (width > asked, abs(width - asked))):
             placement = self._state.free.find(width)
             if placement is not None:
                 return placement, width

@@ -38,7 +38,7 @@ WEIGHT = 0.2
 _SAVINGS = 15
 """The usual time of saving is the median of this many epochs, of all trials."""
 APART = 0.1
-"""How much trials' paces differ, as a relative deviation: what noise is told from a pace by."""
+"""How much trials' paces differ, as a relative deviation: it separates a pace from noise."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Average:
     count: int = 0
 
     def note(self, ratio: float) -> None:
-        """Take note of measured against expected."""
+        """Record measured against expected."""
         self.count += 1
         self.value += max(WEIGHT, 1 / self.count) * (ratio - self.value)
 
@@ -73,7 +73,7 @@ class _Slowest:
         self._by_trust: dict[float, list[float]] = {}  # own paces, ascending
 
     def note(self, trial: TrialId, own: float, trust: float) -> None:
-        """Take note of a trial's own pace, if it is one of these."""
+        """Record a trial's own pace, if it is one of these."""
         if trial in self._seen:
             before, pace = self._seen[trial]
             paces = self._by_trust[before]
@@ -120,7 +120,7 @@ class SpeedEstimates:
         than expected counts without the saving beyond the usual.
         """
         expected = profile.epoch_seconds(width) if width in profile.epoch else 0.0
-        if expected <= 0 or seconds <= 0:  # nobody knows what it took
+        if expected <= 0 or seconds <= 0:  # what it took is unknown
             return
         usual = median(self._savings) if self._savings else 0.0
         self._savings.append(saving)
@@ -128,19 +128,19 @@ class SpeedEstimates:
         ratio, place = seconds / expected, (profile.instance_type, width)
         self._reference = self._reference or place
         home = self._home.setdefault(trial, place)
-        known = self._paces.get(trial)
-        if home != place and known is not None and known.value > 0:
-            self._note_factor(place, ratio / known.value)
+        pace = self._paces.get(trial)
+        if home != place and pace is not None and pace.value > 0:
+            self._note_factor(place, ratio / pace.value)
         elif place != self._reference:
             # One that begins elsewhere: that it is slower there is the place's doing, on average.
             self._note_factor(place, ratio / self._all.value)
         self._all.note(ratio / self._factor(place))
         if home == place:
-            known = known or self._paces.setdefault(trial, _Average())
-            known.note(ratio / self._factor(place))
+            pace = pace or self._paces.setdefault(trial, _Average())
+            pace.note(ratio / self._factor(place))
             deviation = profile.epoch[width].sd / expected
             self._noise[trial] = (deviation / APART) ** 2
-            self._slowest.note(trial, known.value, self._trust(trial))
+            self._slowest.note(trial, pace.value, self._trust(trial))
 
     def _note_factor(self, place: Place, ratio: float) -> None:
         self._factors.setdefault(place, _Average()).note(ratio)
@@ -201,25 +201,25 @@ class SpeedEstimates:
     def _curve(self, profile: ScalingProfile) -> Mapping[Width, float]:
         """Return the factor on the profile's epoch seconds, by width."""
         kind = profile.instance_type
-        known = self._curves.get(kind)
-        if known is None or known.keys() != profile.epoch.keys():
+        curve = self._curves.get(kind)
+        if curve is None or curve.keys() != profile.epoch.keys():
             seen = self._seen(kind)
-            known = {width: self._expected(seen, width) for width in profile.widths}
-            self._curves[kind] = known
-        return known
+            curve = {width: self._expected(seen, width) for width in profile.widths}
+            self._curves[kind] = curve
+        return curve
 
     def _seen(self, kind: str) -> dict[Width, float]:
         """Return the factors of the widths that were trained at on an instance type, ascending."""
-        found = {width: f.value for (name, width), f in self._factors.items() if name == kind}
+        factors = {width: f.value for (name, width), f in self._factors.items() if name == kind}
         if self._reference is not None and self._reference[0] == kind:
-            found[self._reference[1]] = 1.0
-        return dict(sorted(found.items()))
+            factors[self._reference[1]] = 1.0
+        return dict(sorted(factors.items()))
 
     def _expected(self, seen: Mapping[Width, float], width: Width) -> float:
         if width in seen:
             return seen[width]
-        narrower = max((each for each in seen if each < width), default=None)
-        wider = min((each for each in seen if each > width), default=None)
+        narrower = max((trained for trained in seen if trained < width), default=None)
+        wider = min((trained for trained in seen if trained > width), default=None)
         if narrower is None and wider is None:  # a type that nothing has trained on
             reference = 1.0 if self._reference is None else self._reference[1]
             return self._beyond(1.0, reference, width)
@@ -266,31 +266,31 @@ class DelayEstimates:
         self._stopped: dict[TrialId, float] = {}  # seconds that its last stop took
 
     def note(self, kind: str, delay: Delay, seconds: float) -> None:
-        """Take note of a delay on an instance type."""
+        """Record a delay on an instance type."""
         total, count = self._seen.get((kind, delay), (0.0, 0))
         self._seen[kind, delay] = (total + max(0.0, seconds), count + 1)
 
     def note_joined(self, rented: Rented, at: float) -> None:
-        """Take note that an instance takes trials from now on."""
+        """Record that an instance takes trials from now on."""
         if rented.launched_at is not None and not rented.joined:
             kind = rented.offer.instance_type.name
             self.note(kind, "launch", rented.launched_at - rented.requested_at)
             self.note(kind, "boot", at - rented.launched_at)
 
     def asks(self, trial: TrialId, at: float) -> None:
-        """Take note that the workers of a trial have been asked for."""
+        """Record that the workers of a trial have been asked for."""
         self._asked[trial] = at
 
     def stops(self, trial: TrialId, at: float) -> None:
-        """Take note that the workers of a trial have been told to end."""
+        """Record that the workers of a trial are to end."""
         self._stopping[trial] = at
 
     def note_stopped(self, trial: TrialId, at: float) -> None:
-        """Take note that they have ended."""
+        """Record that they have ended."""
         self._stopped[trial] = at - self._stopping.pop(trial, at)
 
     def note_started(self, trial: TrialProgress, at: float) -> float:
-        """Take note that a trial trains; return the seconds since it was asked for."""
+        """Record that a trial trains; return the seconds since it was asked for."""
         setup = at - self._asked[trial.id]
         stopped = self._stopped.pop(trial.id, None)
         if trial.offer is not None:

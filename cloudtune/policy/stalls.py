@@ -1,7 +1,7 @@
-"""Trials that report nothing any more: found in time, and ended, so that the run goes on.
+"""Trials that report nothing any more: noticed in time, and ended, so that the run goes on.
 
-Nobody can tell a script that hangs from one that is slow, but by how long it takes: a trial is
-ended when it has told nothing for `factor` times as long as its epoch is expected to take, and not
+Only the time it takes separates a script that hangs from one that is slow: a trial is ended when it
+has reported nothing for `factor` times as long as its epoch is expected to take, and not
 before `least` seconds. What is expected is the profile's, corrected by what the run has seen; where
 neither knows the script, nothing is.
 """
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from cloudtune.policy.state import RunState
 
 TIMER = "stall"
-_BEGINS, _TELLS = (StartTrial, ExtendTrial), (EpochDone, TrialStarted)
-"""From which commands on a trial is to tell something, and the events by which it does."""
+_BEGINS = (StartTrial, ExtendTrial)
+_REPORTS = (EpochDone, TrialStarted)
+"""The commands from which on a trial is to report, and the events by which it does."""
 
 
 class StallWatch:
-    """Knows since when each session has told nothing; wakes the policy when that is too long."""
+    """Knows since when each session has reported nothing; wakes the policy when it's too long."""
 
     def __init__(self, state: RunState, rules: TrialRules) -> None:
         self._state = state
@@ -40,16 +41,14 @@ class StallWatch:
         self._seen: set[str] = set()  # instance types on which this run has seen an epoch
 
     def follow(self, event: Event, commands: Iterable[Command]) -> list[Command]:
-        """Take note of what was told and asked for; returns what sets the timer, if it must."""
+        """Record reports and commands; returns what sets the timer, if it must."""
         if math.isinf(self._rules.stall_factor):
             return []
         fresh = [c.session for c in commands if isinstance(c, _BEGINS)]
-        if isinstance(event, _TELLS):
+        if isinstance(event, _REPORTS):
             self._note(event.session, event.at)
             fresh.append(event.session)
-        elif isinstance(
-            event, RunResumed | RunContinued
-        ):  # what was told meanwhile was told to nobody
+        elif isinstance(event, RunResumed | RunContinued):  # reports of the meantime are lost
             self._since = dict.fromkeys(self._since, event.at)
         elif isinstance(event, TimerFired) and event.name == TIMER:
             self._due = math.inf
@@ -57,12 +56,12 @@ class StallWatch:
         if math.isinf(self._due):
             return self._timer(self._state.live)
         if event.at + self._rules.stall_least >= self._due:
-            return []  # none that was heard of just now is to be looked at sooner
-        told = map(self._state.current, fresh)
-        return self._timer(trial for trial in told if trial is not None)
+            return []  # a trial that just reported isn't due before that
+        reporting = map(self._state.current, fresh)
+        return self._timer(trial for trial in reporting if trial is not None)
 
     def end(self, sessions: SessionKeeper) -> list[Command]:
-        """Return what ends the trials that have told nothing for too long."""
+        """Return what ends the trials that have reported nothing for too long."""
         now, commands = self._state.now, []
         for trial in list(self._state.live):
             if self._due_at(trial) <= now:
@@ -91,7 +90,7 @@ class StallWatch:
         return [SetTimer(TIMER, first)]
 
     def _due_at(self, trial: TrialProgress) -> float:
-        """Return when a trial has told nothing for too long; inf: never, as it isn't to."""
+        """Return when a trial will have reported nothing for too long; inf if it needn't report."""
         since = self._since.get(trial.session)
         if since is None or trial.status not in {"starting", "training"}:
             return math.inf
@@ -103,11 +102,11 @@ class StallWatch:
         state, offer, width = self._state, trial.offer, trial.width
         assert offer is not None
         profile = state.profiled(offer).profile
-        known = profile.script_hash or offer.instance_type.name in self._seen
-        if not known or width not in profile.epoch:
+        has_profile = profile.script_hash or offer.instance_type.name in self._seen
+        if not has_profile or width not in profile.epoch:
             return math.inf
         measured = profile.epoch[width]
-        # A trial of which nothing is known yet may be as slow as any that was measured.
+        # A trial without an epoch so far may be as slow as any that was measured.
         spread = 1 + 2 * profile.error
         if not trial.epoch_seconds and measured.mean:
             spread *= measured.high / measured.mean

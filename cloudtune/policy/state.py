@@ -1,7 +1,7 @@
-"""What is known of a run: each event is taken down here, before anything is decided about it.
+"""The state of a run: each event is recorded here, before anything is decided about it.
 
-Every event comes through `RunState.note`, which decides nothing; what is to be acted upon at once
-is returned (`Noted`). Strategies and the like look at it as a `View` (strategies/base.py).
+Every event comes through `RunState.note`, which decides nothing; it returns what the policy has to
+act upon at once (`Noted`). Strategies and the like read the state as a `View` (strategies/base.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
-"""What tells that an instance goes, or won't come."""
+"""The events by which an instance goes, or won't come."""
 
 
 class RunState:
@@ -73,7 +73,8 @@ class RunState:
         zones: Sequence[str] = (),
     ) -> None:
         self.rentables = tuple(rentables)
-        self.widest, self.why_narrow = math.inf, ""
+        self.widest = math.inf
+        self.why_narrow = ""
         self.refits = 0  # how many trials failed for their width, and go on at another
         self.max_instances = max_instances
         self.vcpu_quotas = dict(vcpu_quotas or {})
@@ -99,8 +100,8 @@ class RunState:
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
         self.disturbances = self.shocks = self.mishaps = self.failures = 0
-        self._by_offer = {each.offer: each for each in reversed(self.rentables)}
-        self.free = FreeGpus({o: each.profile.epoch for o, each in self._by_offer.items()})
+        self._by_offer = {rentable.offer: rentable for rentable in reversed(self.rentables)}
+        self.free = FreeGpus({o: rentable.profile.epoch for o, rentable in self._by_offer.items()})
         self._followed: list[Rented] = []
 
     # ---- what strategies, allocators and fleet rules may look at -----------------------------
@@ -157,7 +158,7 @@ class RunState:
         return self.granted.get(trial, 0)
 
     def fits(self, width: Width, offer: Offer) -> bool:
-        """Whether a trial of so many GPUs could start now on the instances of an offer."""
+        """Whether a trial of `width` GPUs could start now on the instances of an offer."""
         return self.free.find(width, only=offer) is not None
 
     def refused(self, offer: Offer) -> bool:
@@ -196,7 +197,7 @@ class RunState:
         return self.delays.corrected(self.speeds.corrected(rentable, trials))
 
     def profiled(self, offer: Offer) -> Rentable:
-        """Return what is known beforehand of an offer of this run."""
+        """Return an offer's rentable as it was before the run, without its measurements."""
         return self._by_offer[offer]
 
     # ---- money -------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ class RunState:
     # ---- events ------------------------------------------------------------------------------
 
     def note(self, event: Event) -> Noted:  # noqa: C901, PLR0912  one flat match
-        """Take an event down; returns the part of it that the policy has to act upon."""
+        """Record an event; returns the part of it that the policy has to act upon."""
         self.now, self.live.now, noted = event.at, event.at, Noted()
         self.mishaps += self._is_mishap(event)
         match event:  # the most frequent one first
@@ -259,7 +260,8 @@ class RunState:
                 self.began = event.at
             case InstanceLaunched():
                 rented = self.fleet[event.intent]
-                rented.instance, rented.launched_at = event.instance, event.launched_at
+                rented.instance = event.instance
+                rented.launched_at = event.launched_at
                 self.backoff(rented.offer).refusals = 0
             case NodeJoined():
                 self.delays.note_joined(self.fleet[event.intent], event.at)
@@ -303,11 +305,11 @@ class RunState:
 
     def follow_fleet(self) -> None:
         """Count the GPUs of the instances that take trials now."""
-        found = self.fleet.usable()
-        if found is self._followed:
+        instances = self.fleet.usable()
+        if instances is self._followed:  # the book keeps its list until an instance changes
             return
-        self._followed = found
-        usable = {r.instance: r.offer for r in found if r.instance is not None}
+        self._followed = instances
+        usable = {r.instance: r.offer for r in instances if r.instance is not None}
         self.free.follow(usable, self.taken())
 
     def backoff(self, offer: Offer) -> LaunchBackoff:
@@ -343,8 +345,10 @@ class RunState:
         if rented.released:
             return
         self.disturbances += 1
-        before, offer = self.avoided(rented.offer), rented.offer
-        backoff, among = self.backoff(offer), self.zones_of(offer)
+        before = self.avoided(rented.offer)
+        offer = rented.offer
+        backoff = self.backoff(offer)
+        among = self.zones_of(offer)
         if event.kind in {"capacity", "quota"}:
             refusing = among if event.kind == "quota" else (rented.zone,)
             backoff.refuse(refusing, among, event.at, self.brakes.avoid)
@@ -353,6 +357,7 @@ class RunState:
         if event.permanent:
             backoff.for_good = True
             self.trouble = f"{event.code}: {event.message}"
+        # A pool that was avoided already is no news: each shock may cost a search for a plan.
         self.shocks += self.avoided(offer) and not before
 
     def _note_notice(self, event: InterruptionNotice) -> None:
@@ -365,10 +370,11 @@ class RunState:
         self.shocks += 1
 
     def _note_gone(self, event: InstanceGone) -> None:
-        """Take note that an instance is gone; one that never joined may be asked for again."""
+        """Record that an instance is gone; one that never joined may be asked for again."""
         rented = self.fleet[event.intent]
-        self.shocks += rented.usable  # of one that was to go there was notice
-        rented.gone_at, rented.last_words = event.gone_at, event.console
+        self.shocks += rented.usable  # one that was to go is no surprise
+        rented.gone_at = event.gone_at
+        rented.last_words = event.console
         if rented.released:
             return
         self.disturbances += 1
@@ -383,7 +389,7 @@ class RunState:
                 self._give_up(rented, f"{rented.instance} never joined the cluster")
 
     def _give_up(self, rented: Rented, why: str) -> None:
-        """Have an instance be given back that is of no use, or never was: it may bill on."""
+        """Have an instance given back that is of no use, or never was: it may still bill."""
         rented.surplus = rented.lost = True
         if not rented.joined:
             self.disturbances += 1
@@ -408,17 +414,18 @@ class RunState:
     def _note_epoch(self, event: EpochDone, noted: Noted) -> None:
         trial = self.current(event.session)
         if trial is None or event.epoch <= trial.epoch:
-            return  # of a session that is over, or told a second time
+            return  # of a session that is over, or reported twice
         metric = event.metrics.get(self.metric.name, math.nan)
-        found = Best(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
+        result = Best(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
-            # Nobody waits for it any more, but a result that is saved is a result.
+            # No decision waits for it any more, but a result that is saved is a result.
             if event.checkpoint is not None and not diverged(self.mode, metric):
-                self.record.offer(found)
+                self.record.offer(result)
                 noted.late = trial
             return
         assert trial.offer is not None
         profile = self._by_offer[trial.offer].profile
+        # Before the metric is looked at: an epoch that diverged shows the speed as any other.
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
         trial.record(event, metric)
         trial.epoch_since = self.now
@@ -426,7 +433,7 @@ class RunState:
             trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"
             noted.diverged = trial
             return
-        self.record.offer(found)
+        self.record.offer(result)
         # "training" already now: the last worker may say that it is set up after the first epoch.
         at_rung = event.epoch >= self.granted[trial.id]
         self.live.become(trial, "at rung" if at_rung else "training")
@@ -450,15 +457,17 @@ class RunState:
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)
-        trial.error, trial.traceback = event.error, event.traceback
+        trial.error = event.error
+        trial.traceback = event.traceback
 
     def _keep_to_one_gpu(self, why: str) -> bool:
-        """Have no trial be wider than one GPU any more; returns whether that can be had."""
+        """Keep all trials to one GPU from now on; returns whether that was measured."""
         narrow = narrowed(self.rentables)
         if not narrow:
             return False
         if self.widest > 1:
-            self.widest, self.why_narrow = 1.0, why
+            self.widest = 1.0
+            self.why_narrow = why
             self.rentables = narrow
             self.free.limit({rentable.offer: rentable.profile.epoch for rentable in narrow})
             for trial in self.trials.values():
@@ -483,7 +492,7 @@ class RunState:
         if trial.status == "stopping":
             self._leave(trial, trial.after, noted)
             return
-        # What the cloud takes says little about the script; but it can't go on for ever either.
+        # What the cloud takes says little about the script; but it can't go on forever either.
         trial.losses += not (by_cloud or blameless)
         trial.taken += by_cloud
         if trial.losses > self.brakes.losses or trial.taken > 10 * self.brakes.losses:
@@ -496,7 +505,8 @@ class RunState:
         """Take a trial off its GPUs; one that was to train on comes back before anything new."""
         self.free.give(trial.placement)
         self.live.remove(trial)
-        trial.status, trial.placement = status, ()
+        trial.status = status
+        trial.placement = ()
         if status == "waiting":
             trial.rewind()  # to its last checkpoint: what the next session starts from
             if trial.epoch >= self.granted[trial.id]:

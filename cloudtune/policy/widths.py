@@ -18,7 +18,7 @@ def refitted(trial: TrialProgress, event: TrialFailed, one_gpu_each: Callable[[s
 
     One that ran out of memory on a share of a GPU gets more of it. Where the workers of one don't
     train one model, no trial is wider than one GPU from then on: `one_gpu_each`, given the reason,
-    says whether that can be had.
+    says whether that is possible.
     """
     if event.out_of_memory and trial.width < 1:
         trial.min_width = min(1.0, 2 * trial.width)
@@ -42,7 +42,7 @@ def trial_of(event: TrialFailed) -> str:
 
 
 def unsynced_text(event: TrialFailed) -> str:
-    """Return what is told where a trial's workers don't train one model, and what to do."""
+    """Return the message where a trial's workers don't train one model, and what to do."""
     return (
         f"the workers of {trial_of(event)} don't train one model: {event.error}. Give the model to "
         "cloudtune.prepare_model, or to DistributedDataParallel; or let trials have one GPU each "

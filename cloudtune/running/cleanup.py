@@ -44,7 +44,7 @@ _PATIENCE_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Found:
-    """An instance of ours, and whether somebody still looks after it.
+    """An instance of ours, and whether a controller still drives its run.
 
     An `emulated` one costs nothing, whatever its type's price.
     """
@@ -110,13 +110,13 @@ def look(cloud: Cloud) -> list[Found]:
 
 
 def _price(instance: Instance, prices: Mapping[str, float]) -> float:
-    """Return what an instance costs; where no table knows it, as of a user's machine, its tag."""
-    known = prices.get(instance.instance_type)
-    if known is not None:
-        return known
+    """Return what an instance costs; where no table has it, as of a user's machine, its tag."""
+    price = prices.get(instance.instance_type)
+    if price is not None:
+        return price
     try:
         return float(instance.tags.get(PRICE_TAG, 0.0))
-    except ValueError:  # anybody may have tagged it
+    except ValueError:  # the tag may be anyone's
         return 0.0
 
 
@@ -126,16 +126,16 @@ def is_controlled(run: str) -> bool:
 
 
 def _is_driven_here(run: str) -> bool:
-    """Whether a process on this machine drives a run: of heads the cloud itself tells."""
+    """Whether a process on this machine drives a run; for heads the cloud itself says so."""
     return bool(run) and Remote.of(home.runs() / run) is None and is_controlled(run)
 
 
 @dataclass(frozen=True)
 class Head:
-    """What is left on this machine of the Ray head of a run that nobody drives.
+    """What is left on this machine of the Ray head of a run without a controller.
 
     `processes` are those that can be proved to be its own. `trouble` says why there is no proof:
-    then nobody is ended.
+    then none is ended.
     """
 
     folder: Path
@@ -179,7 +179,7 @@ def _head_of(folder: Path) -> Head:
 def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
     """Give instances back and return those that EC2 didn't confirm in time."""
     ec2 = calls_to(cloud.endpoint)
-    wanted = {found.instance.id for found in doomed}
+    wanted = {item.instance.id for item in doomed}
     ec2.terminate(sorted(wanted))
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -187,14 +187,14 @@ def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
         if not left or time.monotonic() > give_up:
             break
         time.sleep(0.5)
-    for run in {found.instance.run for found in doomed}:
+    for run in {item.instance.run for item in doomed}:
         if (home.runs() / run).is_dir():
             sweeping.keep_records(ec2, run, home.runs() / run / "instances.json")
     return left
 
 
 def keep_records(cloud: Cloud) -> None:
-    """Write down what a cloud says there was of runs that nobody has asked it of at their end.
+    """Record what a cloud says of the instances of runs whose record is missing.
 
     Their controller died, and their leases have ended them: in an hour the cloud has forgotten.
     """

@@ -89,9 +89,9 @@ def measure(
     profile is that of the pace: it begins with what an epoch takes on one core of this machine,
     which is timed first unless it is known (`core_seconds`).
 
-    What is measured is on disk epoch by epoch: one that was killed is gone on with, and told of.
+    What is measured is on disk epoch by epoch: one that was killed is continued, with a note.
 
-    Up to `pack` trials share a GPU. Fewer than so many `epochs` at each width are measured where
+    Up to `pack` trials share a GPU. Fewer than `epochs` epochs at each width are measured where
     they would take more than a `share` of what the limits leave. Once an epoch is known, no more
     than `enough_usd` dollars are spent.
 
@@ -118,7 +118,7 @@ def measure(
         alone=paced and core_seconds is None,
         patience=patience,
         share=share,
-        known=kept.figures,
+        earlier=kept.figures,
         enough_usd=enough_usd,
     )
     preflight(experiment)
@@ -173,7 +173,7 @@ class _Unfinished:
 
     @classmethod
     def of(cls, experiment: Experiment, instance_type: str, began: float) -> _Unfinished:
-        """Return what a measurement that was killed has left, and tell of it; or nothing yet."""
+        """Return what a measurement that was killed has left, with a note; or nothing yet."""
         path = store.unfinished_path(
             home.home() / "profiles", identity_of(experiment), instance_type
         )
@@ -181,17 +181,17 @@ class _Unfinished:
         empty = cls(path, experiment.cloud.provider, now, Figures())
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            found = cls(path, data["cloud"], data["measured_at"], Figures.of(data["figures"]))
+            unfinished = cls(path, data["cloud"], data["measured_at"], Figures.of(data["figures"]))
         except (AttributeError, OSError, KeyError, TypeError, ValueError):
-            return empty  # there is none, or it is damaged: it is measured anew
-        if found.cloud != empty.cloud or not found.figures.any:
+            return empty  # there is none, or it is damaged: it is measured again
+        if unfinished.cloud != empty.cloud or not unfinished.figures.any:
             return empty
-        widths = ", ".join(map(gpus_text, sorted(found.figures.epoch))) or "one core"
+        widths = ", ".join(map(gpus_text, sorted(unfinished.figures.epoch))) or "one core"
         sys.stderr.write(
-            f"note: goes on with what a measurement of {found.measured_at} had found before it was "
-            f"killed: {widths} (delete {path} to measure it again)\n"
+            f"note: goes on with what a measurement of {unfinished.measured_at} had done before it "
+            f"was killed: {widths} (delete {path} to measure it again)\n"
         )
-        return found
+        return unfinished
 
     def watching(self, policy: MeasurePolicy, watch: Watch) -> Watch:
         """Return the watch of a measurement, which writes down what there is after each epoch."""
@@ -207,24 +207,24 @@ class _Unfinished:
         return watched
 
     def _to_json(self) -> dict[str, Any]:
-        known = {"cloud": self.cloud, "measured_at": self.measured_at}
-        return {**known, "figures": self.figures.to_json()}
+        header = {"cloud": self.cloud, "measured_at": self.measured_at}
+        return {**header, "figures": self.figures.to_json()}
 
 
 def _profile_of(experiment: Experiment, policy: MeasurePolicy, measured_at: str) -> ScalingProfile:
-    """Return what was measured without a pace; on a machine without real GPUs that is emulated."""
+    """Return the profile that was measured; on a machine without real GPUs it is emulated."""
     provider = provider_named(experiment.cloud.provider)
     unpaced = ", unpaced" * provider.paced
-    told = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
-    found = policy.figures.profile(
+    sources = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
+    profile = policy.figures.profile(
         policy.offer.instance_type.name,
         store.script_hash(experiment.train_file),
         measured_at,
-        "; ".join(filter(None, told)),
+        "; ".join(filter(None, sources)),
     )
-    found = replace(found, identity=identity_of(experiment))
-    made = Provenance(EMULATED, why="this machine's CPU")
-    return replace(found, provenance=made) if provider.paced else found
+    profile = replace(profile, identity=identity_of(experiment))
+    emulated = Provenance(EMULATED, why="this machine's CPU")
+    return replace(profile, provenance=emulated) if provider.paced else profile
 
 
 def _policy(
@@ -260,7 +260,7 @@ def widths_to_measure(
     Those that were asked for; else 1, 2, 4 … and all GPUs of one instance, within `trial.gpus`.
 
     Raises:
-        UsageError: there is none that may be measured; or one that was asked for can't be.
+        UsageError: no width may be measured; or one that was asked for can't be.
     """
     bounds, name = experiment.trial.gpus, offer.instance_type.name
     for width in asked:
@@ -323,7 +323,7 @@ def _notes(policy: MeasurePolicy) -> Iterator[str]:
 
 
 def replace_trials(experiment: Experiment, count: int) -> Experiment:
-    """Return the experiment with at least so many trials, for measuring."""
+    """Return the experiment with at least `count` trials, for measuring."""
     return experiment.model_copy(update={"trials": max(count, experiment.trials or count)})
 
 

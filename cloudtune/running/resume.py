@@ -66,29 +66,31 @@ class Further:
         Raises:
             UsageError: no duration, or no amount; or nothing is left within them.
         """
-        found = Limits(self._deadline(job, policy, now), self._budget(job, policy, now))
+        limits = Limits(self._deadline(job, policy, now), self._budget(job, policy, now))
         name = job.run
-        if found.deadline is not None and policy.state.brakes.ahead(now) >= found.deadline:
-            ago = f"{format_seconds(found.deadline)} after the run began, {format_seconds(now)} ago"
+        if limits.deadline is not None and policy.state.brakes.ahead(now) >= limits.deadline:
+            ago = (
+                f"{format_seconds(limits.deadline)} after the run began, {format_seconds(now)} ago"
+            )
             raise UsageError(
                 f"run {name}: its deadline leaves no time: {ago}. Give it more, as in "
                 f"`cloudtune resume {name} --deadline +1h`; nothing was launched"
             )
         spent = policy.spent(now)
-        if found.budget is not None and spent >= found.budget:
+        if limits.budget is not None and spent >= limits.budget:
             raise UsageError(
-                f"run {name}: its budget of {format_dollars(found.budget)} leaves no money: "
+                f"run {name}: its budget of {format_dollars(limits.budget)} leaves no money: "
                 f"{format_dollars(spent)} are spent. Give it more, as in "
                 f"`cloudtune resume {name} --budget '+$10'`; nothing was launched"
             )
-        return found
+        return limits
 
     def _deadline(self, job: Job, policy: RunPolicy, now: float) -> float | None:
         if self.deadline is None:
             asked = job.experiment.limits.deadline is not None or policy.state.paused > 0
-            known = policy.limits.deadline
-            # Nobody asked for the one that ends what would run for ever: it counts from now.
-            return known if asked or known is None else now + longest(job.plan)
+            deadline = policy.limits.deadline
+            # The user didn't ask for the one that ends endless runs: it counts from now.
+            return deadline if asked or deadline is None else now + longest(job.plan)
         text = self.deadline.strip()
         seconds = parse_seconds(text.removeprefix("+"))
         return now + seconds if text.startswith("+") else seconds
@@ -104,7 +106,7 @@ class Further:
 def further_limits(
     job: Job, policy: RunPolicy, left: InFlight, further: Further, now: float
 ) -> Limits | None:
-    """Return the new limits of a run that goes on; None where it does within those that it has.
+    """Return the new limits of a run that goes on; None where it keeps those that it has.
 
     `policy` stands where the run's ledger ends, `now` is in seconds from its begin.
 
@@ -146,13 +148,13 @@ def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
     what = f"run {job.run}: {event.trials} more trials"
     if tried.ending is EndReason.FAILED:
         raise UsageError(f"{what}: {tried.state.trouble}; nothing was launched")
-    it = tried.itinerary
-    if it is None:
+    itinerary = tried.itinerary
+    if itinerary is None:
         return
-    end, deadline, budget = it.plan.estimate, event.deadline, event.budget
+    end, deadline, budget = itinerary.plan.estimate, event.deadline, event.budget
     late = deadline is not None and end.seconds > deadline
     costly = budget is not None and end.dollars > budget
-    if late or (costly and PLANNED[tried.strategy.name].plans_anew):
+    if late or (costly and PLANNED[tried.strategy.name].replans):
         left = format_seconds(end.seconds - event.at)
         dollars = format_dollars(end.dollars - tried.spent(event.at))
         raise UsageError(
@@ -172,13 +174,13 @@ def resume_job(
 ) -> runner.Ended:
     """Go on with a run whose controller died, or that had ended, with what it has trained.
 
-    One that died has its instances still. One that had ended rents anew, once `confirm(job)` has
-    passed, which raises where nobody allows it.
+    One that died has its instances still. One that had ended rents again, once `confirm(job)` has
+    passed, which raises where the user doesn't allow it.
 
     Raises:
-        UsageError: it can't go on within these limits, or somebody drives it, or the script isn't
+        UsageError: it can't go on within these limits, or it is being driven, or the script isn't
             what it was, and that isn't allowed by `changed_script`.
-        CloudtuneError: its ledger can't be gone on with.
+        CloudtuneError: its ledger can't be continued.
     """
     ledger = folder / home.LEDGER
     job = runner.job_of_run(folder)

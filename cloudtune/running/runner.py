@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Controlled(Policy, Protocol):
-    """A policy whose instances end by themselves where nobody drives it any more."""
+    """A policy whose instances end by themselves where no controller drives it any more."""
 
     def safe_until(self) -> float:
         """Return when all that is rented must be gone if nothing more is decided, run seconds."""
@@ -139,8 +139,8 @@ def _say(line: str) -> None:
 def check_storage(experiment: Experiment) -> None:
     """Write to the experiment's storage, read it back and delete it, before anything is rented.
 
-    Where this machine isn't let in, but its instances have rights of their own, that is told and
-    no more.
+    Where this machine isn't let in, but its instances have rights of their own, there is a note and
+    no error.
 
     Raises:
         UsageError: nothing can be kept there; the message says why.
@@ -150,8 +150,8 @@ def check_storage(experiment: Experiment) -> None:
         try_storage(where)
     except StorageError as error:
         if error.denied and experiment.cloud.instance_profile is not None:
-            told = "not tried from this machine, which isn't let in; its instances may be"
-            sys.stderr.write(f"note: storage {where}: {told} ({error})\n")
+            why = "not tried from this machine, which isn't let in; its instances may be"
+            sys.stderr.write(f"note: storage {where}: {why} ({error})\n")
             return
         raise UsageError(f"storage {where}: {error}; nothing was launched") from None
 
@@ -163,13 +163,13 @@ def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
         UsageError: something would; each such thing is a line.
     """
     check_storage(experiment)
-    found = [
+    problems = [
         *_full_disk(home.runs()),
         *_unnamable(experiment.train_folder),
         *provider_named(experiment.cloud.provider).preflight(experiment, head),
     ]
-    if found:
-        raise UsageError("\n".join([*found, "nothing was launched"]))
+    if problems:
+        raise UsageError("\n".join([*problems, "nothing was launched"]))
 
 
 def _unnamable(folder: Path) -> Iterator[str]:
@@ -277,9 +277,9 @@ class Runner:
             return swept
         if swept.unconfirmed is None:
             raise error
-        told = f"{swept.unconfirmed}\nBefore that the run was ended by an error: "
-        told += str(error) if isinstance(error, CloudtuneError) else repr(error)
-        raise CleanupError(told, swept.unconfirmed.instance_ids) from error
+        message = f"{swept.unconfirmed}\nBefore that the run was ended by an error: "
+        message += str(error) if isinstance(error, CloudtuneError) else repr(error)
+        raise CleanupError(message, swept.unconfirmed.instance_ids) from error
 
     def _sweep(self, ec2: Calls) -> Swept:
         """Give back what is left, and close the cloud; returns what is not confirmed to be gone.
@@ -297,7 +297,7 @@ class Runner:
                 )
         except CleanupError as error:
             unconfirmed = error
-        except Exception as error:  # noqa: BLE001  whatever it is, the ids must be told
+        except Exception as error:  # noqa: BLE001  whatever it is, the ids must be reported
             unconfirmed = sweeping.unasked(self.run, journal, error)
         checked_at = time.time()
         with contextlib.suppress(Exception):  # records, and processes on this machine: no money
@@ -338,14 +338,14 @@ class Runner:
         """
         path = self.folder / _DELIVERY
         try:
-            known = Delivery.of(json.loads(path.read_text(encoding="utf-8")))
+            recorded = Delivery.of(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError):
-            known = None
-        if known is not None and (known.pack is None or is_there(known.pack)):
-            return known
-        found = environment(self.experiment)[0]
-        write_atomically(path, json.dumps(found.to_json()))
-        return found
+            recorded = None
+        if recorded is not None and (recorded.pack is None or is_there(recorded.pack)):
+            return recorded
+        delivery = environment(self.experiment)[0]
+        write_atomically(path, json.dumps(delivery.to_json()))
+        return delivery
 
     @property
     def _provider(self) -> Provider:
@@ -393,7 +393,7 @@ def where_of(experiment: Experiment) -> dict[str, str]:
 
 
 def _patient(watch: Watch, log: Path) -> Watch:
-    """Return the watch, whose errors go to a file: nobody's reading ends a run."""
+    """Return the watch, whose errors go to a file: a screen that fails ends no run."""
 
     def watched(event: Event, commands: tuple[Command, ...]) -> None:
         try:
@@ -417,7 +417,7 @@ class Ended:
 def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
     """Carry a job out, from its first request to the confirmed end of its last instance.
 
-    `watching(run, policy)` gives what is told of each event and its commands.
+    `watching(run, policy)` gives what reports each event and its commands.
     """
     preflight(job.experiment)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
@@ -452,7 +452,9 @@ def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
         began=job.began,
         lease_seconds=lives + LEASE_GRACE_SECONDS,
         lease_end=job.began + (job.limits.deadline or lives) + LEASE_GRACE_SECONDS,
-        join_seconds=max(join_seconds(each.profile) for each in (*job.rentables, *job.standins)),
+        join_seconds=max(
+            join_seconds(rentable.profile) for rentable in (*job.rentables, *job.standins)
+        ),
         last_epoch=job.experiment.span.max,
     )
 
@@ -463,11 +465,11 @@ def job_of_run(folder: Path) -> Job:
 
 
 def bounded(job: Job) -> Limits:
-    """Return the job's limits with an end in any case: nothing of ours runs for ever.
+    """Return the job's limits with an end in any case: nothing of ours runs forever.
 
     Without a deadline the run gets one of three times the planned time and an hour (`longest`). Not
     so a run with a budget that decides as it goes: its strategy would pace itself by a deadline
-    that nobody asked for, and the budget ends it anyway.
+    that the user didn't ask for, and the budget ends it anyway.
     """
     deadline, budget = job.limits.deadline, job.limits.budget
     if deadline is None and (budget is None or job.plan.followed is not None):

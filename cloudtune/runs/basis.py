@@ -20,6 +20,6 @@ def basis_of(
     experiment: Experiment, rentables: Sequence[Rentable], day: str | None = None
 ) -> Basis:
     """Return what times and prices of an experiment's runs rest on, as of a day (today)."""
-    profiles = (each.profile for each in rentables)
+    profiles = (rentable.profile for rentable in rentables)
     today = day or time.strftime("%Y-%m-%d")
     return basis(profiles, today, paced=provider_named(experiment.cloud.provider).paced)

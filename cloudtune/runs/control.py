@@ -1,9 +1,9 @@
-"""Who drives a run: one process at a time, known to others, that signals end in order.
+"""The process that drives a run: one at a time, known to others, that signals end in order.
 
 Beside a run's ledger:
 
-    controller.json    who drives it and in which cloud; it stays there when the run is over
-    controller.lock    locked for as long as somebody drives it: the system lets go of it when that
+    controller.json    what drives it and in which cloud; it stays there when the run is over
+    controller.lock    locked for as long as a process drives it: the system lets go of it when that
                        process ends, however it ends
 """
 
@@ -31,7 +31,7 @@ CONTROLLER = "controller.json"
 LOCK = "controller.lock"
 _OVER = "over"
 _GLANCE_SECONDS = 1.0
-"""For so long a lock may be held by one who only looks whether it is (`is_driven`)."""
+"""Seconds for which a process that only looks (`is_driven`) may hold the lock."""
 
 
 @contextlib.contextmanager
@@ -66,13 +66,13 @@ def is_driven(folder: Path) -> bool:
         with (folder / LOCK).open("r") as lock:
             if not _locked(lock, fcntl.LOCK_SH, 0.0):
                 return True
-    except OSError:  # a run of an older version, or one that nobody has driven yet
+    except OSError:  # a run of an older version, or one that wasn't driven yet
         pass
     return _recorded_alive(folder)
 
 
 def place_of(folder: Path) -> tuple[str, str]:
-    """Return the provider and the region of a run; "" where nothing tells."""
+    """Return the provider and the region of a run; "" where that isn't on record."""
     remote = Remote.of(folder)
     if remote is not None:
         return remote.provider, remote.region
@@ -127,8 +127,8 @@ def _refusal(folder: Path) -> str:
 class Interruption:
     """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
 
-    Until there is a world to tell, and while it is being swept up after, they are held back: an
-    instance that nobody gives back is worse than a few seconds of patience.
+    Until there is a world to pass them to, and while its instances are swept, they are held back:
+    an instance that isn't given back is worse than a few seconds of patience.
 
     SIGHUP comes when a person's terminal goes away, as with a broken connection. It ends nothing:
     the run goes on without a terminal.
@@ -172,7 +172,7 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextlib.contextmanager
 def outliving_its_terminal() -> Iterator[None]:
-    """Let SIGHUP end nothing: between a measurement and its run nobody may be lost either."""
+    """Let SIGHUP end nothing: between a measurement and its run it mustn't either."""
     with _handlers((signal.SIGHUP,)) as taken:
         for number in taken:
             signal.signal(number, _unheard)

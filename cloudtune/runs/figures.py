@@ -1,4 +1,4 @@
-"""What a run has come to, as its policy and its record tell it."""
+"""What a run has come to, by its policy and its record."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigure
     until = [*(leg.over_at for leg in timeline.legs), policy.over_at]
     ended = [*(leg.ended for leg in timeline.legs), timeline.ended]
     given = [(first.deadline, first.budget, 0)]
-    given += [(each.event.deadline, each.event.budget, each.event.trials) for each in timeline.legs]
+    given += [(leg.event.deadline, leg.event.budget, leg.event.trials) for leg in timeline.legs]
     charges = policy.state.charges
-    found = []
+    parts = []
     for begin, end, reason, limits in zip(begun, until, ended, given, strict=True):
         rented = [r for r in policy.fleet if r.launched and begin <= r.began_at <= end]
-        dollars = math.fsum(each.dollars(end) for each in rented)
+        dollars = math.fsum(instance.dollars(end) for instance in rented)
         dollars += len(rented) * charges.usd_per_launch
         dollars += (end - begin) * charges.usd_per_second
-        found.append(LegFigures(begin, end, reason, dollars, *limits))
-    return found
+        parts.append(LegFigures(begin, end, reason, dollars, *limits))
+    return parts
 
 
 def figures(policy: RunPolicy) -> Figures:
     """Return what a run has come to so far; of one that has ended, in all."""
     end, best = policy.over_at, policy.best
     began = end if policy.began is None else policy.began
-    rented = [each for each in policy.fleet if each.launched]
+    rented = [instance for instance in policy.fleet if instance.launched]
     lives = [(r.began_at, end if r.gone_at is None else r.gone_at, r.offer.gpus) for r in rented]
     return Figures(
         seconds=max(0.0, end - began),
@@ -101,24 +101,24 @@ class Origins:
 
     def text(self) -> str:
         """Return it as a sentence, as in "12 of 40 configurations came from r (trust 0.6)"."""
-        first, last = (f"{each:.2g}" for each in self.trust)
+        first, last = (f"{share:.2g}" for share in self.trust)
         trust = f"trust {last}" if first == last else f"trust {first} at first, {last} at the end"
         named = [f"{count} from {run}" for run, count in self.named.items()]
         if len(self.named) == 1:
             ((run, count),) = self.named.items()
             return f"{count} of {self.trials} configurations came from {run} ({trust})"
-        told = f", {', '.join(named)}" if named else ""
+        listed = f", {', '.join(named)}" if named else ""
         count = sum(self.named.values())
-        return f"{count} of {self.trials} configurations came from earlier runs ({trust}){told}"
+        return f"{count} of {self.trials} configurations came from earlier runs ({trust}){listed}"
 
 
 def origins(policy: RunPolicy) -> Origins | None:
     """Return where the configurations of a run came from; None where no earlier run had a say."""
-    found = [t.trial.origin for t in policy.trials.values() if t.trial.origin is not None]
-    if not found:
+    sources = [t.trial.origin for t in policy.trials.values() if t.trial.origin is not None]
+    if not sources:
         return None
-    named = Counter(origin.run for origin in found if origin.run)
-    return Origins(len(policy.trials), dict(named), (found[0].trust, found[-1].trust))
+    named = Counter(origin.run for origin in sources if origin.run)
+    return Origins(len(policy.trials), dict(named), (sources[0].trust, sources[-1].trust))
 
 
 def _most(lives: Iterable[tuple[float, float]]) -> int:

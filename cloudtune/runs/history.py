@@ -1,4 +1,4 @@
-"""What is known of earlier runs, and which of them have something to tell of a new one.
+"""The records of earlier runs, and which of them are of use to a new one.
 
 Of each run a record stands beside its ledger, and is made from that: what was tried, how that went,
 what it took. A record that is missing, or older than its ledger, is made again.
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 VERSION = 2
 RECORD = "record.json"
 MOST_RUNS = 4
-"""So many earlier runs have a say at most, where the experiment names none."""
+"""The most earlier runs that have a say, where the experiment names none."""
 MOST_TRIALS = 400
-"""So many trials of a run are carried over at most, evenly from its best to its worst."""
+"""The most trials of a run that are carried over, evenly from its best to its worst."""
 MOST_TIMED = 8
-"""Of so many earlier runs at most it is looked at how long things took, the latest."""
+"""The most earlier runs whose times are used, the latest first."""
 _LOOKED_AT = 100
 _OVERLAP = 0.5
 """A run of another script has at least this share of the parameters in common."""
@@ -66,10 +66,10 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run tells later ones.
+    """What later runs read of a run.
 
     `began` is Unix time. `script` is the path of its training script, `script_hash` that file as it
-    was ("" where nobody knows). `ended` says how, or is None: the run goes on, or its controller
+    was ("" where unknown). `ended` says how, or is None: the run goes on, or its controller
     died. `cloud` is its provider's name. `paced`: whether its epochs took what a table says.
     `delays` are those of instances and of trials. `ledger_bytes` is how long the ledger was from
     which this was made. `identity` is what it trained; None in runs before 0.3.
@@ -96,15 +96,15 @@ class RunRecord:
     identity: Identity | None = None
 
     def times(self, space: Mapping[str, Domain]) -> RunTimes:
-        """Return how long things took in it: epochs of those trials alone that a space allows."""
+        """Return how long things took in it: epochs of only those trials that a space allows."""
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began))
         trials = tuple(t.took for t in self.trials if t.took and allows(space, t.config))
         return RunTimes(self.run, began, trials, self.delays)
 
     def past(self) -> PastRun:
         """Return what is carried over: each trial's score among the others of the run."""
-        found = scores([{} if t.failed else t.values for t in self.trials], self.mode)
-        pairs = sorted(zip(found, self.trials, strict=True), key=lambda pair: -pair[0].value)
+        ranks = scores([{} if t.failed else t.values for t in self.trials], self.mode)
+        pairs = sorted(zip(ranks, self.trials, strict=True), key=lambda pair: -pair[0].value)
         step = max(1.0, len(pairs) / MOST_TRIALS)
         kept = [pairs[int(n * step)] for n in range(min(len(pairs), MOST_TRIALS))]
         return PastRun(
@@ -115,7 +115,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Listed:
-    """A run of this machine; without a `record` where nothing can be told of it.
+    """A run of this machine; without a `record` where that can't be read.
 
     `state` says of one that hasn't ended whether it runs or its controller died. `why` says why no
     later run learns from it which configurations are good, "" where one may; `why_no_times` the
@@ -133,7 +133,7 @@ class Listed:
 
 
 def record_of(report: Report, ledger_bytes: int) -> RunRecord:
-    """Return what a run tells later ones; `ledger_bytes` is how long its ledger is."""
+    """Return the record of a run; `ledger_bytes` is how long its ledger is."""
     job, policy = report.job, report.policy
     experiment, best = job.experiment, policy.best
     hashes = {profile.script_hash for profile in job.profiles} - {""}
@@ -173,14 +173,14 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
 def remember(folder: Path, report: Report) -> RunRecord:
     """Keep the record of a run beside its ledger, and return it.
 
-    A run is no worse for it that this can't be written down.
+    Where it can't be written, the run goes on without.
     """
     ledger = folder / home.LEDGER
-    found = record_of(report, ledger.stat().st_size)
-    data = {"cloudtune_record": VERSION, **encode(found)}
+    record = record_of(report, ledger.stat().st_size)
+    data = {"cloudtune_record": VERSION, **encode(record)}
     with contextlib.suppress(OSError, ValueError):
         write_atomically(folder / RECORD, json.dumps(data, allow_nan=False) + "\n")
-    return found
+    return record
 
 
 def recorded(folder: Path) -> RunRecord:
@@ -193,7 +193,7 @@ def recorded(folder: Path) -> RunRecord:
 
 
 def _recorded(folder: Path, kept: Mapping[str, Any] | None) -> RunRecord:
-    """Return a record as it was `kept`; made anew from the ledger where it can't be read."""
+    """Return a record as it was `kept`; made again from the ledger where it can't be read."""
     from cloudtune.runs.report import load  # noqa: PLC0415  it needs all of a run's world
 
     if kept is not None:
@@ -203,7 +203,7 @@ def _recorded(folder: Path, kept: Mapping[str, Any] | None) -> RunRecord:
 
 
 def _kept(folder: Path) -> Mapping[str, Any] | None:
-    """Return a record as it is on disk; None where it is missing, old or damaged."""
+    """Return the record on disk; None where it is missing, old or damaged."""
     with contextlib.suppress(*DAMAGED, OSError):
         data = json.loads((folder / RECORD).read_bytes())
         current = data["ledger_bytes"] == (folder / home.LEDGER).stat().st_size
@@ -216,26 +216,30 @@ def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
     """Yield the runs of this machine, the latest first; `experiment` may learn of them."""
     for folder in home.run_folders()[::-1]:
         try:
-            found = recorded(folder)
+            record = recorded(folder)
         except (CloudtuneError, OSError) as error:
             why = f"unreadable: {error}"
             yield Listed(folder.name, None, "unreadable", why, why)
             continue
-        state = found.ended or ("runs" if control.is_driven(folder) else "died")
-        why = _unfit(found) if experiment is None else not_taken(found, experiment)
-        yield Listed(folder.name, found, state, why, untimed(found, experiment))
+        state = record.ended or ("runs" if control.is_driven(folder) else "died")
+        why = _unfit(record) if experiment is None else not_taken(record, experiment)
+        yield Listed(folder.name, record, state, why, untimed(record, experiment))
 
 
 def to_json(listed: Listed) -> dict[str, Any]:
     """Return a line of the list as JSON, without what each trial did."""
-    it = listed.record
-    told = {} if it is None else {**encode(replace(it, trials=())), "trials": len(it.trials)}
+    record = listed.record
+    data = (
+        {}
+        if record is None
+        else {**encode(replace(record, trials=())), "trials": len(record.trials)}
+    )
     for name in ("ledger_bytes", "delays", "identity"):
-        told.pop(name, None)
+        data.pop(name, None)
     usable = {"usable": not listed.why, "why_not": listed.why or None}
     times = {"usable": not listed.why_no_times, "why_not": listed.why_no_times or None}
     return {
-        **told,
+        **data,
         "run": listed.run,
         "state": listed.state,
         "history": usable,
@@ -243,20 +247,20 @@ def to_json(listed: Listed) -> dict[str, Any]:
     }
 
 
-# ---- which have something to tell ---------------------------------------------------------------
+# ---- which are of use ---------------------------------------------------------------------------
 
 
 def past_of(experiment: Experiment) -> tuple[PastRun, ...]:
     """Return the earlier runs that have a say in which configurations an experiment tries.
 
     Raises:
-        UsageError: a run that the experiment names isn't there, or has nothing to tell of it.
+        UsageError: a run that the experiment names isn't there, or is of no use to it.
     """
     asked = experiment.history.configurations
     if asked == "off":
         return ()
     if asked == "auto":
-        return tuple(each.past() for each in _chosen(experiment))
+        return tuple(record.past() for record in _chosen(experiment))
     _refuse_mistakes(experiment)
     return tuple(recorded(home.find_run(name)).past() for name in asked)
 
@@ -272,11 +276,11 @@ class Times:
 def times_of(experiment: Experiment) -> Times:
     """Return how long things took in earlier runs of the very script, at the same provider.
 
-    Of those that have ended the latest, unless the experiment names some. Another version of the
-    script is another program: of the latest run of one it is told, and nothing is used.
+    The latest that have ended, unless the experiment names some. Another version of the
+    script is another program: the latest run of one is noted, and not used.
 
     Raises:
-        UsageError: a run that the experiment names isn't there, or can't tell.
+        UsageError: a run that the experiment names isn't there, or has no times for it.
     """
     asked = experiment.history.times
     if asked == "off":
@@ -284,34 +288,34 @@ def times_of(experiment: Experiment) -> Times:
     if asked != "auto":
         _refuse_mistakes(experiment)
         named = [recorded(home.find_run(name)) for name in asked]
-        fitting = [each for each in named if not untimed(each, experiment, ended=False)]
-        return Times(tuple(each.times(experiment.space) for each in fitting))
-    found: list[RunRecord] = []
+        fitting = [record for record in named if not untimed(record, experiment, ended=False)]
+        return Times(tuple(record.times(experiment.space) for record in fitting))
+    timed: list[RunRecord] = []
     other: list[RunRecord] = []
 
     def of_use(kept: Mapping[str, Any]) -> bool:  # most runs are of other scripts: don't read them
-        this = kept.get("script_hash") == wanted or (not other and kept.get("script") == path)
-        return this and kept.get("ended") is not None
+        fits = kept.get("script_hash") == wanted or (not other and kept.get("script") == path)
+        return fits and kept.get("ended") is not None
 
     path, wanted = str(experiment.train_file), ""
     with contextlib.suppress(OSError):
         wanted = store.script_hash(experiment.train_file)
-    for each in _latest(of_use):
-        if not untimed(each, experiment):
-            found.append(each)
-        elif same_script(each, experiment):
-            other.append(each)
-        if len(found) == MOST_TIMED:
+    for record in _latest(of_use):
+        if not untimed(record, experiment):
+            timed.append(record)
+        elif same_script(record, experiment):
+            other.append(record)
+        if len(timed) == MOST_TIMED:
             break
     notes = (
-        f"{each.run} doesn't tell how long things take: {untimed(each, experiment)}"
-        for each in (() if found else other[:1])
+        f"{record.run} isn't used for how long things take: {untimed(record, experiment)}"
+        for record in (() if timed else other[:1])
     )
-    return Times(tuple(each.times(experiment.space) for each in found), tuple(notes))
+    return Times(tuple(record.times(experiment.space) for record in timed), tuple(notes))
 
 
 def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
-    """Return why a run can't tell how long things take in an experiment's; "" where it can.
+    """Return why a run can't say how long things take in an experiment; "" where it can.
 
     Without one, in any. `ended`: whether it must have ended.
     """
@@ -338,7 +342,7 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
             changed = list(record.identity.changes(identity_of(experiment)))
         if record.script_hash == store.script_hash(experiment.train_file) and not changed:
             return
-    version = "another version" if record.script_hash else "nobody knows which version"
+    version = "another version" if record.script_hash else "an unknown version"
     what = f" ({'; '.join(changed)})" if changed else ""
     yield f"it trained {version} of the script{what}"
 
@@ -356,10 +360,10 @@ def _refuse_mistakes(experiment: Experiment) -> None:
 def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
     asked = experiment.history
-    one = asked.configurations == asked.times
-    path: FieldPath = ("history",) if one else ("history", "configurations")
+    same = asked.configurations == asked.times
+    path: FieldPath = ("history",) if same else ("history", "configurations")
     yield from _named_in_vain(asked.configurations, path, experiment, useless_for)
-    if not one:
+    if not same:
         yield from _named_in_vain(asked.times, ("history", "times"), experiment, _useless_times)
 
 
@@ -382,22 +386,22 @@ def _named_in_vain(
 
 
 def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
-    """Return the runs that tell most: of the same script, with most in common, the latest first."""
-    found = [
-        (not same_script(each, experiment), -overlap(each, experiment), each)
-        for each in _latest()
-        if not not_taken(each, experiment)
+    """Return the most useful runs: of the same script, with most in common, the latest first."""
+    ranked = [
+        (not same_script(record, experiment), -overlap(record, experiment), record)
+        for record in _latest()
+        if not not_taken(record, experiment)
     ]
-    found.sort(key=lambda one: one[:2])  # among equals the latest stay first
-    return [each for *_, each in found[:MOST_RUNS]]
+    ranked.sort(key=lambda entry: entry[:2])  # among equals the latest stay first
+    return [record for *_, record in ranked[:MOST_RUNS]]
 
 
 def _latest(
     of_use: Callable[[Mapping[str, Any]], bool] = lambda _kept: True,
 ) -> Iterator[RunRecord]:
-    """Yield the records of runs that nobody drives any more, the latest first.
+    """Yield the records of runs that no process drives any more, the latest first.
 
-    A record as it is on disk may be found to be `of_use` before all of it is read.
+    `of_use` can rule out a record by its file, before all of it is read.
     """
     for folder in home.run_folders()[: -_LOOKED_AT - 1 : -1]:
         kept = _kept(folder)
@@ -418,7 +422,7 @@ def not_taken(record: RunRecord, experiment: Experiment) -> str:
 
 
 def useless_for(record: RunRecord, experiment: Experiment) -> str:
-    """Return why a run has nothing to tell of an experiment; "" where it has."""
+    """Return why a run is of no use to an experiment; "" where it is of use."""
     metric = experiment.metric
     if (record.metric, record.mode) != (metric.name, metric.mode):
         return f"its metric is {record.metric} ({record.mode}), not {metric.name} ({metric.mode})"
@@ -426,7 +430,7 @@ def useless_for(record: RunRecord, experiment: Experiment) -> str:
 
 
 def _unfit(record: RunRecord) -> str:
-    """Return why a run can tell no experiment anything; "" where it can tell some."""
+    """Return why a run is of no use to any experiment; "" where it is to some."""
     return useless(record.past(), None) if record.ended else "it has not ended"
 
 

@@ -1,6 +1,6 @@
 """Where cloudtune keeps what it knows on this machine: ~/.cloudtune, or CLOUDTUNE_HOME.
 
-All of it is for its user alone (`close`).
+Only its user may read it (`close`).
 
 runs/<run>/        ledger.jsonl, record.json and the other records of one run
 profiles/          measured profiles
@@ -52,12 +52,12 @@ def home() -> Path:
     """
     path = Path(os.environ.get("CLOUDTUNE_HOME") or "~/.cloudtune").expanduser().absolute()
     if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is no folder; let CLOUDTUNE_HOME name one that can be written")
+        raise UsageError(f"{path} isn't a folder; set CLOUDTUNE_HOME to one that can be written")
     return path
 
 
 def close() -> None:
-    """Let nobody else see what is kept here, from now on and of earlier times.
+    """Let no other user read what is kept here, from now on and of earlier times.
 
     A home that holds anything else as well is left open, but for our folders in it.
     """

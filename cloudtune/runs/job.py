@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 
 
 MAX_TRIALS = 4096
-"""As many trials are looked for, at most, where the limits are to be explored."""
+"""The most trials that a search for what the limits allow tries."""
 _FIRST_DRAWS = 64
 """Configurations that are drawn at once, where no number of trials is named."""
 _SLOW_BOOT = 2.0
-"""An instance that takes so many times as long to join as measured is given back."""
+"""An instance that takes this many times as long to join as measured is given back."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Job:
     `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
     refuses these. `zones` are those in which an offer without one can be asked for.
     `measuring` are dollars that went into measuring the script before; the limits have none of it.
-    `past` is what earlier runs tell of the search space: it is carried, as those may be deleted.
-    `script_hash` is the SHA-256 of the training script, "" where nobody knows; `identity` all of
+    `past` is what earlier runs say of the search space: it is carried, as those may be deleted.
+    `script_hash` is the SHA-256 of the training script, "" where unknown; `identity` all of
     what is trained, None in jobs of versions before 0.3.
     """
 
@@ -108,13 +108,13 @@ class Job:
     @property
     def offers(self) -> tuple[Offer, ...]:
         """Every offer that may be asked for."""
-        known = (each.offer for each in (*self.rentables, *self.standins))
-        return tuple(dict.fromkeys((*self.plan.offers, *known)))
+        others = (rentable.offer for rentable in (*self.rentables, *self.standins))
+        return tuple(dict.fromkeys((*self.plan.offers, *others)))
 
     @property
     def profiles(self) -> tuple[ScalingProfile, ...]:
-        """What is known of the script's speed on what may be rented, those of the plan first."""
-        return tuple(each.profile for each in (*self.rentables, *self.standins))
+        """The profiles of the script on what may be rented, those of the plan first."""
+        return tuple(rentable.profile for rentable in (*self.rentables, *self.standins))
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON."""
@@ -142,15 +142,15 @@ class Job:
             run=data["run"],
             experiment=Experiment.from_json(data["experiment"]),
             plan=decode(RunPlan, data["plan"]),
-            rentables=tuple(decode(Rentable, each) for each in data["rentables"]),
+            rentables=tuple(decode(Rentable, item) for item in data["rentables"]),
             limits=decode(Limits, data["limits"]),
             began=data["began"],
             paced=data["paced"],
             price_source=data["price_source"],
-            standins=tuple(decode(Rentable, each) for each in data.get("standins", ())),
+            standins=tuple(decode(Rentable, item) for item in data.get("standins", ())),
             zones=tuple(data.get("zones", ())),
             measuring=data.get("measuring", 0.0),
-            past=tuple(decode(PastRun, each) for each in data.get("past", ())),
+            past=tuple(decode(PastRun, item) for item in data.get("past", ())),
             script_hash=data.get("script_hash", ""),
             identity=decode(Identity, data["identity"]) if data.get("identity") else None,
         )
@@ -183,10 +183,10 @@ def choices() -> dict[str, tuple[str, ...]]:
 
 
 def max_trials(experiment: Experiment) -> int | None:
-    """Return how many trials a run may begin; None where its limits alone end it.
+    """Return how many trials a run may begin; None where only its limits end it.
 
     Strategies whose stages are planned, and populations, need a number: one bracket's where the
-    experiment has none, or as many as can be had where the plan looks for the number.
+    experiment has none, or as many as possible where the plan looks for the number.
     """
     name = experiment.strategy_name
     if experiment.trials is not None or name not in {*PLANNED, "pbt"}:
@@ -204,7 +204,7 @@ def trials(experiment: Experiment) -> tuple[Trial, ...]:
 
 
 def _configs(experiment: Experiment, count: int) -> Sequence[Config]:
-    """Return so many configurations, those of `initial` first; grids may give fewer."""
+    """Return `count` configurations, those of `initial` first; grids may give fewer."""
     first = experiment.first_configs
     drawn = sample(experiment.space, count, experiment.seed)
     return [*first, *(config for config in drawn if config not in first)][:count]
@@ -252,7 +252,7 @@ def policy_of(
     earlier runs that have a say in which configurations are tried.
 
     Raises:
-        UsageError: no strategy, sampler, allocator or fleet rule of such a name.
+        UsageError: a strategy, sampler, allocator or fleet rule is unknown.
     """
     context, metric = context_of(experiment, rentables, limits), experiment.metric
     own = brakes(experiment, rentables)
@@ -391,7 +391,7 @@ class Drawn(SpaceSampler):
         return self._begun(self._drawn_before[self._next - 1])
 
     def candidates(self) -> Sequence[Config]:
-        """Return what might be tried: of grids, which are to be gone through, these draws alone."""
+        """Return what might be tried: with grids, which are tried in full, only these draws."""
         if not self.has_grids:
             return super().candidates()
         self._draw(int(min(self._most, POOL)))
@@ -416,11 +416,11 @@ def charges_of(experiment: Experiment) -> Charges:
 
 def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
     """Return how a job on these rentables keeps its limits; `avoid` for dry pools included."""
-    profiles = [each.profile for each in rentables]
-    joining = max((each.launch.high + each.boot.high for each in profiles), default=0.0)
-    found = Brakes(drain=drain_seconds(*profiles))
-    avoid = found.avoid if experiment.cloud.avoid is None else experiment.cloud.avoid
-    return replace(found, avoid=avoid, join=max(found.join, _SLOW_BOOT * joining))
+    profiles = [rentable.profile for rentable in rentables]
+    joining = max((profile.launch.high + profile.boot.high for profile in profiles), default=0.0)
+    defaults = Brakes(drain=drain_seconds(*profiles))
+    avoid = defaults.avoid if experiment.cloud.avoid is None else experiment.cloud.avoid
+    return replace(defaults, avoid=avoid, join=max(defaults.join, _SLOW_BOOT * joining))
 
 
 def rules_of(experiment: Experiment) -> TrialRules:

@@ -76,10 +76,10 @@ class WidthChange:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that can be told of a run from its ledger.
+    """Everything that a run's ledger says of it.
 
     `stages` are those of a run that goes by a plan; `figures` are held against its forecast.
-    `timeline` is what its ledger, the `entries`, tells. `kept` is the checkpoint of the best trial
+    `timeline` is read from its ledger, the `entries`. `kept` is the checkpoint of the best trial
     that is there: the best one's own, or a later one where that is gone; `best_folder` has its
     files as the script wrote them, None where that isn't so. `billed` is what the cloud says that
     its instances came to, in dollars, where the ledger doesn't know their ends.
@@ -115,14 +115,14 @@ class Report:
 
     @cached_property
     def basis(self) -> Basis:
-        """What its plan rests on, told as of the day that it began."""
+        """What its plan rests on, as of the day that it began."""
         began = self.job.began
         day = time.strftime("%Y-%m-%d", time.gmtime(began)) if began else time.strftime("%Y-%m-%d")
         return basis_of(self.job.experiment, self.job.rentables, day)
 
     @property
     def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:
-        """When the rest of the run was planned anew, and why; in the order of the ledger."""
+        """When the rest of the run was replanned, and why; in the order of the ledger."""
         return tuple(
             (entry.event.at, command)
             for entry in self.entries
@@ -164,17 +164,17 @@ def load(folder: Path) -> Report:
     path = folder / home.LEDGER
     job, entries = job_of_ledger(path), tuple(read_entries(path))
     try:
-        found = build(job, entries)
-        to_json(found)  # whatever is shown of it
+        report = build(job, entries)
+        to_json(report)  # whatever is shown of it
     except DAMAGED as error:
         what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise CloudtuneError(
             f"{path}: not what a run of this version wrote, or damaged ({what})"
         ) from error
-    best = found.policy.best
+    best = report.policy.best
     kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
-    billed = None if found.policy.ended else _billed(found, folder / "instances.json")
-    return replace(found, kept=kept, best_folder=_best_folder(folder, kept), billed=billed)
+    billed = None if report.policy.ended else _billed(report, folder / "instances.json")
+    return replace(report, kept=kept, best_folder=_best_folder(folder, kept), billed=billed)
 
 
 def keep_best(folder: Path, report: Report) -> Report:
@@ -204,8 +204,8 @@ def keep_best(folder: Path, report: Report) -> Report:
 def _best_folder(folder: Path, kept: str | None) -> str | None:
     """Return where the files of the best checkpoint lie as the script wrote them, if they do."""
     try:
-        found = json.loads((folder / _BEST).read_text(encoding="utf-8"))
-        path, checkpoint = str(found["path"]), found["checkpoint"]
+        note = json.loads((folder / _BEST).read_text(encoding="utf-8"))
+        path, checkpoint = str(note["path"]), note["checkpoint"]
     except (OSError, *DAMAGED):
         return None
     if checkpoint != kept or ("://" not in path and note_of(path) is None):
@@ -217,10 +217,10 @@ def _billed(report: Report, path: Path) -> float | None:
     """Return what the instances on the cloud's record came to; None where it has none."""
     offers = prices(report.timeline, report.job.offers)
     total = 0.0
-    for each in _instances(path):
+    for instance in _instances(path):
         try:
-            offer = offers[each["intent"]]
-            total += offer.charge(max(0.0, each["ended_at"] - each["launched_at"]))
+            offer = offers[instance["intent"]]
+            total += offer.charge(max(0.0, instance["ended_at"] - instance["launched_at"]))
         except (KeyError, TypeError):
             return None
     return total or None
@@ -232,13 +232,13 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     for entry in entries:
         policy.handle(entry.event)
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
-    it = policy.itinerary
+    itinerary = policy.itinerary
     return Report(
         job=job,
         policy=policy,
         entries=entries,
         timeline=timeline,
-        stages=() if it is None else tuple(_stages(policy, it, timeline)),
+        stages=() if itinerary is None else tuple(_stages(policy, itinerary, timeline)),
         fleet=timeline.fleet_sizes(),
         width_changes=tuple(_width_changes(timeline)),
         rungs=rung_reports(policy, timeline, rungs),
@@ -251,7 +251,7 @@ def simulate(job: Job) -> Report:
     """Return the report of a job played in virtual time, with made-up learning curves.
 
     Raises:
-        CloudtuneError: the fleet flapped, by the ledger, or the run decides for ever.
+        CloudtuneError: the fleet flapped, by the ledger, or the run decides forever.
     """
     metric, seed = job.experiment.metric, job.experiment.seed
     rentables = (*job.rentables, *job.standins)
@@ -271,17 +271,17 @@ def _refuse_flaps(
     Raises:
         CloudtuneError: it did; the message says what.
     """
-    state, known = policy.state, read(entries)
+    state, timeline = policy.state, read(entries)
     stages = policy.itinerary.stage_began if policy.itinerary else ()
-    found = flaps(
-        entries, known, rentables, brakes=state.brakes, metric=state.metric, stages=stages
+    flapped = flaps(
+        entries, timeline, rentables, brakes=state.brakes, metric=state.metric, stages=stages
     )
-    if found:
-        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(found))
+    if flapped:
+        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(flapped))
 
 
-def _stages(policy: RunPolicy, itinerary: Itinerary, known: Timeline) -> Sequence[StageReport]:
-    # EC2 may tell an end before the moment at which the last stage began.
+def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequence[StageReport]:
+    # EC2 may report an end before the moment at which the last stage began.
     end = policy.over_at
     bounds = [*itinerary.stage_began, max([end, *itinerary.stage_began[-1:]])]
     charges, launches = itinerary.plan.charges, _launches(policy, itinerary)
@@ -292,7 +292,7 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, known: Timeline) -> Sequenc
             continue
         begin, until = bounds[number], bounds[number + 1]
         dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
-        dollars += known.used_dollars({r.intent: r.offer for r in policy.fleet}, begin, until)
+        dollars += timeline.used_dollars({r.intent: r.offer for r in policy.fleet}, begin, until)
         dollars += (until - begin) * charges.usd_per_second
         dollars += launches[number] * charges.usd_per_launch
         reports.append(StageReport(plan, until - begin, dollars))
@@ -388,34 +388,34 @@ def to_json(report: Report) -> dict[str, Any]:
     return _finite(data)  # type: ignore[no-any-return]
 
 
-def _accounting_json(found: Accounting) -> dict[str, Any]:
+def _accounting_json(accounting: Accounting) -> dict[str, Any]:
     return {
-        "total": encode(found.whole),
-        "categories": _amounts_json(found.amounts),
-        "boot": encode(found.boot),
-        "by_instance_hour": found.added,
-        "busy_share": found.busy_share,
-        "restarts": found.restarts,
-        "resizes": found.resizes,
-        "instances": [_instance_json(each) for each in found.instances],
-        "trials": {name: _amounts_json(amounts) for name, amounts in found.trials.items()},
+        "total": encode(accounting.whole),
+        "categories": _amounts_json(accounting.amounts),
+        "boot": encode(accounting.boot),
+        "by_instance_hour": accounting.added,
+        "busy_share": accounting.busy_share,
+        "restarts": accounting.restarts,
+        "resizes": accounting.resizes,
+        "instances": [_instance_json(account) for account in accounting.instances],
+        "trials": {name: _amounts_json(amounts) for name, amounts in accounting.trials.items()},
     }
 
 
-def _instance_json(found: InstanceAccount) -> dict[str, Any]:
+def _instance_json(account: InstanceAccount) -> dict[str, Any]:
     return {
-        "intent": found.intent,
-        "instance": found.instance,
-        "offer": str(found.offer),
-        "gpus": found.offer.gpus,
-        "begin": found.begin,
-        "end": found.end,
-        "returned": found.returned,
-        "total": encode(found.whole),
-        "categories": _amounts_json(found.amounts),
-        "boot": encode(found.boot),
-        "busy_share": found.busy_share,
-        "busy": [{"at": at, "gpus": gpus} for at, gpus in found.busy],
+        "intent": account.intent,
+        "instance": account.instance,
+        "offer": str(account.offer),
+        "gpus": account.offer.gpus,
+        "begin": account.begin,
+        "end": account.end,
+        "returned": account.returned,
+        "total": encode(account.whole),
+        "categories": _amounts_json(account.amounts),
+        "boot": encode(account.boot),
+        "busy_share": account.busy_share,
+        "busy": [{"at": at, "gpus": gpus} for at, gpus in account.busy],
     }
 
 
@@ -484,17 +484,17 @@ def cloud_records(folder: Path) -> dict[str, Any]:
 
 def _json_lines(path: Path) -> list[Any]:
     """Return what a file of JSON lines holds; a damaged line is left out."""
-    found = []
+    values = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError, RecursionError):
-            found.append(json.loads(line))
-    return found
+            values.append(json.loads(line))
+    return values
 
 
 def _instances(path: Path) -> list[Any]:
     """Return what EC2 said there was; nothing where that is not on record, or damaged."""
     try:
-        found = json.loads(path.read_bytes())
+        recorded = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return recorded if isinstance(recorded, list) else []

@@ -1,1 +1,1 @@
-"""Strategies: which configurations, how far to train each, who goes on."""
+"""Strategies: which configurations, how far to train each, which go on."""

@@ -114,7 +114,7 @@ class Asha(Judging):
         self._new.learn_failure(trial)
 
     def done(self, view: View) -> bool:
-        """Whether nothing runs, nothing new is left and nobody can be promoted any more."""
+        """Whether nothing runs, nothing new is left and no trial can be promoted any more."""
         if view.running or not self._new.dry(view) or not at_rest(view):
             return False
         return next(self._promotable(view), None) is None

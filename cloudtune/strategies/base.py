@@ -5,7 +5,7 @@ this one, and one line in `STRATEGIES` (cloudtune/policy/registry.py). The contr
 tests/contracts/strategy.py then runs it through everything that a run can do to it.
 
 A strategy asks for work by groups of tasks, so that any `Allocator` (how wide is each trial) and
-any `FleetRule` (how many instances) serves any strategy. All three look at the run through a `View`
+any `FleetRule` (how many instances) serves any strategy. All three read the run through a `View`
 and are pure: the same events, the same decisions. A schedule whose stages are known beforehand
 (`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
 (policy/plan_executor.py).
@@ -214,7 +214,7 @@ class View(Protocol):
         ...
 
     def fits(self, width: Width, offer: Offer) -> bool:
-        """Whether a trial of so many GPUs could start now on the instances of an offer."""
+        """Whether a trial of `width` GPUs could start now on the instances of an offer."""
         ...
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
@@ -265,7 +265,7 @@ class Strategy(Protocol):
     The run asks, in this order, whenever something has happened:
 
     1. `on_result`, for the trial that has just finished an epoch: train on (`Go`), or what becomes
-       of it (`Verdict`). Every epoch is told once, in the order of the events.
+       of it (`Verdict`). Every epoch is reported once, in the order of the events.
     2. `on_failure`, for a trial that failed for good.
     3. `preempt`: which other trials stop, though they haven't reported.
     4. `done`: whether the run is over.
@@ -305,7 +305,7 @@ class Strategy(Protocol):
         ...
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Take note that a trial failed, and won't come back."""
+        """Record that a trial failed, and won't come back."""
         ...
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
@@ -313,7 +313,7 @@ class Strategy(Protocol):
         ...
 
     def wake_at(self, view: View) -> float | None:
-        """Return the run second at which to ask anew though nothing has happened; None: never."""
+        """Return the run second at which to ask again though nothing has happened; None: never."""
         ...
 
     def done(self, view: View) -> bool:
@@ -321,7 +321,7 @@ class Strategy(Protocol):
         ...
 
     def more(self, view: View, trials: int) -> str:
-        """Try so many more trials than it was to; returns why it can't, "" if it can.
+        """Try more trials than it was to; returns why it can't, "" if it can.
 
         Asked as a run that has ended goes on, with the new limits in `view`. A strategy that was
         done isn't any more.
@@ -331,7 +331,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class Shape:
-    """GPUs for one trial: so many, on instances of an offer; None: wherever there is room."""
+    """GPUs for one trial, on instances of an offer; None: wherever there is room."""
 
     width: Width
     offer: Offer | None = None
@@ -372,8 +372,8 @@ class ByWidth:
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Return each task's width as its only shape; no shape for 0."""
         widths = self.widths(view, tasks)
-        made = {width: [Shape(width)] if width else [] for width in set(widths)}
-        return map(made.__getitem__, widths)
+        shapes = {width: [Shape(width)] if width else [] for width in set(widths)}
+        return map(shapes.__getitem__, widths)
 
 
 class FleetRule(Protocol):
@@ -405,7 +405,7 @@ class FleetRule(Protocol):
         ...
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
-        """Whether so many instances are enough to train a single trial."""
+        """Whether these instances are enough to train a single trial."""
         ...
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
@@ -433,7 +433,7 @@ class Sampler(Protocol):
         ...
 
     def more(self, trials: int) -> int:
-        """Let there be so many more trials, after those that there were; returns how many it has.
+        """Add trials after those that there were; returns how many more there are.
 
         The same trials come first as without; a grid may have fewer than are asked for.
         """

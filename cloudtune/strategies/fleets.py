@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 MOVES = 6.0
-"""Spot takes over from on-demand where so many times what that takes is left, in time and money."""
+"""Spot takes over from on-demand where this many times what it takes is left, of time and money."""
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -105,7 +105,7 @@ def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
     loads = _loads(view)
     load = {rented.instance: loads[rented.instance] for rented in usable if rented.instance}
     elsewhere = sum(rented.offer.gpus for rented in usable) - sum(load.values())
-    for offer, held in sorted(view.held.items(), key=lambda each: -_gpu_price(each[0])):
+    for offer, held in sorted(view.held.items(), key=lambda item: -_gpu_price(item[0])):
         names = [r.instance for r in usable if r.offer == offer and r.instance]
         too_many = max(0, held - target.get(offer, 0))
         for name in sorted(names, key=lambda name: (load[name], name))[:too_many]:
@@ -121,7 +121,6 @@ def _gpu_price(offer: Offer) -> float:
 
 
 def _loads(view: View) -> defaultdict[str, float]:
-    """Return the GPUs that trials sit on, by instance."""
     loads: defaultdict[str, float] = defaultdict(float)
     for trial in view.running:
         for piece in trial.placement:
@@ -130,7 +129,7 @@ def _loads(view: View) -> defaultdict[str, float]:
 
 
 def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Offer, int]:
-    """Return how many instances of each offer make up so many GPUs.
+    """Return how many instances of each offer make up `gpus` GPUs.
 
     Held instances count first, in the order of `offers`; the GPUs that are missing come from the
     first offer that isn't refused now, or from the very first if all are.
@@ -178,7 +177,7 @@ class BackToSpot:
         return self._rule.could_ask(view)
 
     def max_gpus(self, view: View) -> int:
-        """Return the rule's: so much trains at once, whatever is held besides."""
+        """Return the rule's: no more trains at once, whatever is held besides."""
         return self._rule.max_gpus(view)
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
@@ -196,21 +195,21 @@ class BackToSpot:
             return wanted
         gpus = sum(offer.gpus * count for offer, count in wanted.items())
         usable = Counter(rented.offer for rented in view.fleet.usable())
-        found = {o: max(0, n - view.held.get(o, 0)) for o, n in wanted.items()}
-        coming = float(sum(offer.gpus * count for offer, count in found.items()))
+        fleet = {o: max(0, n - view.held.get(o, 0)) for o, n in wanted.items()}
+        coming = float(sum(offer.gpus * count for offer, count in fleet.items()))
         for offer in self._spot:
             staying = min(view.held.get(offer, 0), _instances(offer, gpus))
-            found[offer] = found.get(offer, 0) + staying
+            fleet[offer] = fleet.get(offer, 0) + staying
             gpus -= offer.gpus * min(staying, usable[offer])
             coming += offer.gpus * max(0, staying - usable[offer])
         for offer in self._others:
             staying = min(view.held.get(offer, 0), _instances(offer, gpus))
-            found[offer] = found.get(offer, 0) + staying
+            fleet[offer] = fleet.get(offer, 0) + staying
             gpus -= offer.gpus * staying
             coming -= offer.gpus * staying * (offer.market != "spot")
         if coming < 0 and (willing := self._willing(view)):
-            found[willing] = found.get(willing, 0) + _instances(willing, -coming)
-        return {offer: count for offer, count in found.items() if count > 0}
+            fleet[willing] = fleet.get(willing, 0) + _instances(willing, -coming)
+        return {offer: count for offer, count in fleet.items() if count > 0}
 
     def _willing(self, view: View) -> Offer | None:
         """Return spot that may be asked for now, in place of what is held on demand."""
@@ -220,14 +219,14 @@ class BackToSpot:
         return willing if willing is not None and self._pays(view, willing) else None
 
     def _pays(self, view: View, offer: Offer) -> bool:
-        """Whether time and money are left for several such moves, to an offer and back.
+        """Whether time and money are left for several moves to an offer and back.
 
-        After what the trials that train now are granted, which is all that is known of the rest.
+        After the epochs that trials are granted now: the rest of the work is unknown.
         """
-        known = next(each for each in view.rentables if each.offer == offer)
-        profile = view.corrected(known, ()).profile
+        rentable = next(candidate for candidate in view.rentables if candidate.offer == offer)
+        profile = view.corrected(rentable, ()).profile
         delays = profile.launch.mean + profile.boot.mean + profile.resize.mean
-        move = delays + max(each.mean for each in profile.epoch.values())
+        move = delays + max(epoch.mean for epoch in profile.epoch.values())
         held = sum(o.usd_per_second * count for o, count in view.held.items())
         paid = view.dollars_left / held if held > 0 else math.inf
         granted = (
@@ -238,7 +237,7 @@ class BackToSpot:
         return min(view.seconds_left, paid) - max(granted, default=0.0) > MOVES * move
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return what is held on demand beside spot that has room for its trials."""
+        """Return the on-demand instances whose trials have room on spot."""
         target, held = self.target(view, needed), Counter(view.held)
         too_many = {o for o, count in held.items() if count > target.get(o, 0)}
         going = [

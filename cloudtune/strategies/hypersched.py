@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class HyperSched(Judging):
-    """Pausing ASHA with one bracket, whose trials are judged anew at each of their results.
+    """Pausing ASHA with one bracket, whose trials are judged again at each of their results.
 
     At every result each rung that the trial has passed is looked at: it is paused where its score
     there is below what the rung asks for by now. Room goes to paused trials that no rung would
@@ -124,11 +124,11 @@ class HyperSched(Judging):
         return (name for name in rung.resting() if view.trials[name].status == "parked")
 
     def more(self, view: View, trials: int) -> str:
-        """Try so many more, where the deadline admits new ones again."""
+        """Try more trials, where the deadline admits new ones again."""
         self._closed = False
         return super().more(view, trials)
 
-    # ---- who goes on ---------------------------------------------------------------------
+    # ---- which trials go on --------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Pause a trial that a rung which it has passed would hold back now."""

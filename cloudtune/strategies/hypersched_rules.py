@@ -26,7 +26,7 @@ class Switches:
 
     `use_pausing`: a trial that isn't good enough is paused, else it is ended. `atom`: GPUs of an
     atom, with which a trial starts and by which it grows; None: one, or the narrowest width.
-    `allocation_grid`: above so many atoms a trial has only multiples of it.
+    `allocation_grid`: above this many atoms a trial has only multiples of it.
 
     The others are the paper's ablations, to see what each rule is worth. `no_speculation`: a trial
     is judged once a rung, when it arrives, as in ASHA (the best floor(n / eta) go on).
@@ -46,8 +46,8 @@ class Switches:
     assume_linear: bool = False
 
     def __str__(self) -> str:
-        changed = (each for each in fields(self) if getattr(self, each.name) != each.default)
-        return ", ".join(f"{each.name}: {_value(getattr(self, each.name))}" for each in changed)
+        changed = (rule for rule in fields(self) if getattr(self, rule.name) != rule.default)
+        return ", ".join(f"{rule.name}: {_value(getattr(self, rule.name))}" for rule in changed)
 
 
 def _value(value: object) -> str:
@@ -59,10 +59,10 @@ AS_PUBLISHED = Switches()
 
 def open_rungs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
     """Return the epochs of the rungs: min_epochs * eta**k, up to the first past max_epochs."""
-    found = [min_epochs]
-    while found[-1] <= max_epochs:
-        found.append(found[-1] * eta)
-    return tuple(found)
+    epochs = [min_epochs]
+    while epochs[-1] <= max_epochs:
+        epochs.append(epochs[-1] * eta)
+    return tuple(epochs)
 
 
 def quantile(ordered: Sequence[float], part: int, of: int) -> float:
@@ -93,7 +93,7 @@ class Cutoff:
         return trial in self._records
 
     def record(self, trial: TrialId, score: float) -> None:
-        """Take note of the score of a trial that arrives."""
+        """Record the score of a trial that arrives."""
         self._records[trial] = (-score, len(self._records))
         bisect.insort(self._ordered, score)
 
@@ -125,7 +125,7 @@ class Cutoff:
             del self._resting[at]
 
     def resting(self) -> Iterator[TrialId]:
-        """Yield the trials that wait here, the best first; nobody may come or leave meanwhile."""
+        """Yield the trials that wait here, the best first; none may come or leave meanwhile."""
         return (trial for _, _, trial in self._resting)
 
 
@@ -137,7 +137,7 @@ class Median:
         self._high: list[float] = []
 
     def add(self, number: float) -> None:
-        """Take note of a number."""
+        """Record a number."""
         heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
         if len(self._high) > len(self._low):
             heapq.heappush(self._low, -heapq.heappop(self._high))
@@ -152,7 +152,7 @@ class Median:
 
 
 class Overhead:
-    """The cost of starting a trial anew: the 90th percentile of the set-ups so far, in seconds."""
+    """The cost of restarting a trial: the 90th percentile of the set-ups so far, in seconds."""
 
     def __init__(self, *, ignored: bool = False) -> None:
         self._ignored = ignored
@@ -188,7 +188,7 @@ class Admission:
         self._epoch = Median()
 
     def note(self, trial: TrialProgress) -> None:
-        """Take note of an epoch."""
+        """Record an epoch."""
         self._longest = max(self._longest, trial.seconds)
         if trial.width == self._atom:
             self._epoch.add(trial.epoch_seconds)

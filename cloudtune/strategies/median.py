@@ -47,7 +47,7 @@ class MedianStopping(RandomSearch):
         return Verdict.CUT if behind else Go(last)
 
     def _falls_behind(self, trial: TrialProgress) -> bool:
-        """Take note of an epoch, and say whether the rule ends the trial there."""
+        """Record an epoch, and say whether the rule ends the trial there."""
         assert trial.metric is not None
         epoch, total, best = self._sums.get(trial.id, (0, 0.0, trial.metric))
         if trial.epoch <= epoch:

@@ -58,26 +58,28 @@ class PopulationBased(Judging):
         self._first_goals: dict[TrialId, int] = {}  # as they were last asked for
         self._goals: dict[TrialId, int] = {}  # of the members that have begun and aren't over
         self._latest: dict[TrialId, float | None] = {}  # of the members, and of finished ones
-        self._before: dict[TrialId, TrialId] = {}  # whom a clone without a result replaces
+        self._before: dict[
+            TrialId, TrialId
+        ] = {}  # the trial that a clone without a result replaces
 
     def more(self, view: View, trials: int) -> str:
-        """Return why not: who is new to a population is a clone of a member."""
-        return "pbt breeds its trials from those that it has, and takes no newcomers"
+        """Return why not: a trial that is new to a population is a clone of a member."""
+        return "pbt makes new trials from those that it has, and takes no others"
 
-    # ---- who begins ----------------------------------------------------------------------
+    # ---- which trials begin --------------------------------------------------------------
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the members that wait and new ones, those that have trained least first."""
         self._notice(view)
         self._begin_population(view)
         self._fill_vacancies(view, room)
-        waiting = sorted(self._waiting(view), key=lambda found: found[0])
+        waiting = sorted(self._waiting(view), key=lambda pair: pair[0])
         tasks = tuple(task for _, task in waiting[:room])
         self._first_goals.update((task.trial.id, task.until) for task in tasks)
         return (TrialGroup(f"population {self._generation}", tasks),) if tasks else ()
 
     def _notice(self, view: View) -> None:
-        """Take note of who has begun, and of clones that their parents leave nothing to train."""
+        """Record members that have begun, and clones that have nothing left to train."""
         for name, (trial, parent) in list(self._unborn.items()):
             if name in view.trials:
                 del self._unborn[name]
@@ -114,9 +116,9 @@ class PopulationBased(Judging):
             epoch = self._begins(view, parent)
             yield epoch, Task(trial, self._goal(trial, epoch), parent)
         for name, goal in self._goals.items():
-            known = view.trials[name]
-            if known.status == "parked":
-                yield known.checkpoint_epoch, Task(known.trial, goal)
+            member = view.trials[name]
+            if member.status == "parked":
+                yield member.checkpoint_epoch, Task(member.trial, goal)
 
     @staticmethod
     def _begins(view: View, parent: TrialId | None) -> int:
@@ -125,7 +127,7 @@ class PopulationBased(Judging):
     def _goal(self, trial: Trial, epoch: int) -> int:
         return capped(trial, min(epoch + self._interval, self._max_epochs))
 
-    # ---- who goes on ---------------------------------------------------------------------
+    # ---- which trials go on --------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Replace a bad trial after each interval; a good one goes on, or lets others catch up."""
@@ -147,7 +149,7 @@ class PopulationBased(Judging):
     def _in_the_way(self, view: View, trial: TrialProgress) -> bool:
         """Whether others wait that have trained less, more than there are GPUs about to be free."""
         waiting = sum(epoch < trial.epoch for epoch, _ in self._waiting(view)) + self._vacant
-        return waiting > sum(each.status == "stopping" for each in view.running)
+        return waiting > sum(other.status == "stopping" for other in view.running)
 
     def _ranked(self) -> list[TrialId]:
         return sorted(
@@ -186,7 +188,7 @@ class PopulationBased(Judging):
         return trial.checkpoint_epoch < capped(trial.trial, self._max_epochs)
 
     def _forget(self, clone: TrialId) -> None:
-        """Drop the result of whom a clone has replaced."""
+        """Drop the result of the trial that a clone has replaced."""
         replaced = self._before.pop(clone, None)
         if replaced is not None:
             self._latest.pop(replaced, None)

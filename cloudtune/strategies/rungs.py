@@ -1,4 +1,4 @@
-"""What strategies with rungs share: where the rungs stand, and who reached them how well."""
+"""What strategies with rungs share: where the rungs stand, and the results of trials there."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
     """Return the epochs of the rungs: min_epochs * eta**k below max_epochs, then max_epochs."""
-    found, epoch = [], min_epochs
+    epochs, epoch = [], min_epochs
     while epoch < max_epochs:
-        found.append(epoch)
+        epochs.append(epoch)
         epoch *= eta
-    return (*found, max_epochs)
+    return (*epochs, max_epochs)
 
 
 def capped(trial: Trial, epoch: int) -> int:
@@ -35,7 +35,7 @@ def capped(trial: Trial, epoch: int) -> int:
 
 
 class Rung:
-    """The results at one rung, the best first; ties go by who came first.
+    """The results at one rung, the best first; ties go by which came first.
 
     The trials that rest at a rung are the ones that may still be promoted.
     """
@@ -56,7 +56,7 @@ class Rung:
         return (trial for _, _, trial in self._sorted)
 
     def record(self, trial: TrialId, metric: float | None) -> None:
-        """Take note of a result; a second one of the same trial takes the first one's place."""
+        """Record a result; a second one of the same trial takes the first one's place."""
         order = len(self._keys)
         if trial in self._keys:
             old = self._keys[trial]
@@ -71,7 +71,7 @@ class Rung:
         return bisect.bisect_left(self._sorted, self._keys[trial])
 
     def best(self, count: int) -> list[TrialId]:
-        """Return so many of the best."""
+        """Return the best `count`."""
         return [trial for _, _, trial in self._sorted[:count]]
 
     def rest(self, trial: TrialId) -> None:
@@ -85,20 +85,20 @@ class Rung:
             del self._resting[at]
 
     def promotable(self, count: int) -> list[TrialId]:
-        """Return those that rest and are among so many of the best, the best first."""
-        found: list[TrialId] = []
+        """Return those that rest and are among the best `count`, the best first."""
+        promotable: list[TrialId] = []
         for key in self._resting:
             if bisect.bisect_left(self._sorted, key) >= count:
                 break
-            found.append(key[2])
-        return found
+            promotable.append(key[2])
+        return promotable
 
 
 class Standing:
-    """The best result of each trial, greater being better, and who is ahead.
+    """The best result of each trial, greater being better, and which trial is ahead.
 
-    In `_order` are all trials with a result that may still train, the best first; who is over is
-    dropped when that is seen. Of equal results whoever has trained longer comes first, which is
+    In `_order` are all trials with a result that may still train, the best first; one that is over
+    is dropped when that is seen. Of equal results the one trained longer comes first, which is
     looked at then as well: trials fall back to their checkpoints.
     """
 
@@ -117,7 +117,7 @@ class Standing:
         return self._best.get(trial, -math.inf)
 
     def note(self, trial: TrialId, value: float) -> None:
-        """Take note of a result."""
+        """Record a result."""
         if trial in self._best:
             if value <= self._best[trial]:
                 return
@@ -164,7 +164,7 @@ class NewTrials:
         self._until = 0
         self._begun = 0
         self._dry = False
-        self._told: dict[TrialId, int] = {}
+        self._reported: dict[TrialId, int] = {}
 
     def peek(self, view: View, count: int) -> list[Trial]:
         """Return the next `count` trials, or as many as there are."""
@@ -187,7 +187,7 @@ class NewTrials:
         return self._drop_first() if self._waiting else None
 
     def _fetch(self, view: View, count: int) -> None:
-        """Have so many trials wait, or as many as there are; those that have begun wait no more."""
+        """Have `count` trials wait, or as many as there are; those that have begun wait no more."""
         if len(view.trials) != self._begun:
             self._drop_begun(view)
         while len(self._waiting) < count and not self._dry:
@@ -214,10 +214,10 @@ class NewTrials:
         return self._waiting.popleft()
 
     def more(self, trials: int) -> str:
-        """Let there be so many more; returns why there aren't."""
-        found = self._sampler.more(trials)
+        """Add trials; returns why there aren't as many, "" if there are."""
+        count = self._sampler.more(trials)
         self._dry = False
-        return why_fewer(found, trials)
+        return why_fewer(count, trials)
 
     def dry(self, view: View) -> bool:
         """Whether there will never be another one."""
@@ -226,8 +226,8 @@ class NewTrials:
 
     def learn(self, trial: TrialProgress) -> None:
         """Tell the sampler of an epoch, but not again of one that is trained a second time."""
-        if trial.epoch > self._told.get(trial.id, 0):
-            self._told[trial.id] = trial.epoch
+        if trial.epoch > self._reported.get(trial.id, 0):
+            self._reported[trial.id] = trial.epoch
             self._sampler.tell(trial.trial, trial.epoch, trial.metric)
 
     def learn_failure(self, trial: TrialProgress) -> None:
@@ -235,22 +235,22 @@ class NewTrials:
         self._sampler.tell(trial.trial, trial.epoch, None)
 
 
-def why_fewer(found: int, asked: int) -> str:
-    """Return why there are no more trials, where there were to be so many; "" if there are."""
-    if found >= asked:
+def why_fewer(count: int, asked: int) -> str:
+    """Return why there are only `count` more trials, not `asked`; "" if there are as many."""
+    if count >= asked:
         return ""
-    left = f"only {found} more" if found else "no more"
+    left = f"only {count} more" if count else "no more"
     return f"its search space has {left} to try: it is of listed values, and has an end"
 
 
 class Judging:
-    """A strategy that decides at results alone: it takes nothing back and sets no alarm."""
+    """A strategy that decides only at results: it takes nothing back and sets no alarm."""
 
     reason: EndReason | None = None
     _new: NewTrials
 
     def more(self, view: View, trials: int) -> str:
-        """Try so many more of the sampler's trials; returns why there aren't so many."""
+        """Try more of the sampler's trials; returns why there aren't as many, "" if there are."""
         return self._new.more(trials)
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
@@ -258,7 +258,7 @@ class Judging:
         return {}
 
     def wake_at(self, view: View) -> float | None:
-        """Return None: the strategy decides at results alone."""
+        """Return None: the strategy decides only at results."""
         return None
 
 

@@ -58,9 +58,9 @@ class Seer:
       could else not be trained to its end any more, or where nothing is left to explore.
     - Which rung new trials are compared at first is learned: by how well each rung foretells the
       next. How wide they explore follows from that and from the time.
-    - The end is planned, and once more when half of it is over: who is best gets the cheapest width
-      at which it still reaches its last epoch, else the fastest, on as many instances as the money
-      pays; then the next, until all seats are taken. Nobody else keeps a GPU.
+    - The end is planned, and once more when half of it is over: the best gets the cheapest width at
+      which it still reaches its last epoch, else the fastest, on as many instances as the money
+      pays; then the next, until all seats are taken. No other trial keeps a GPU.
     """
 
     anytime = True
@@ -94,7 +94,7 @@ class Seer:
         self._counted = [0] * len(self._epochs)
         self._first: int | None = None
         self._width: Width | None = None
-        self._epoch_seconds = 0.0  # at that width, as far as was known when it was chosen
+        self._epoch_seconds = 0.0  # at that width, as expected when it was chosen
         self._best = Standing()
         self._furthest: dict[TrialId, int] = {}
         self._fresh = True  # whether what is reported isn't trained a second time
@@ -113,7 +113,7 @@ class Seer:
     # ---- time and money ------------------------------------------------------------------
 
     def rentable(self, view: View) -> Rentable:
-        """Return what is planned with: the cheapest that can be had, as far as is known."""
+        """Return the rentable to plan with: the cheapest that is available, so far."""
         return self.offers.chosen
 
     @property
@@ -122,19 +122,19 @@ class Seer:
         return self._plans == 0
 
     def opening(self, view: View) -> Opening:
-        """Return how many instances explore, and until when; anew where the offer is another."""
+        """Return how many instances explore, and until when; planned again for another offer."""
         offer, before = self.rentable(view).offer, self._opening
         if before is not None and self._opened_for is offer:
             return before
         left, price = (view.seconds_left, view.dollars_left), offer.usd_per_second
         most = self._max_instances
-        made = opening(view.now, *left, price, most, before=before)
+        chosen = opening(view.now, *left, price, most, before=before)
         if self.constant:
-            made = replace(made, instances=steady(*left, price, most))
+            chosen = replace(chosen, instances=steady(*left, price, most))
         if self._full and not self._best:
-            made = guarded(made, view, self.rentable(view), self._last, most)
-        self._opening, self._opened_for = made, offer
-        return made
+            chosen = guarded(chosen, view, self.rentable(view), self._last, most)
+        self._opening, self._opened_for = chosen, offer
+        return chosen
 
     def instances(self, view: View) -> int:
         """Return how many instances there are to be now."""
@@ -156,7 +156,7 @@ class Seer:
         return self._width
 
     def _look(self, view: View) -> None:
-        """Work out anew at which rung, and how wide, new trials are compared first."""
+        """Work out again at which rung, and how wide, new trials are compared first."""
         rentable = view.corrected(self.rentable(view), ())
         atom = cheapest_width(rentable)
         profile, until = rentable.profile, self.opening(view).until
@@ -187,7 +187,7 @@ class Seer:
             else:
                 return [TrialGroup("exploring", tuple(tasks))] if tasks else []
         self._fill_up(view)
-        if not self.seats and self._nobody(view) and self._another(view):
+        if not self.seats and self._none_left(view) and self._another(view):
             # All are at their end: another season.
             self._plans, self._opening, self._must = 0, None, math.inf
             return self.requests(view, room)
@@ -195,9 +195,9 @@ class Seer:
         return [TrialGroup("seated", tuple(tasks))] if tasks else []
 
     def _idle(self, view: View) -> bool:
-        """Whether nothing is left to explore, and all that explore have told something."""
-        told = bool(self._best) and all(trial.id in self._best for trial in view.running)
-        return told and self._new.dry(view)
+        """Whether nothing is left to explore, and all that explore have reported."""
+        reported = bool(self._best) and all(trial.id in self._best for trial in view.running)
+        return reported and self._new.dry(view)
 
     def _explorers(self, view: View, room: int) -> Iterator[Task]:
         """Yield promotions, the deepest first, then those below the first rung, then new trials."""
@@ -222,8 +222,8 @@ class Seer:
     def _seated(self, view: View) -> Iterator[Task]:
         """Yield those with a seat that don't train, the best first, as far as they can start.
 
-        After the first for which there is no room nobody gets on: else those that need few GPUs
-        would for ever sit between those that one that is wide waits for.
+        After the first for which there is no room no trial starts: else those that need few GPUs
+        would forever sit between those that a wide one waits for.
         """
         offer = self.rentable(view).offer
         for seat in [s for name, s in self.seats.items() if view.trials[name].status == "parked"]:
@@ -232,7 +232,7 @@ class Seer:
             if not view.fits(seat.width, offer):
                 break
 
-    # ---- who goes on ---------------------------------------------------------------------
+    # ---- which trials go on --------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Record a trial; say whether it goes on to the next rung, or keeps its seat."""
@@ -268,7 +268,7 @@ class Seer:
     def _next(self, view: View, trial: TrialProgress) -> int | None:
         """Return how far a trial goes on; None: no further for now, as it is at a rung.
 
-        Who trains again what was lost with its instance was judged then.
+        A trial that repeats epochs lost with its instance was judged at them already.
         """
         if not self._fresh and trial.epoch < view.until(trial.id):
             return view.until(trial.id)
@@ -332,7 +332,7 @@ class Seer:
         for name in self.seats:
             if name == trial.id:
                 break
-            if view.trials[name].status == "parked":  # who is ahead of it waits
+            if view.trials[name].status == "parked":  # the trial ahead of it waits
                 complete = all(rented.joined for rented in view.fleet.wanted())
                 return Verdict.PAUSE if complete else Go(last)
         return Go(last)
@@ -344,7 +344,7 @@ class Seer:
         self._leave(trial.id)
 
     def _leave(self, trial: TrialId) -> None:
-        """Take note that a seat is free."""
+        """Record that a seat is free."""
         self._vacant = self.seats.pop(trial, None) is not None or self._vacant
 
     def _fill_up(self, view: View) -> None:
@@ -385,11 +385,11 @@ class Seer:
         amidst = rentable.profile.epoch_seconds(cheapest_width(rentable))
         spare = -math.inf
         for takes, count in self._ways(trial, rentable):
-            each = view.seconds_left - takes - amidst
+            slack = view.seconds_left - takes - amidst
             if price > 0:
                 left = view.dollars_left / price - (takes + amidst) * count
-                each = min(each, left / self.instances(view))
-            spare = max(spare, each)
+                slack = min(slack, left / self.instances(view))
+            spare = max(spare, slack)
         self._must = view.now + spare if spare >= 0 else math.inf
 
     def _ways(self, trial: TrialProgress, rentable: Rentable) -> Iterator[tuple[float, int]]:
@@ -401,7 +401,7 @@ class Seer:
                 yield work * epoch.mean * (1 + LATE) + profile.resize.mean, count
 
     def _plan(self, view: View) -> None:
-        """Rank by what is known, and seat the best on what the rest of the money pays."""
+        """Rank by the results so far, and seat the best on what the rest of the money pays."""
         part, share = PLANS[min(self._plans, len(PLANS) - 1)]
         self._plans += 1
         left, rentable = self.horizon(view), view.corrected(self.rentable(view), ())
@@ -438,7 +438,7 @@ class Seer:
                 self._leaving[name] = Verdict.PAUSE
 
     def _enough(self, view: View, rentable: Rentable, count: int, paid: float) -> int:
-        """Return so many instances, or what the best needs to reach its end before the money does.
+        """Return `count`, or the instances that the best trial needs to end before the money does.
 
         `paid` are the seconds of one instance that there is money for.
         """
@@ -455,7 +455,6 @@ class Seer:
         return max(min(count, max(most for most, _ in ways)), min(needed for _, needed in ways))
 
     def _fill(self, view: View, rentable: Rentable, instances: int) -> None:
-        """Seat the best on so many instances."""
         gpus, left = rentable.gpus, max(0.0, self._end - view.now)
         widths = [w for w in rentable.profile.widths if w <= gpus * instances]
         for name in self._ranked(view):
@@ -468,10 +467,10 @@ class Seer:
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
             wanted = width_for(work, seconds, rentable.profile.resize.mean, left)
             ahead = [seat.width for seat in self.seats.values()] if self._full else []
-            found = fitted([*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances)
-            if found is None:
+            width = fitted([*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances)
+            if width is None:
                 break
-            self.seats[name] = Seat(name, found)
+            self.seats[name] = Seat(name, width)
 
     def _ranked(self, view: View) -> Iterator[TrialId]:
         """Yield those that could train on, the best first; those without a result come last."""
@@ -480,7 +479,7 @@ class Seer:
             if trial.id not in self._best and trial.status != "stopping":
                 yield trial.id
 
-    def _nobody(self, view: View) -> bool:
+    def _none_left(self, view: View) -> bool:
         """Whether none that has begun could train on."""
         return next(self._ranked(view), None) is None
 
@@ -499,7 +498,7 @@ class Seer:
         """Whether all that could be trained has been."""
         if view.running or not at_rest(view):
             return False
-        return self._nobody(view) and not self._another(view)
+        return self._none_left(view) and not self._another(view)
 
     def more(self, view: View, trials: int) -> str:  # noqa: D102  see `Strategy`
         return self._new.more(trials)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class SeerBarrier:
     """Sequential elimination: the forecast keeps 1/eta (rounded up) at each rung, to `max_epochs`.
 
-    A reconstruction, not the paper's algorithm: SEER (SoCC 2021) is known by its abstract alone.
+    A reconstruction, not the paper's algorithm: only the abstract of SEER (SoCC 2021) is public.
     Rungs stand at min_epochs * eta**k and at max_epochs. How many really go on from a rung is
     decided there, by a plan for the rest (`ReplanningPolicy`); `promote` is for a run without.
     """
@@ -35,15 +35,15 @@ class SeerBarrier:
         return self.rest(self.trials, 0, self.max_epochs)
 
     def rest(self, trials: int, begin: int, end: int) -> tuple[Stage, ...]:
-        """Return the stages that take so many trials, all at epoch `begin`, to epoch `end`."""
-        found: list[Stage] = []
+        """Return the stages that take `trials` trials, all at epoch `begin`, to epoch `end`."""
+        stages: list[Stage] = []
         rung = self.min_epochs
         while begin < end:
             while rung <= begin:
                 rung *= self.eta
-            found.append(Stage(trials, begin, min(rung, end)))
+            stages.append(Stage(trials, begin, min(rung, end)))
             trials, begin = math.ceil(trials / self.eta), min(rung, end)
-        return tuple(found)
+        return tuple(stages)
 
     def ranked(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return all trials of a rung, the best first; ties go by trial id."""

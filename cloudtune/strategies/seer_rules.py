@@ -1,4 +1,4 @@
-"""What `seer` reckons with: how to open, how much a rung tells, who gets a seat at the end.
+"""The rules of `seer`: how to open, how much a rung says, which trials get a seat at the end.
 
 Every constant of the strategy stands here, with what it was chosen by; docs/seer.md has the
 figures. All functions are pure.
@@ -32,14 +32,14 @@ PLANS: tuple[tuple[float, float], ...] = ((0.5, 0.6), (1.0, 1.0))
 ROUND = 0.25
 """From which fraction on another instance is taken, for a shorter time."""
 APART = 2
-"""A rung is so many times as many epochs as the one below, and one in so many goes on."""
+"""A rung has this many times the epochs of the one below, and one in this many trials goes on."""
 STEP = 0.98
 """The rank correlation of a rung with the next that is assumed before there is evidence.
 
-Near 1, so that rungs begin at the first epoch until results say that it tells too little: 0.92
+Near 1, so that rungs begin at the first epoch until results say that it predicts too little: 0.92
 began later, which cost breadth (0.79 against 0.88 of the regret of 0.2, docs/seer.md)."""
 BELIEF = 4.0
-"""That counts as so many trials."""
+"""How many trials `STEP` counts as."""
 DEEP = 2.0
 """Exploring is as wide as it takes to reach this multiple of the first rung in its time."""
 SCHEDULE = 0.25
@@ -47,7 +47,7 @@ SCHEDULE = 0.25
 NEARLY = 0.9
 """An offer that buys this share of the most training is good enough to go by its price."""
 SEASON = 2.0
-"""Another season of exploring needs the time of so many epochs and starts."""
+"""Another season of exploring needs the time of this many epochs and starts."""
 LATE = 0.03
 """A plan's epochs may take longer by such a part."""
 NOISE = 0.1
@@ -83,7 +83,7 @@ def opening(
     *,
     before: Opening | None = None,
 ) -> Opening:
-    """Return how to explore, with so many seconds and dollars left; a `price` is of a second.
+    """Return how to explore with the seconds and dollars left; `price` is dollars a second.
 
     Where the money doesn't pay one instance for so long, one explores until its part is spent.
     `before` is what another offer takes the place in: that it ends then, and what it keeps, stays.
@@ -99,10 +99,10 @@ def opening(
     return Opening(count, now + min(span, paid / count), kept)
 
 
-def guarded(made: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
+def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
     """Return an opening after which one trial can still be trained to its last epoch.
 
-    As it was made where not one trial can, by what is known. Instances that explore are paid for
+    Unchanged if the limits don't pay for one trial. Instances that explore are paid for
     at least for their minimum, and until they can be gone.
     """
     now, left = view.now, (view.seconds_left, view.dollars_left)
@@ -118,7 +118,7 @@ def guarded(made: Opening, view: View, rentable: Rentable, last: int, most: int)
         ways.append((left[0] - whole, left[1] - bill, width, count, trained + amidst))
     ways = [w for w in ways if min(w[0], w[1]) >= 0 and w[3] <= most]
     if not ways:
-        return made
+        return planned
     second = max(price, 1e-12)
     seen = arrival + profile.start.mean + amidst
 
@@ -131,17 +131,17 @@ def guarded(made: Opening, view: View, rentable: Rentable, last: int, most: int)
             until = min(least - tail, (paid - others * least) / count - again)
         return min(left[0] - again, until)
 
-    for late, instances in itertools.product((DOUBT, LATE), range(made.instances, 0, -1)):
+    for late, instances in itertools.product((DOUBT, LATE), range(planned.instances, 0, -1)):
         until = max(spare(way, instances, late) for way in ways)
         if until >= seen:
             until = until if late == DOUBT else seen
-            return replace(made, instances=instances, until=min(made.until, now + until))
+            return replace(planned, instances=instances, until=min(planned.until, now + until))
     room = max(ways, key=lambda w: min(w[0] / (left[0] - w[0]), w[1] / max(left[1] - w[1], 1e-12)))
-    return Opening(room[3], now, made.kept, room[2])
+    return Opening(room[3], now, planned.kept, room[2])
 
 
 def steady(seconds: float, dollars: float, price: float, most: int) -> int:
-    """Return how many instances so many dollars pay for until the end, at a `price` a second."""
+    """Return how many instances `dollars` pay for until the end, at a `price` a second."""
     if math.isinf(dollars) or price == 0:
         return most
     if math.isinf(seconds):
@@ -150,14 +150,14 @@ def steady(seconds: float, dollars: float, price: float, most: int) -> int:
 
 
 def paid_for(paid: float, span: float, most: int) -> int:
-    """Return how many instances are to be had for a span, where `paid` seconds of one are."""
+    """Return how many instances `paid` seconds of one instance pay for over a span."""
     return max(1, min(most, math.floor(paid / max(span, 1.0) + ROUND)))
 
 
 def epoch_dollars(rentable: Rentable) -> float:
     """Return the dollars of an epoch at its cheapest width, packed where that pays.
 
-    On spot with what losses add: for each hour held so many boots, starts and halves of an epoch.
+    On spot with what losses add: each costs a boot, a start and half an epoch.
     """
     profile, offer, width = rentable.profile, rentable.offer, cheapest_width(rentable)
     seconds = profile.epoch_seconds(width)
@@ -199,7 +199,9 @@ def by_worth(
     Those that buy nearly the most training go by the price of an epoch, the others follow by how
     much they buy.
     """
-    bought = {each.offer: epochs_bought(each, limits, max_instances) for each in rentables}
+    bought = {
+        rentable.offer: epochs_bought(rentable, limits, max_instances) for rentable in rentables
+    }
     enough = NEARLY * max(bought.values(), default=0.0)
 
     def key(rentable: Rentable) -> tuple[bool, float, float]:
@@ -216,14 +218,14 @@ class Offers:
     def __init__(self, rentables: Sequence[Rentable], limits: Limits, max_instances: int) -> None:
         self.rentables = by_worth(rentables, limits, max_instances)
         self.chosen = self.rentables[0]
-        self.in_order = tuple(each.offer for each in self.rentables)
+        self.in_order = tuple(rentable.offer for rentable in self.rentables)
 
     def of(self, offer: Offer) -> Rentable:
         """Return what is known of an offer."""
         return self.rentables[self.in_order.index(offer)]
 
     def look(self, view: View, instances: int) -> bool:
-        """Say whether another is planned with from now on; of this one so many are wanted.
+        """Say whether to plan with another offer from now on; `instances` are wanted of this one.
 
         One that is refused gives way to the next, unless all that is wanted of it is there. A
         cheaper one is back once as many of its GPUs take trials as are held of the present one's.
@@ -246,17 +248,17 @@ class Offers:
         return self.of(next(willing, next(possible, now) if view.refused(now) else now))
 
 
-# ---- how much a rung tells -------------------------------------------------------------------
+# ---- how much a rung says --------------------------------------------------------------------
 
 
 def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> float:
     """Return the rank correlation of a rung's results with the next one's, better being greater.
 
-    Those that were let go on are the better ones, among which it is harder to tell who is best: the
+    Those that went on are the better ones, among which the best is harder to recognise: the
     correlation is corrected for that (Thorndike's case 2). Few trials are believed in part.
     """
     both = [name for name in upper if name in lower]
-    found, count = 0.0, len(both)
+    correlation, count = 0.0, len(both)
     if count > 2:  # two are always in line
         ranks = _ranks([*lower.values()])
         place = {name: ranks[n] for n, name in enumerate(lower)}
@@ -265,10 +267,10 @@ def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> floa
         if own > 0 and above.std() > 0:
             seen = float(np.corrcoef(below, above)[0, 1])
             wider = max(1.0, spread / own)
-            found = seen * wider / math.sqrt(1 - seen**2 + (seen * wider) ** 2)
-    known = max(0.0, count - 3.0)
-    z = known * math.atanh(min(0.99, max(-0.99, found))) + BELIEF * math.atanh(STEP)
-    return max(0.05, math.tanh(z / (known + BELIEF)))
+            correlation = seen * wider / math.sqrt(1 - seen**2 + (seen * wider) ** 2)
+    trusted = max(0.0, count - 3.0)
+    z = trusted * math.atanh(min(0.99, max(-0.99, correlation))) + BELIEF * math.atanh(STEP)
+    return max(0.05, math.tanh(z / (trusted + BELIEF)))
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -296,7 +298,7 @@ def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup
 
 
 def _best_of(count: float) -> float:
-    """Return the mean of the best of so many draws of a normal distribution, nearly (Blom)."""
+    """Return the mean of the best of `count` draws of a normal distribution, nearly (Blom)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
@@ -312,11 +314,11 @@ class Seat:
 
 
 def width_for(work: float, seconds: Mapping[Width, float], setup: float, left: float) -> Width:
-    """Return the cheapest width at which so many epochs are done in the time left.
+    """Return the cheapest width at which `work` epochs are done in the time left.
 
     The fastest where none is fast enough. `seconds` are an epoch's, by width.
     """
-    fitting = [w for w, each in seconds.items() if setup + work * each * (1 + LATE) <= left]
+    fitting = [w for w, epoch in seconds.items() if setup + work * epoch * (1 + LATE) <= left]
     if fitting:
         return min(fitting, key=lambda w: (w * seconds[w], w))
     return min(seconds, key=lambda w: (seconds[w], w))
@@ -328,7 +330,7 @@ def nodes(widths: Iterable[Width], gpus: int) -> int:
     The widest first, each on the first instance that has room for it; instances with as much room
     are filled together, so that it takes no longer for many seats than for few.
     """
-    whole, rooms = 0, list[tuple[float, float]]()  # free GPUs, and how many instances have so many
+    whole, rooms = 0, list[tuple[float, float]]()  # free GPUs, and how many instances have them
     for width, count in sorted(Counter(widths).items(), reverse=True):
         if width > gpus:
             whole += count * math.ceil(width / gpus - _WHOLE)
@@ -340,17 +342,17 @@ def nodes(widths: Iterable[Width], gpus: int) -> int:
 def _seated(
     width: Width, count: int, rooms: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return what room is left by so many seats more; of the endless many only what they take."""
-    found = list[tuple[float, float]]()
+    """Return the room that `count` more seats leave; of endless instances only those they take."""
+    left = list[tuple[float, float]]()
     for free, many in rooms:
-        each = math.floor((free + _WHOLE) / width)
-        full = min(many, count // each) if each else 0
-        rest = count - int(full) * each if full < many and each else 0
-        count -= int(full) * each + rest
-        found += [(free - each * width, full), (free - rest * width, 1 if rest else 0)]
+        per_room = math.floor((free + _WHOLE) / width)
+        full = min(many, count // per_room) if per_room else 0
+        rest = count - int(full) * per_room if full < many and per_room else 0
+        count -= int(full) * per_room + rest
+        left += [(free - per_room * width, full), (free - rest * width, 1 if rest else 0)]
         if many < math.inf:
-            found.append((free, many - full - (1 if rest else 0)))
-    return [(free, many) for free, many in found if many]
+            left.append((free, many - full - (1 if rest else 0)))
+    return [(free, many) for free, many in left if many]
 
 
 def fitted(
@@ -360,9 +362,9 @@ def fitted(
     used = [seat.width for seat in taken]
     if sum(used) + min(widths) > gpus * instances + _WHOLE:
         return None
-    for each in sorted((w for w in widths if w <= width), reverse=True):
-        if nodes([*used, each], gpus) <= instances:
-            return each
+    for narrower in sorted((w for w in widths if w <= width), reverse=True):
+        if nodes([*used, narrower], gpus) <= instances:
+            return narrower
     return None
 
 

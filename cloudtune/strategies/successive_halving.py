@@ -35,13 +35,13 @@ class SuccessiveHalving:
 
     def stages(self) -> tuple[Stage, ...]:
         """Return one stage per rung."""
-        found: list[Stage] = []
+        stages: list[Stage] = []
         trials, begin, end = self.trials, 0, self.min_epochs
         while begin < self.max_epochs:
             end = min(end, self.max_epochs)
-            found.append(Stage(trials, begin, end))
+            stages.append(Stage(trials, begin, end))
             trials, begin, end = max(1, trials // self.eta), end, end * self.eta
-        return tuple(found)
+        return tuple(stages)
 
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the best of the rung, as many as the next stage takes; ties go by trial id."""
@@ -57,7 +57,7 @@ class JoinedHalving:
     """A successive halving whose newcomers catch up with others, which join them on the way.
 
     Until then the newcomers are halved among themselves, from epoch 0; from then on all compete at
-    each rung. `joining` has, by the number of the stage, who has trained to its begin or further.
+    each rung. `joining` has, by the stage's number, the trials trained to its begin or further.
     """
 
     newcomers: SuccessiveHalving
@@ -65,16 +65,16 @@ class JoinedHalving:
 
     def stages(self) -> tuple[Stage, ...]:
         """Return one stage per rung."""
-        found: list[Stage] = []
+        stages: list[Stage] = []
         trials = self.newcomers.trials
         for number, stage in enumerate(self.newcomers.stages()):
             trials += len(self.joining.get(number, ()))
-            found.append(Stage(trials, stage.start_epoch, stage.end_epoch))
+            stages.append(Stage(trials, stage.start_epoch, stage.end_epoch))
             trials = max(1, trials // self.newcomers.eta)
-        return tuple(found)
+        return tuple(stages)
 
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
-        """Return the best of the rung, and who joins there."""
+        """Return the best of the rung, and the trials that join there."""
         stages, mode = self.stages(), self.newcomers.mode
         if stage + 1 >= len(stages):
             return ()
@@ -91,7 +91,7 @@ class Bracket:
     that reached its own last epoch keeps its place among the best, though it can't train on.
 
     A trial that will be among the best even if all that the rung waits for do better goes on at
-    once (as in Fluid's code: early promotion). Who goes on is the same; some go on sooner.
+    once (as in Fluid's code: early promotion). The same trials go on; some go on sooner.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class Bracket:
         self._gone: set[TrialId] = set()  # and failed on the way there
 
     def groups(self, tasks: Sequence[Task]) -> list[TrialGroup]:
-        """Return tasks by the rung that they train for: who goes on early is of the next one's."""
-        found = []
+        """Return tasks by the rung that they train for: early ones train for the next."""
+        groups = []
         for level in (self.level, self.level + 1):
             early = level > self.level
             of = tuple(task for task in tasks if (task.trial.id in self._early) is early)
             if of:
-                found.append(TrialGroup(f"{self.name}, rung {level}", of))
-        return found
+                groups.append(TrialGroup(f"{self.name}, rung {level}", of))
+        return groups
 
     @property
     def wants(self) -> int:
@@ -135,37 +135,37 @@ class Bracket:
 
     def tasks(self, view: View, room: int, ask: Callable[[], Trial | None]) -> tuple[Task, ...]:
         """Return what may begin of the current rung: its trials, and then new ones."""
-        found = self._offers(view, room)
-        while len(found) < room and self.wants > 0:
+        offered = self._offers(view, room)
+        while len(offered) < room and self.wants > 0:
             trial = ask()
             if trial is None:
                 self.close()
                 break
             self._trials[trial.id] = self._ready[trial.id] = trial
             self._awaited.add(trial.id)
-            found.append(trial)
-        return tuple(Task(trial, self._goal(trial)) for trial in found)
+            offered.append(trial)
+        return tuple(Task(trial, self._goal(trial)) for trial in offered)
 
     def _offers(self, view: View, room: int) -> list[Trial]:
-        found: list[Trial] = []
+        offered: list[Trial] = []
         begun: list[TrialId] = []
         for name, trial in self._ready.items():
-            if len(found) == room:
+            if len(offered) == room:
                 break
-            known = view.trials.get(name)
-            if known is None or known.status in {"parked", "at rung"}:
-                found.append(trial)
-            elif known.status != "stopping":
+            progress = view.trials.get(name)
+            if progress is None or progress.status in {"parked", "at rung"}:
+                offered.append(trial)
+            elif progress.status != "stopping":
                 begun.append(name)
         for name in begun:
             del self._ready[name]
-        return found
+        return offered
 
     def _goal(self, trial: Trial) -> int:
         return capped(trial, self._epochs[self.level + (trial.id in self._early)])
 
     def report(self, trial: TrialProgress) -> Decision:
-        """Take note of an epoch; who has reached the rung holds till it is decided."""
+        """Record an epoch; a trial that has reached the rung holds till it is decided."""
         self._ready.pop(trial.id, None)
         if trial.epoch < self._goal(trial.trial):
             return Go(self._goal(trial.trial))
@@ -179,7 +179,7 @@ class Bracket:
         return Verdict.FINISH if trial.epoch >= last else Verdict.HOLD
 
     def drop(self, trial: TrialId) -> None:
-        """Take note that a trial won't come back."""
+        """Record that a trial won't come back."""
         self._ready.pop(trial, None)
         if trial in self._early:  # it keeps its place, as if it had failed at the next rung
             self._gone.add(trial)
@@ -195,9 +195,9 @@ class Bracket:
             self._decide()
 
     def losers(self) -> list[TrialId]:
-        """Return who lost since this was last asked."""
-        found, self._losers = self._losers, []
-        return found
+        """Return the trials that lost since this was last asked."""
+        losers, self._losers = self._losers, []
+        return losers
 
     def _decide(self) -> None:
         """Begin the next rung with the best of this one, once all its trials have reported."""
@@ -220,10 +220,10 @@ class Bracket:
         self.level += 1
         self.over = not able or self.level == len(self._epochs)
         if not self.over and early:
-            self._decide()  # who went ahead may be all that it waits for
+            self._decide()  # it may wait for none but those that went ahead
 
     def _promote_early(self) -> None:
-        """Let those go on that nobody can push out of the best any more."""
+        """Let those go on that no other trial can push out of the best any more."""
         if self.level + 1 == len(self._epochs):
             return
         rung, best = self._epochs[self.level], max(1, self._size // self._eta)
@@ -251,7 +251,7 @@ class Brackets:
         self._begun = 0
 
     def more(self, view: View, trials: int) -> str:
-        """Try so many more, in brackets of their own; returns why there aren't so many."""
+        """Try more trials, in brackets of their own; returns why there aren't as many."""
         return self._new.more(trials)
 
     def _next(self) -> Bracket | None:
@@ -298,7 +298,7 @@ class Brackets:
         return dict.fromkeys(losers, Verdict.CUT)
 
     def wake_at(self, view: View) -> float | None:
-        """Return None: the strategy decides at results alone."""
+        """Return None: the strategy decides only at results."""
         return None
 
     def done(self, view: View) -> bool:
@@ -312,7 +312,7 @@ class Halving(Brackets):
     """Successive halving of `trials`; with `repeat` again and again, while there are new ones.
 
     Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
-    Optimization" (AISTATS 2016). The rungs and who goes on are `SuccessiveHalving`'s.
+    Optimization" (AISTATS 2016). The rungs and which go on are `SuccessiveHalving`'s.
     """
 
     def __init__(
@@ -346,6 +346,6 @@ class Halving(Brackets):
         )
 
     def more(self, view: View, trials: int) -> str:
-        """Try so many more in a bracket of their own, after the one before."""
+        """Try more trials in a bracket of their own, after the one before."""
         self._sizes.append(trials)
         return super().more(view, trials)

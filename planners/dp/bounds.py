@@ -1,7 +1,7 @@
 """Lower bounds: what no plan can beat. Bounds prune the exact search, and give every plan its gap.
 
 A `Staircase` is the least cost within a time, as corners (seconds ascending, dollars descending).
-Two kinds of it are made here: `least`, by the options of a menu, for plans made of them; and
+There are two kinds: `least`, by the options of a menu, for plans made of them; and
 `fluid`, for any plan at all, in which trials could be cut into GPU-seconds and hand-overs are free.
 """
 
@@ -81,8 +81,8 @@ def lowest(stairs: Sequence[Staircase]) -> Staircase:
     """Return the staircase that at every time is the least of some staircases."""
     if not stairs:
         return IMPOSSIBLE
-    seconds = np.concatenate([each.seconds for each in stairs])
-    return Staircase.of(seconds, np.concatenate([each.dollars for each in stairs])).thinned()
+    seconds = np.concatenate([stair.seconds for stair in stairs])
+    return Staircase.of(seconds, np.concatenate([stair.dollars for stair in stairs])).thinned()
 
 
 def chain(stairs: Iterable[Staircase]) -> Staircase:
@@ -97,9 +97,11 @@ def fluid(request: PlanRequest) -> Staircase:
     for the GPU time of all trials at that width or a cheaper one that is as fast. To that come the
     first boot, where nothing is rented yet, and the last release.
     """
-    ways = [(each, width) for each in request.rentables for width in each.profile.widths]
-    epoch = np.array([each.epoch_seconds(width) for each, width in ways])
-    share = np.array([_share(each, width) for each, width in ways])
+    ways = [
+        (rentable, width) for rentable in request.rentables for width in rentable.profile.widths
+    ]
+    epoch = np.array([rentable.epoch_seconds(width) for rentable, width in ways])
+    share = np.array([_share(rentable, width) for rentable, width in ways])
     stairs = chain(
         Staircase.of(stage.epochs * epoch, stage.trials * stage.epochs * epoch * share)
         for stage in request.work
@@ -137,7 +139,9 @@ def _share(rentable: Rentable, width: float) -> float:
 def _edges(request: PlanRequest) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the seconds and dollars of the first boot and of the last release, at the least."""
     begin = (0.0, 0.0)
-    profiles = [(each.profile, each.offer.held_usd_per_second) for each in request.rentables]
+    profiles = [
+        (rentable.profile, rentable.offer.held_usd_per_second) for rentable in request.rentables
+    ]
     fresh = bool(request.work) and request.work[0].start_epoch == 0
     if not request.fleet and profiles:
         starts = [(p.start if fresh else p.resize).mean for p, _ in profiles]

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
     from cloudtune.model.plans import Objective
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.dp.search import Found, Search
+    from cloudtune.planners.dp.search import Search, Solution
 
 _PAIRS = 1_000_000
-"""Up to so many pairs of options in two stages, one after the other, all of the front is found."""
+"""The most pairs of options of two consecutive stages for which the whole front is searched."""
 _ASKED = 16
-"""Beyond, so many plans of it are asked for."""
+"""The number of plans on the front to search for beyond that."""
 
 
-def whole_front(request: PlanRequest) -> list[Found]:
+def whole_front(request: PlanRequest) -> list[Solution]:
     """Return every way that no other beats in both time and money, the fastest first.
 
     Limits are ignored. Where there are too many options for that, some of these ways: from the ends
@@ -31,43 +31,43 @@ def whole_front(request: PlanRequest) -> list[Found]:
     if not search.possible:
         return []
     sizes = [len(options) for options in search.options]
-    if all(one * other <= _PAIRS for one, other in pairwise(sizes)):
+    if all(before * after <= _PAIRS for before, after in pairwise(sizes)):
         return search.front()
     return _asked_for(search)
 
 
-def _asked_for(search: Search) -> list[Found]:
+def _asked_for(search: Search) -> list[Solution]:
     objectives: tuple[Objective, Objective] = ("time", "cost")
     ends = [search.best(Limits(), objective) for objective in objectives]
-    points = [each for each in ends if each is not None]
+    points = [end for end in ends if end is not None]
     closed: set[tuple[float, float]] = set()
     for _ in range(_ASKED):
         gaps = [
-            (_area(one, other), one, other)
-            for one, other in pairwise(points)
-            if (one.seconds, other.seconds) not in closed
+            (_area(left, right), left, right)
+            for left, right in pairwise(points)
+            if (left.seconds, right.seconds) not in closed
         ]
-        area, one, other = max(gaps, key=lambda gap: gap[0], default=(0.0, None, None))
-        if one is None or other is None or area <= 0:
+        area, left, right = max(gaps, key=lambda gap: gap[0], default=(0.0, None, None))
+        if left is None or right is None or area <= 0:
             break
-        middle = Limits((one.seconds + other.seconds) / 2)
-        found = search.best(middle, "cost", one)
-        if found is None or found.choices in {one.choices, other.choices}:
-            closed.add((one.seconds, other.seconds))
+        middle = Limits((left.seconds + right.seconds) / 2)
+        solution = search.best(middle, "cost", left)
+        if solution is None or solution.choices in {left.choices, right.choices}:
+            closed.add((left.seconds, right.seconds))
             continue
-        points = sorted([*points, found], key=lambda each: each.seconds)
+        points = sorted([*points, solution], key=lambda point: point.seconds)
     return _falling(points)
 
 
-def _area(one: Found, other: Found) -> float:
-    return (other.seconds - one.seconds) * (one.dollars - other.dollars)
+def _area(left: Solution, right: Solution) -> float:
+    return (right.seconds - left.seconds) * (left.dollars - right.dollars)
 
 
-def _falling(points: Sequence[Found]) -> list[Found]:
-    kept: list[Found] = []
-    for each in points:
-        if not kept or each.dollars < kept[-1].dollars:
-            kept.append(each)
+def _falling(points: Sequence[Solution]) -> list[Solution]:
+    kept: list[Solution] = []
+    for point in points:
+        if not kept or point.dollars < kept[-1].dollars:
+            kept.append(point)
     return kept
 
 
@@ -75,15 +75,15 @@ def knees(points: Sequence[tuple[float, float]], most: int) -> list[int]:
     """Return which points of a falling front to show: both ends, and those that add most area.
 
     Points ascend in seconds and fall in dollars. The area is that of what is worse than any of the
-    points chosen, as far as the worst of the whole front in both; it is what nobody has to pay or
-    wait who knows of them.
+    points chosen, as far as the worst of the whole front in both: the money and time that knowing
+    these points saves.
     """
     chosen = sorted({0, len(points) - 1}) if points else []
     while len(chosen) < min(most, len(points)):
         gains = [
-            (_gain(points, left, each, right), -each)
+            (_gain(points, left, middle, right), -middle)
             for left, right in pairwise(chosen)
-            for each in range(left + 1, right)
+            for middle in range(left + 1, right)
         ]
         gain, place = max(gains, default=(0.0, 0))
         if gain <= 0:
@@ -92,5 +92,5 @@ def knees(points: Sequence[tuple[float, float]], most: int) -> list[int]:
     return chosen
 
 
-def _gain(points: Sequence[tuple[float, float]], left: int, each: int, right: int) -> float:
-    return (points[right][0] - points[each][0]) * (points[left][1] - points[each][1])
+def _gain(points: Sequence[tuple[float, float]], left: int, middle: int, right: int) -> float:
+    return (points[right][0] - points[middle][0]) * (points[left][1] - points[middle][1])

@@ -1,6 +1,6 @@
 """Partial plans as columns of numbers: taking a stage, and dropping what can't be best.
 
-The rules are those of `planners.model`, written once more over arrays: a row is one way through
+The rules are those of `planners.cost_model`, written again over arrays: a row is one way through
 the stages so far (a label), a column of a matrix one option of the next stage.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Whole = NDArray[np.int64]
 
-_AT_ONCE = 64
+_AT_ONCE = 64  # labels compared with all others at a time: bounds the memory of the comparison
 _TIE = 1e-12
 
 
@@ -90,8 +90,8 @@ class Delays:
         def column(values: list[float]) -> Floats:
             return np.array([*values, 0.0])
 
-        profiles = [each.profile for each in request.rentables]
-        offers = [each.offer for each in request.rentables]
+        profiles = [rentable.profile for rentable in request.rentables]
+        offers = [rentable.offer for rentable in request.rentables]
         grain = column([o.granularity_seconds * rounded for o in offers])
         return cls(
             column([p.launch.mean for p in profiles]),
@@ -113,7 +113,7 @@ class Delays:
     @staticmethod
     def vcpus(request: PlanRequest, quota: str) -> Whole:
         """Return what an instance of each rentable counts against a quota."""
-        offers = [each.offer for each in request.rentables]
+        offers = [rentable.offer for rentable in request.rentables]
         counted = [o.instance_type.vcpus if o.quota == quota else 0 for o in offers]
         return np.array([*counted, 0])
 
@@ -129,8 +129,8 @@ class Step:
 
     def begin(self, options: Options) -> Floats:
         """Return the seconds that each group's trials take to begin, in all its waves."""
-        each = self.delays.start if self.stage.start_epoch == 0 else self.delays.resize
-        return np.asarray(options.waves * each[options.offer])
+        seconds = self.delays.start if self.stage.start_epoch == 0 else self.delays.resize
+        return np.asarray(options.waves * seconds[options.offer])
 
     def least(self, options: Options, *, fresh: bool) -> tuple[Floats, Floats]:
         """Return the least seconds and dollars of each option, whatever comes before it.
@@ -248,7 +248,7 @@ class Taken:
         return np.asarray(trained.sum(axis=1)[None, :] + np.where(quiet, 0.0, begun.sum(axis=1)))
 
     def _staying(self, same: NDArray[np.bool_], going: Whole) -> NDArray[np.bool_]:
-        """Whether every survivor trains on where it is (`planners.model.stays`)."""
+        """Whether every survivor trains on where it is (`planners.cost_model.stays`)."""
         labels, options = self._labels, self._options
         alone_before, alone_now = labels.settled, options.waves[:, 0] == 1
         if labels.offer.shape[1] > 1:
@@ -289,7 +289,6 @@ class Taken:
         return self._ended(fresh) if self._step.last else fresh
 
     def _aged(self, rows: Whole, columns: Whole) -> Floats | None:
-        """Return the ages of the instances after the stage."""
         ages, options, delays = self._labels.ages, self._options, self._step.delays
         if ages is None:
             return None
@@ -297,7 +296,7 @@ class Taken:
         seconds = self.seconds[rows, columns][:, None]
         wait = self._wait[rows, columns][:, None]
         place = np.arange(most)[None, :]
-        found = np.full((len(rows), options.offer.shape[1], most), np.inf)
+        aged = np.full((len(rows), options.offer.shape[1], most), np.inf)
         for j in range(options.offer.shape[1]):
             offer = options.offer[columns, j]
             count = options.count[columns, j][:, None]
@@ -314,11 +313,10 @@ class Taken:
             shifted = np.take_along_axis(old, np.maximum(place - fresh, 0), axis=1)
             line = np.where(place < fresh, new, shifted)
             oldest = delays.oldest[offer][:, None]
-            found[:, j] = np.where(place < count, np.minimum(line, oldest), np.inf)
-        return np.sort(found, axis=2)
+            aged[:, j] = np.where(place < count, np.minimum(line, oldest), np.inf)
+        return np.sort(aged, axis=2)
 
     def _ended(self, labels: Labels) -> Labels:
-        """Return the labels with everything given back."""
         delays, charges = self._step.delays, self._step.request.charges
         release = delays.release[labels.offer]
         longest = np.where(labels.offer >= 0, release, 0.0).max(axis=1)
@@ -327,11 +325,11 @@ class Taken:
         else:
             groups = range(labels.offer.shape[1])
             bills = np.sum([leaving_costs(labels, delays, g)[:, 0] for g in groups], axis=0)
-        nobody = np.full_like(labels.offer, -1)
+        no_offer = np.full_like(labels.offer, -1)
         return Labels(
             labels.seconds + longest,
             labels.dollars + bills + longest * charges.usd_per_second,
-            nobody,
+            no_offer,
             np.zeros_like(labels.count),
             np.zeros_like(labels.width),
             np.ones_like(labels.settled),
@@ -350,13 +348,15 @@ def leaving_costs(labels: Labels, delays: Delays, group: int) -> Floats:
     assert labels.ages is not None
     offer = labels.offer[:, group]
     ages = labels.ages[:, group]
-    minimum, grain = delays.minimum[offer][:, None], delays.grain[offer][:, None]
+    minimum = delays.minimum[offer][:, None]
+    grain = delays.grain[offer][:, None]
     owed = np.maximum(delays.release[offer][:, None], minimum - ages)
     if delays.grain.any():
         finite = np.where(np.isfinite(ages), ages, 0.0)
         owed = _whole(owed + finite, grain) - finite
-    each = np.where(np.isfinite(ages), owed * delays.price[offer][:, None], 0.0)
-    upward = np.cumsum(each[:, ::-1], axis=1)[:, ::-1]
+    cost = np.where(np.isfinite(ages), owed * delays.price[offer][:, None], 0.0)
+    # Ages ascend and the oldest go, so what n kept instances leave is a sum from the n-th on.
+    upward = np.cumsum(cost[:, ::-1], axis=1)[:, ::-1]
     return np.concatenate([upward, np.zeros((len(labels), 1))], axis=1)
 
 
@@ -386,10 +386,10 @@ def _states(labels: Labels) -> Whole:
     """Return a number for each fleet: offers, instances, widths, and whether all is settled."""
     key = np.unique(labels.settled, return_inverse=True)[1]
     for column in (*labels.offer.T, *labels.count.T, *labels.width.T):
-        if (column == column[:1]).all():  # most are: they tell no fleet from another
+        if (column == column[:1]).all():  # most are: they don't distinguish fleets
             continue
         values, rank = np.unique(column, return_inverse=True)
-        # Ranked anew each time, the key stays small however many columns there are.
+        # Ranked again each time, the key stays small however many columns there are.
         key = np.unique(key * len(values) + rank, return_inverse=True)[1]
     return np.asarray(key.astype(np.int64))
 

@@ -1,6 +1,6 @@
 """What can be done in one stage: every use of offers, instances and widths that may be best.
 
-An option is up to `request.mix` groups, each an offer with so many instances at one width. Columns
+An option is up to `request.mix` groups, each an offer, a count of instances and a width. Columns
 are NumPy arrays, one row an option, one column a group; a group that isn't there has offer -1 and
 no instances.
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _EPSILON = 1e-6
 _FEW_OFFERS = 12
 _ALL_SIZES = 16
-"""Up to so many instances every size is tried in a mixed stage; beyond, those of `sizes`."""
+"""The most instances for which a mixed stage tries every size; beyond, those of `sizes`."""
 
 Part = tuple[int, int, "Width", int, int]
 """One group of an option: rentable, instances, width, trials, waves."""
@@ -75,7 +75,7 @@ class Options:
         return np.asarray(self.rate * self.seconds + self.functions(self.train).sum(axis=1))
 
     def functions(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what each group pays by the function for so many seconds in all its waves."""
+        """Return what each group pays by the function; `seconds` are those of all its waves."""
         return np.asarray(self.used * seconds / np.maximum(self.waves, 1))
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Options:
@@ -133,11 +133,13 @@ class Menu:
             for width in rentable.profile.widths
         ]
         rows = [(*row, size) for row in table for size in choices[row[0]]]
-        offer, width, each, epoch, count = np.array(rows, dtype=float).reshape(-1, 5).T
+        offer, width, per_instance, epoch, count = np.array(rows, dtype=float).reshape(-1, 5).T
         gpus = np.array([rentable.gpus for rentable in request.rentables] or [1])
         whole = np.ceil(width / gpus[offer.astype(np.int64)] - _EPSILON).astype(np.int64)
-        at_once = np.where(each > 0, each * count, count // np.maximum(whole, 1))
-        rates = np.array([each.offer.held_usd_per_second for each in request.rentables] or [0.0])
+        at_once = np.where(per_instance > 0, per_instance * count, count // np.maximum(whole, 1))
+        rates = np.array(
+            [rentable.offer.held_usd_per_second for rentable in request.rentables] or [0.0]
+        )
         able = at_once > 0
         return cls(
             request,
@@ -179,9 +181,9 @@ def sizes(request: PlanRequest, index: int, *, rounded: bool = False) -> list[in
     trials = tuple(sorted({stage.trials for stage in request.work}))
     if (rounded or _any_size(request)) and most <= _ALL_SIZES:
         return list(range(1, most + 1))
-    found = set(_steps(trials, rentable.profile.widths, rentable.gpus))
-    found |= {len(live.ages) for live in request.fleet if live.offer == rentable.offer}
-    return sorted(size for size in found if 1 <= size <= most)
+    counts = set(_steps(trials, rentable.profile.widths, rentable.gpus))
+    counts |= {len(live.ages) for live in request.fleet if live.offer == rentable.offer}
+    return sorted(size for size in counts if 1 <= size <= most)
 
 
 def ages_matter(request: PlanRequest) -> bool:
@@ -190,12 +192,12 @@ def ages_matter(request: PlanRequest) -> bool:
         return True
     epochs = min((stage.epochs for stage in request.work), default=0)
     return any(
-        each.profile.boot.mean
-        + each.profile.release.mean
-        + epochs * min(map(each.epoch_seconds, each.profile.widths))
-        < each.offer.minimum_seconds
-        for each in request.rentables
-        if each.profile.widths
+        rentable.profile.boot.mean
+        + rentable.profile.release.mean
+        + epochs * min(map(rentable.epoch_seconds, rentable.profile.widths))
+        < rentable.offer.minimum_seconds
+        for rentable in request.rentables
+        if rentable.profile.widths
     )
 
 
@@ -216,14 +218,14 @@ def complete(request: PlanRequest, *, rounded: bool = False) -> bool:
 @lru_cache(maxsize=256)
 def _steps(trials: tuple[int, ...], widths: tuple[Width, ...], gpus: int) -> frozenset[int]:
     """Return the fewest instances for each number of waves, at any width, of any of the stages."""
-    found: set[int] = set()
-    for each, width in itertools.product(trials, widths):
+    counts: set[int] = set()
+    for count, width in itertools.product(trials, widths):
         whole = max(1, math.ceil(width / gpus))
         at_once = slots(width, gpus, whole)
         if at_once > 0:
-            found |= {whole * math.ceil(need / at_once) for need in _needs(each)}
-            found.add(each * whole)  # room for each survivor on instances of its own
-    return frozenset(found)
+            counts |= {whole * math.ceil(need / at_once) for need in _needs(count)}
+            counts.add(count * whole)  # room for each survivor on instances of its own
+    return frozenset(counts)
 
 
 @lru_cache(maxsize=256)
@@ -234,9 +236,9 @@ def _needs(trials: int) -> frozenset[int]:
 
 def _quota(request: PlanRequest, rentable: Rentable) -> int:
     """Return how many instances of an offer the vCPU quotas admit."""
-    vcpus = request.vcpu_quotas.get(rentable.offer.quota)
-    each = rentable.offer.instance_type.vcpus
-    return request.max_instances if vcpus is None or each == 0 else vcpus // each
+    quota = request.vcpu_quotas.get(rentable.offer.quota)
+    vcpus = rentable.offer.instance_type.vcpus
+    return request.max_instances if quota is None or vcpus == 0 else quota // vcpus
 
 
 def _pairs(
@@ -247,12 +249,12 @@ def _pairs(
     by_function = any(rentable.offer.per_function for rentable in request.rentables)
     # Billed by the function, a split costs by the trial: either group may be the full one.
     orders = itertools.permutations if by_function else itertools.combinations
-    for one, other in orders(range(len(request.rentables)), 2):
-        for first in _shares(request, one, wide[one], stage.trials - 1):
+    for left, right in orders(range(len(request.rentables)), 2):
+        for first in _shares(request, left, wide[left], stage.trials - 1):
             rest = stage.trials - first[3]
-            for second in _rests(request, other, wide[other], rest):
+            for second in _rests(request, right, wide[right], rest):
                 if _together(request, first, second):
-                    yield (first, second) if one < other else (second, first)
+                    yield (first, second) if left < right else (second, first)
 
 
 def _mixed_sizes(request: PlanRequest, index: int, few: Sequence[int]) -> Sequence[int]:
@@ -309,13 +311,13 @@ def _joined(alone: Options, mixed: Options) -> Options:
     )
 
 
-def _columns(request: PlanRequest, stage: Stage, found: Sequence[tuple[Part, Part]]) -> Options:
-    table = np.array(found, dtype=float).reshape(len(found), 2, 5)
+def _columns(request: PlanRequest, stage: Stage, pairs: Sequence[tuple[Part, Part]]) -> Options:
+    table = np.array(pairs, dtype=float).reshape(len(pairs), 2, 5)
     offer, count, waves = (table[:, :, column].astype(np.int64) for column in (0, 1, 4))
     epoch = np.array(
-        [[request.rentables[part[0]].epoch_seconds(part[2]) for part in parts] for parts in found]
+        [[request.rentables[part[0]].epoch_seconds(part[2]) for part in parts] for parts in pairs]
     )
-    rates = np.array([each.offer.held_usd_per_second for each in request.rentables])
+    rates = np.array([rentable.offer.held_usd_per_second for rentable in request.rentables])
     return Options(
         offer=offer,
         count=count,
@@ -330,7 +332,7 @@ def _columns(request: PlanRequest, stage: Stage, found: Sequence[tuple[Part, Par
 
 def _used(request: PlanRequest) -> NDArray[np.float64]:
     """Return what a GPU-second of a trial costs on each rentable, where that is billed."""
-    return np.array([each.offer.used_usd_per_second for each in request.rentables] or [0.0])
+    return np.array([rentable.offer.used_usd_per_second for rentable in request.rentables] or [0.0])
 
 
 def undominated(request: PlanRequest) -> PlanRequest:
@@ -341,15 +343,15 @@ def undominated(request: PlanRequest) -> PlanRequest:
     if request.mix > 1:
         return request
     held = {live.offer for live in request.fleet}
-    figures = [_Figures.of(request, each) for each in request.rentables]
+    figures = [_Figures.of(request, rentable) for rentable in request.rentables]
     kept: dict[tuple[object, ...], list[_Figures]] = {}
-    for mine in sorted(figures, key=lambda each: each.price):
+    for mine in sorted(figures, key=lambda figure: figure.price):
         rivals = kept.setdefault(mine.kind, [])
-        beaten = sum(each.beats(mine) for each in rivals)
+        beaten = sum(rival.beats(mine) for rival in rivals)
         if mine.rentable.offer in held or beaten < mine.rivals_needed:
             rivals.append(mine)
-    staying = {id(each.rentable) for rivals in kept.values() for each in rivals}
-    lean = tuple(each for each in request.rentables if id(each) in staying)
+    staying = {id(rival.rentable) for rivals in kept.values() for rival in rivals}
+    lean = tuple(rentable for rentable in request.rentables if id(rentable) in staying)
     return replace(request, rentables=lean)
 
 
@@ -381,7 +383,7 @@ class _Figures:
             min(rentable.most, _quota(request, rentable), request.max_instances),
             offer.instance_type.vcpus if quota else 0,
             {width: rentable.epoch_seconds(width) for width in profile.widths},
-            tuple(each.mean for each in delays),
+            tuple(delay.mean for delay in delays),
             _rivals_needed(request, rentable),
         )
 
@@ -391,7 +393,7 @@ class _Figures:
             self.price <= other.price
             and self.most >= other.most
             and self.vcpus <= other.vcpus
-            and all(self.epochs.get(w, math.inf) <= each for w, each in other.epochs.items())
+            and all(self.epochs.get(w, math.inf) <= seconds for w, seconds in other.epochs.items())
             and all(mine <= its for mine, its in zip(self.delays, other.delays, strict=True))
         )
 

@@ -1,8 +1,8 @@
 """The exact search over stages: Pareto dynamic programming over labels, pruned by lower bounds.
 
 A label goes only if another one of the same fleet is nowhere worse, or if even the cheapest rest
-that its time (or money) leaves would not beat a plan that is known already. So what is found is
-the best there is in the model of `planners.model`; docs/decisions/0004-exact-planner.md.
+that its time (or money) leaves would not beat the best plan so far. So the result is
+the best there is in the model of `planners.cost_model`; docs/decisions/0004-exact-planner.md.
 
 In rounds: narrow ones (few options, few labels) find a good plan quickly; the full one, pruned by
 that plan, finds the best, or that there is no better.
@@ -47,7 +47,7 @@ _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
 
 
 @dataclass(frozen=True)
-class Found:
+class Solution:
     """A way through all stages, as the option taken in each."""
 
     seconds: float
@@ -70,16 +70,19 @@ class Search:
         self.rounded = rounded
         self.proven = True
         self.delays = Delays.of(request, rounded=rounded)
-        menu, last = Menu.of(request, rounded=rounded), len(request.work) - 1
+        menu = Menu.of(request, rounded=rounded)
+        last = len(request.work) - 1
         self.steps: list[Step] = []
         self.options: list[Options] = []
         self._least: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         for number, stage in enumerate(request.work):
-            step, options = Step(request, stage, self.delays, number == last), menu.stage(stage)
+            step = Step(request, stage, self.delays, number == last)
+            options = menu.stage(stage)
             if allowed is not None:
                 options = options.only(allowed(number, options))
             self.steps.append(step)
             self.options.append(options)
+            # Only there is it certain that no instance can be kept: later bounds assume the best.
             nothing_before = number == 0 and not request.fleet
             self._least.append(step.least(options, fresh=nothing_before))
 
@@ -105,9 +108,9 @@ class Search:
                 rest.append(Rest((same,) * count))
                 continue
             changed = step.least(options, fresh=True)
-            stay = [_of_offer(options, least, each, rest[-1]) for each in range(count)]
-            move = lowest([_of_offer(options, changed, each, rest[-1]) for each in range(count)])
-            rest.append(Rest(tuple(lowest([each, move]) for each in stay)))
+            stay = [_of_offer(options, least, offer, rest[-1]) for offer in range(count)]
+            move = lowest([_of_offer(options, changed, offer, rest[-1]) for offer in range(count)])
+            rest.append(Rest(tuple(lowest([stair, move]) for stair in stay)))
         return rest[::-1]
 
     @cached_property
@@ -126,28 +129,29 @@ class Search:
 
     @property
     def least(self) -> Staircase:
-        """What no plan made of these options can beat."""
+        """The bound that no plan with these options can beat."""
         return lowest(self.after[0].stairs)
 
     def best(
-        self, limits: Limits, objective: Objective, known: Found | None = None
-    ) -> Found | None:
+        self, limits: Limits, objective: Objective, incumbent: Solution | None = None
+    ) -> Solution | None:
         """Return the best way within the limits, None where there is none.
 
-        `known` is one that keeps the limits, from an earlier question.
+        `incumbent` is one that keeps the limits, from an earlier search.
         """
         if not self.possible:
             return None
         aim = _Aim.of(limits, objective)
-        aim = aim if known is None else aim.to_beat(known)
+        aim = aim if incumbent is None else aim.to_beat(incumbent)
         for options, labels in _ROUNDED_ROUNDS if self.rounded else _ROUNDS:
             self.proven = True
-            found = self._run(aim, self._promising(aim, options), labels)
-            if found is not None:
-                known, aim = found, aim.to_beat(found)
-        return known
+            solution = self._run(aim, self._promising(aim, options), labels)
+            if solution is not None:
+                incumbent = solution
+                aim = aim.to_beat(solution)
+        return incumbent
 
-    def front(self) -> list[Found]:
+    def front(self) -> list[Solution]:
         """Return every undominated way, the fastest first; limits are ignored."""
         if not self.possible:
             return []
@@ -155,7 +159,7 @@ class Search:
         trail = self._trail(_Aim(math.inf, math.inf, "cost"), every, None)
         ends = trail[-1]
         order = np.lexsort((ends.dollars, ends.seconds))
-        return [self._found(trail, every, int(row)) for row in order]
+        return [self._solution(trail, every, int(row)) for row in order]
 
     def _promising(self, aim: _Aim, most: int | None) -> list[NDArray[np.intp]]:
         """Return the options of each stage that may be part of a plan worth finding."""
@@ -168,7 +172,9 @@ class Search:
             chosen.append(rows)
         return chosen
 
-    def _run(self, aim: _Aim, chosen: Sequence[NDArray[np.intp]], most: int | None) -> Found | None:
+    def _run(
+        self, aim: _Aim, chosen: Sequence[NDArray[np.intp]], most: int | None
+    ) -> Solution | None:
         trail = self._trail(aim, chosen, most)
         if len(trail) <= len(self.steps):
             return None
@@ -178,7 +184,7 @@ class Search:
             return None
         keys = (ends.dollars[within], ends.seconds[within])
         first, second = keys if aim.objective == "cost" else keys[::-1]
-        return self._found(trail, chosen, int(within[np.lexsort((second, first))[0]]))
+        return self._solution(trail, chosen, int(within[np.lexsort((second, first))[0]]))
 
     def _trail(
         self, aim: _Aim, chosen: Sequence[NDArray[np.intp]], most: int | None
@@ -188,10 +194,12 @@ class Search:
         for number, (step, rows) in enumerate(zip(self.steps, chosen, strict=True)):
             if len(rows) == 0 or len(trail[-1]) == 0:
                 return trail
-            options, rest = self.options[number].only(rows), self.after[number + 1]
+            options = self.options[number].only(rows)
+            rest = self.after[number + 1]
             labels = _advance(step, trail[-1], options, aim, rest)
             if self.rounded:
                 labels = labels.only(aim.affords(labels, self.delays))
+            # Before the cut to `most`: a dominated label would take the place of a useful one.
             labels = labels.only(undominated(labels, self.delays))
             if most is not None and len(labels) > most:
                 self.proven = False
@@ -200,17 +208,20 @@ class Search:
         return trail
 
     def _start(self) -> Labels:
-        """Return the one label before the first stage: what is rented already."""
-        index = {each.offer: row for row, each in enumerate(self.request.rentables)}
+        """Return the one label before the first stage: the fleet of the request."""
+        index = {rentable.offer: row for row, rentable in enumerate(self.request.rentables)}
         fleet = [live for live in self.request.fleet if live.ages]
         groups = max(1, len(fleet))
         offer = np.full((1, groups), -1)
-        count, width = np.zeros((1, groups), int), np.zeros((1, groups))
+        count = np.zeros((1, groups), int)
+        width = np.zeros((1, groups))
         longest = max((len(live.ages) for live in fleet), default=1)
         ages = np.full((1, groups, longest), np.inf)
         for group, live in enumerate(fleet):
-            offer[0, group], count[0, group] = index[live.offer], len(live.ages)
+            offer[0, group] = index[live.offer]
+            count[0, group] = len(live.ages)
             width[0, group] = live.width or 0.0
+            # Beyond `oldest` an age changes no bill; capped, more labels have the same fleet.
             capped = np.minimum(live.ages, self.delays.oldest[index[live.offer]])
             ages[0, group, : len(live.ages)] = np.sort(capped)
         nothing = np.zeros(1, int)
@@ -226,28 +237,29 @@ class Search:
             nothing,
         )
 
-    def _found(
+    def _solution(
         self, trail: Sequence[Labels], chosen: Sequence[NDArray[np.intp]], row: int
-    ) -> Found:
+    ) -> Solution:
         end = trail[-1]
-        seconds, dollars = float(end.seconds[row]), float(end.dollars[row])
+        seconds = float(end.seconds[row])
+        dollars = float(end.dollars[row])
         choices = []
         for number in range(len(self.steps) - 1, -1, -1):
             labels = trail[number + 1]
             option = int(chosen[number][labels.option[row]])
             choices.append(self.options[number].groups(self.request, option))
             row = int(labels.parent[row])
-        return Found(seconds, dollars, tuple(reversed(choices)))
+        return Solution(seconds, dollars, tuple(reversed(choices)))
 
 
 @dataclass(frozen=True)
 class _Aim:
-    """What is looked for: the least of one measure, within both limits; `known` is to be beaten."""
+    """The goal: the least of one measure, within both limits and better than the `incumbent`."""
 
     deadline: float
     budget: float
     objective: Objective
-    known: float = math.inf
+    incumbent: float = math.inf
 
     @classmethod
     def of(cls, limits: Limits, objective: Objective) -> _Aim:
@@ -256,10 +268,10 @@ class _Aim:
         return cls(deadline, budget, objective)
 
     def worth(self, bound: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return where something may still come of what can't be better than that."""
+        """Return where a partial plan with this bound may still lead to a better plan."""
         limit = self.budget if self.objective == "cost" else self.deadline
-        # What costs as much as the best known may still be better in the other measure.
-        return np.isfinite(bound) & (bound <= min(limit, self.known) * (1 + _SLACK))
+        # What costs as much as the incumbent may still be better in the other measure.
+        return np.isfinite(bound) & (bound <= min(limit, self.incumbent) * (1 + _SLACK))
 
     def within(
         self, seconds: NDArray[np.float64], dollars: NDArray[np.float64]
@@ -273,14 +285,14 @@ class _Aim:
         dollars = labels.dollars
         if labels.ages is not None:
             groups = range(labels.offer.shape[1])
-            dollars = dollars + sum(leaving_costs(labels, delays, each)[:, 0] for each in groups)
-        most = min(self.budget, self.known) if self.objective == "cost" else self.budget
+            dollars = dollars + sum(leaving_costs(labels, delays, group)[:, 0] for group in groups)
+        most = min(self.budget, self.incumbent) if self.objective == "cost" else self.budget
         return np.asarray(dollars <= most * (1 + _SLACK))
 
-    def to_beat(self, found: Found) -> _Aim:
+    def to_beat(self, solution: Solution) -> _Aim:
         """Return the same aim, with a plan that is to be beaten."""
-        known = found.dollars if self.objective == "cost" else found.seconds
-        return _Aim(self.deadline, self.budget, self.objective, known)
+        incumbent = solution.dollars if self.objective == "cost" else solution.seconds
+        return _Aim(self.deadline, self.budget, self.objective, incumbent)
 
     def bound(
         self, seconds: NDArray[np.float64], dollars: NDArray[np.float64], rest: Staircase
@@ -308,15 +320,15 @@ class Rest:
         if len({id(stair) for stair in self.stairs}) == 1:
             return aim.bound(seconds, dollars, self.stairs[0])
         held = options.offer[:, 0]
-        found = np.empty(seconds.shape)
+        bounds = np.empty(seconds.shape)
         # Options come offer by offer: slices are views, masks would be copies.
         edges = [0, *(np.flatnonzero(np.diff(held)) + 1).tolist(), len(held)]
         for begin, end in itertools.pairwise(edges):
             mine = (..., slice(begin, end))
             if end > begin:
                 stair = self.stairs[int(held[begin])]
-                found[mine] = aim.bound(seconds[mine], dollars[mine], stair)
-        return found
+                bounds[mine] = aim.bound(seconds[mine], dollars[mine], stair)
+        return bounds
 
 
 def _of_offer(
@@ -382,11 +394,11 @@ _recent: list[tuple[tuple[PlanRequest, bool], Search]] = []
 def search_of(request: PlanRequest, *, rounded: bool = False) -> Search:
     """Return the search that answers a request, whatever its limits and its objective are.
 
-    The last few are remembered: the questions of one command differ in those alone.
+    The last few are remembered: the questions of one command only differ in those.
     """
     question = (replace(request, limits=Limits(), objective="cost"), rounded)
-    for known, search in _recent:
-        if known == question:
+    for earlier, search in _recent:
+        if earlier == question:
             return search
     search = Search(without_beaten(question[0]), rounded=rounded)
     _recent.insert(0, (question, search))

@@ -24,7 +24,7 @@ from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.front import whole_front
 from cloudtune.planners.estimate.local_search import every_choice, neighbours
-from cloudtune.planners.estimate.outlook import chances, fitting, quantile, told
+from cloudtune.planners.estimate.outlook import chances, fitting, quantile, to_forecast
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.selection import described, measures
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 _SOLVES = 10
 """How often a planner is asked for a plan that is sure enough, before the fastest is tried."""
 _CLOSE = 0.005
-"""Limits that differ by a smaller share than this aren't told apart."""
+"""Limits that differ by a smaller share than this count as equal."""
 _FEW = 256
-"""Of so many plans at most each is judged."""
+"""The most plans that are all judged; of more, only those near to good ones are."""
 _COARSE = 200
 """Samples that say whether a plan is worth a closer look."""
 _DOUBT = 0.1
@@ -50,7 +50,7 @@ _DOUBT = 0.1
 _WORK, _EACH, _TRIAL = 600.0, 0.9, 0.02
 """What may be spent on coarse looks: in all, for one, and for each trial of a stage in it."""
 _NEAR = 1.3
-"""From plans whose quantiles are so many times the limits, neighbours may come to a sure one."""
+"""Neighbours may lead to a sure plan from one whose quantiles are this many times the limits."""
 _STARTS = 3
 _ANY_KIND = frozenset({"exact", "ilp"})
 """Planners that take whatever is best; the others have rules of their own."""
@@ -72,11 +72,11 @@ def quantile_plan(
     profile's: the very forecast that `outlook` gives.
 
     Raises:
-        InfeasibleError: none was found; carries the fastest and the cheapest that were.
-        UsageError: the confidence is no probability.
+        InfeasibleError: there is none; carries the fastest and the cheapest plan of the search.
+        UsageError: the confidence isn't between 0 and 1.
     """
     if not 0 < confidence < 1:
-        raise UsageError(f"confidence {confidence:g} is no probability; write one such as 0.95")
+        raise UsageError(f"confidence must be a number such as 0.95, not {confidence:g}")
     search = _Search(planner, request, confidence, samples, seed, reacts)
     search.solve()
     if planner.name in _ANY_KIND or isinstance(planner, StaticPlanner):
@@ -84,14 +84,14 @@ def quantile_plan(
     best = search.best
     if best is None:
         raise search.refusal()
-    return best, told(search.goal, best, search.judged[best], seed)
+    return best, to_forecast(search.goal, best, search.judged[best], seed)
 
 
 @dataclass
 class _Search:
     """The way to a plan that is sure enough, by the limits that the planner is given.
 
-    `judged` holds every plan that came up on the way. Between `loose`, the tightest limits known
+    `judged` holds every plan that came up on the way. Between `loose`, the tightest limits so far
     whose plan isn't sure, and `strict`, the loosest that have a sure plan or none, it bisects.
     """
 
@@ -132,7 +132,7 @@ class _Search:
         for _ in range(_SOLVES):
             tighter = self._attempt(limits)
             if self.loose is None or (self.strict and _close(self.loose, self.strict)):
-                break  # what has been found for the loosest limits can't be bettered
+                break  # no plan beats the one for the loosest limits
             limits = _between(self.loose, self.strict) if self.strict else tighter
         if self.strict is None:
             self._attempt(Limits(deadline=0.0))  # the fastest plan may be sure
@@ -140,7 +140,7 @@ class _Search:
     # ---- by their draws -----------------------------------------------------------------------
 
     def look_around(self) -> None:
-        """Judge plans that are no planner's answer: each one, or those near to good ones."""
+        """Judge plans that no planner returned: all of them, or those near to good ones."""
         if not isinstance(self.planner, StaticPlanner):
             every = every_choice(self.request, _FEW)
             if every is not None:
@@ -172,8 +172,8 @@ class _Search:
         free = replace(self.request, limits=Limits())
         if isinstance(self.planner, StaticPlanner):
             return [plan for plan in self.planner.every(free) if self._possible(plan)]
-        found = (self._priced(each.choices) for each in whole_front(free))
-        return [plan for plan in found if self._possible(plan)]
+        plans = (self._priced(solution.choices) for solution in whole_front(free))
+        return [plan for plan in plans if self._possible(plan)]
 
     def _climb(self, starts: Iterable[Plan]) -> None:
         """Go from the surest plans to surer neighbours, until one is sure enough."""
@@ -184,7 +184,9 @@ class _Search:
         for excess, _, plan in looked[:_STARTS]:
             if self.best is None and excess <= _NEAR:
                 self._climb_from(plan, excess, self._glance)
-        near = sorted((excess, n, made) for n, (made, excess) in enumerate(self.glanced.items()))
+        near = sorted(
+            (excess, n, choices) for n, (choices, excess) in enumerate(self.glanced.items())
+        )
         for excess, _, choices in near[:_STARTS]:
             if self.best is None and excess <= 1.0 + _DOUBT:
                 plan = self._priced(choices)
@@ -203,14 +205,14 @@ class _Search:
         self, plan: Plan, excess: float, look: Callable[[Plan], float]
     ) -> tuple[float, Plan] | None:
         """Return the surest neighbour, if it is surer."""
-        found: tuple[float, Plan] | None = None
+        surest: tuple[float, Plan] | None = None
         for other in self._near(plan, again=look == self._stare):
             if self.left <= 0:
                 break
             looked = look(other)
-            if looked < excess and (found is None or looked < found[0]):
-                found = looked, other
-        return found
+            if looked < excess and (surest is None or looked < surest[0]):
+                surest = looked, other
+        return surest
 
     def _stare(self, plan: Plan) -> float:
         """Return the quantile of a plan in limits, by all samples."""
@@ -224,7 +226,7 @@ class _Search:
             assert best is not None
             others += self._near(best)
             better = [plan for plan in others if self._measures(plan) < self._measures(best)]
-            # Those that are a little better are the likeliest to be sure; yet the steps be long.
+            # A plan that is only a little better is the likeliest to be sure; big steps save time.
             better.sort(key=self._measures)
             if not any(self.left > 0 and self._is_sure(plan) for plan in better):
                 return
@@ -238,13 +240,15 @@ class _Search:
     def _near(self, plan: Plan, *, again: bool = False) -> list[Plan]:
         """Return the neighbours of a plan; with `again` also those that were glanced at."""
         fixed = isinstance(self.planner, StaticPlanner)
-        made = neighbours(self.request, plan.choices, fixed=fixed)
+        nearby = neighbours(self.request, plan.choices, fixed=fixed)
         if again:
-            worth = [each for each in made if self.glanced.get(each, 1.0) <= 1.0 + _DOUBT]
-            found = [plan for plan in map(self._priced, worth) if plan not in self.judged]
+            worth = [
+                choices for choices in nearby if self.glanced.get(choices, 1.0) <= 1.0 + _DOUBT
+            ]
+            plans = [plan for plan in map(self._priced, worth) if plan not in self.judged]
         else:
-            found = [self._priced(each) for each in made if each not in self.glanced]
-        return [plan for plan in found if self._possible(plan)]
+            plans = [self._priced(choices) for choices in nearby if choices not in self.glanced]
+        return [plan for plan in plans if self._possible(plan)]
 
     def _priced(self, choices: Choices) -> Plan:
         return price(self.request, choices, self.planner.name)
@@ -284,7 +288,7 @@ class _Search:
         fastest = min(self.judged, key=lambda plan: measures(plan, "time"))
         cheapest = min(self.judged, key=lambda plan: measures(plan, "cost"))
         message = (
-            f"no plan was found that finishes {_wanted(self.request.limits)} with a probability of "
+            f"no plan finishes {_wanted(self.request.limits)} with a probability of "
             f"{self.confidence:.4g}. By that quantile the fastest takes {self._at_worst(fastest)}; "
             f"the cheapest takes {self._at_worst(cheapest)}. "
             "Raise --deadline or --budget, try fewer trials, or lower --confidence."
@@ -355,21 +359,24 @@ def _lowered(
 
 
 def _between(loose: Limits, strict: Limits) -> Limits:
-    def middle(one: float | None, other: float | None) -> float | None:
-        return None if one is None or other is None else (one + other) / 2
+    def middle(first: float | None, second: float | None) -> float | None:
+        return None if first is None or second is None else (first + second) / 2
 
     return Limits(middle(loose.deadline, strict.deadline), middle(loose.budget, strict.budget))
 
 
 def _close(loose: Limits, strict: Limits) -> bool:
     pairs = ((loose.deadline, strict.deadline), (loose.budget, strict.budget))
-    return all(one is None or other is None or one - other <= _CLOSE * one for one, other in pairs)
+    return all(
+        first is None or second is None or first - second <= _CLOSE * first
+        for first, second in pairs
+    )
 
 
 def _wanted(limits: Limits) -> str:
     within = None if limits.deadline is None else f"within {format_seconds(limits.deadline)}"
     price = None if limits.budget is None else f"for {format_dollars(limits.budget)}"
-    return " ".join(each for each in (within, price) if each)
+    return " ".join(part for part in (within, price) if part)
 
 
 def _slack(request: PlanRequest) -> float:
@@ -378,8 +385,8 @@ def _slack(request: PlanRequest) -> float:
     An interruption that seldom comes makes the mean longer, and most runs no longer at all.
     """
     mostly = [
-        each.epoch_seconds(width) / each.profile.epoch_seconds(width)
-        for each in request.rentables
-        for width in each.profile.widths
+        rentable.epoch_seconds(width) / rentable.profile.epoch_seconds(width)
+        for rentable in request.rentables
+        for width in rentable.profile.widths
     ]
     return max(mostly, default=1.0) * 1.02

@@ -62,7 +62,7 @@ class Dice:
         return self._generator.exponential(1.0, shape) * mean
 
     def picked(self, ways: int) -> Places:
-        """Return for each sample one of so many ways, all equally likely."""
+        """Return an index below `ways` for each sample, all equally likely."""
         return self._generator.integers(ways, size=self.samples)
 
     def shares(self, *shape: int) -> Floats:

@@ -47,29 +47,29 @@ def neighbours(request: PlanRequest, choices: Choices, *, fixed: bool = False) -
     By more or fewer instances, by other widths, or by another offer; or by an instance more in one
     stage and one fewer in another. With `fixed` the fleet is the same in all stages.
     """
-    found: dict[Choices, None] = {}
+    distinct: dict[Choices, None] = {}
     for (begin, end), change in itertools.product(_spans(len(choices)), _changes(request)):
         whole = (begin, end) == (0, len(choices))
-        made = tuple(
+        changed = tuple(
             (change(stage, way) or way) if begin <= number < end else way
             for number, (stage, way) in enumerate(zip(request.work, choices, strict=True))
         )
-        if made != choices and (whole or not fixed or _same_fleet(made)):
-            found[made] = None
+        if changed != choices and (whole or not fixed or _same_fleet(changed)):
+            distinct[changed] = None
     for more, fewer in itertools.permutations(range(0 if fixed else len(choices)), 2):
-        found.update(dict.fromkeys(_shifted(request, choices, more, fewer)))
-    return list(found)
+        distinct.update(dict.fromkeys(_shifted(request, choices, more, fewer)))
+    return list(distinct)
 
 
 def _shifted(request: PlanRequest, choices: Choices, more: int, fewer: int) -> Iterator[Choices]:
     """Yield the choices with an instance more in one stage, and one fewer in another."""
-    made = list(choices)
+    shifted = list(choices)
     for place, step in ((more, 1), (fewer, -1)):
         way = _resized(request, step, request.work[place], choices[place])
         if way is None:
             return
-        made[place] = way
-    yield tuple(made)
+        shifted[place] = way
+    yield tuple(shifted)
 
 
 def _spans(stages: int) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ def _changes(request: PlanRequest) -> Iterator[Change]:
 
 def _resized(request: PlanRequest, step: int, stage: Stage, way: Way) -> Way | None:
     """Return a way with more or fewer instances: of two groups, of the smaller one."""
-    group = min(way, key=lambda each: each.instances)
+    group = min(way, key=lambda part: part.instances)
     if len(way) == 1:
         rentable = request.rentable(group.offer)
         return _alone(request, stage, rentable, group.instances + step, group.width)
@@ -106,8 +106,8 @@ def _resized(request: PlanRequest, step: int, stage: Stage, way: Way) -> Way | N
         return None
     waves = math.ceil(group.trials / room)
     other = Group(group.offer, group.instances + step, group.width, group.trials, waves)
-    made = tuple(other if each is group else each for each in way)
-    return made if _admitted(request, made) else None
+    resized = tuple(other if part is group else part for part in way)
+    return resized if _admitted(request, resized) else None
 
 
 def _other_width(
@@ -133,9 +133,11 @@ def _elsewhere(request: PlanRequest, to: Rentable, stage: Stage, way: Way) -> Wa
     width = max(group.width for group in way)
     if any(group.offer == to.offer for group in way) and len(way) == 1:
         return None
-    known = [each for each in to.profile.widths if each <= width] or list(to.profile.widths)
+    widths = [narrower for narrower in to.profile.widths if narrower <= width] or list(
+        to.profile.widths
+    )
     count = max(1, min(to.most, request.max_instances, math.ceil(gpus / max(1, to.gpus))))
-    return _alone(request, stage, to, count, known[-1])
+    return _alone(request, stage, to, count, widths[-1])
 
 
 def _alone(

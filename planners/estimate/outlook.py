@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cloudtune.planners.base import PlanRequest
     from cloudtune.planners.estimate.draws import Floats
 
-__all__ = ["Draws", "chances", "outlook", "quantile", "sample", "told"]
+__all__ = ["Draws", "chances", "outlook", "quantile", "sample", "to_forecast"]
 
 
 def outlook(
@@ -34,16 +34,18 @@ def outlook(
     seed and plan give the same outlook; a percentile is one of the samples.
     """
     if not reacts:
-        return told(request.limits, plan, sample(request, plan, samples=samples, seed=seed), seed)
+        return to_forecast(
+            request.limits, plan, sample(request, plan, samples=samples, seed=seed), seed
+        )
     draws = reacting_draws(request, plan, samples=samples, seed=seed)
-    found = told(fitting(request.limits), plan, draws, seed)
+    forecast = to_forecast(fitting(request.limits), plan, draws, seed)
     # A run that a deadline ends has still to give everything back.
-    release = max(each.profile.release.high for each in request.rentables)
+    release = max(rentable.profile.release.high for rentable in request.rentables)
     deadline = request.limits.deadline
     limits = replace(request.limits, deadline=None if deadline is None else deadline + release)
     ended = _cut_off(limits, draws)
     return replace(
-        found,
+        forecast,
         seconds=_spread(ended.seconds),
         dollars=_spread(ended.dollars),
         gpu_hours=_spread(ended.gpu_hours),
@@ -73,7 +75,7 @@ def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, f
     """Return the shares of samples that keep the deadline, the budget, and both."""
     in_time = None if limits.deadline is None else draws.seconds <= limits.deadline
     in_money = None if limits.budget is None else draws.dollars <= limits.budget
-    kept = [each for each in (in_time, in_money) if each is not None]
+    kept = [flags for flags in (in_time, in_money) if flags is not None]
     return (
         None if in_time is None else float(in_time.mean()),
         None if in_money is None else float(in_money.mean()),
@@ -81,8 +83,8 @@ def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, f
     )
 
 
-def told(limits: Limits, plan: Plan, draws: Draws, seed: int) -> Forecast:
-    """Return what the draws of a plan say, against the limits."""
+def to_forecast(limits: Limits, plan: Plan, draws: Draws, seed: int) -> Forecast:
+    """Return the forecast that a plan's draws make, against the limits."""
     in_time, in_money, within = chances(limits, draws)
     first, last = plan.stages[0].stage, plan.stages[-1].stage
     return Forecast(

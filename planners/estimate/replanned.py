@@ -1,4 +1,4 @@
-"""What a run comes to that plans the rest anew when its speed isn't the profile's.
+"""What a run comes to that replans the rest when its speed isn't the profile's.
 
 A run learns how fast its trials really are, and what it does next depends on that: dearer fleets
 where it is late, fewer instances where it has time. So the speeds that may come are divided into
@@ -28,33 +28,31 @@ if TYPE_CHECKING:
     from cloudtune.planners.estimate.draws import Floats
 
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
-"""The speeds that are told apart, in standard deviations of the profile's error."""
+"""The speeds that are distinguished, in standard deviations of the profile's error."""
 _SLOWER = 0.15
-"""Of those that are told apart as one, the slower ones are planned for, by so many deviations."""
+"""By how many standard deviations a plan is for the slower ones of the samples at a speed."""
 _EXACT = ExactPlanner()
 
 
 def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
-    """Return what a run of a plan may take that plans the rest anew; not cut off at the limits."""
+    """Return what a run of a plan may take that replans the rest; not cut off at the limits."""
     drawn = sample(request, plan, samples=samples, seed=seed)
     error = request.rentable(plan.stages[0].groups[0].offer).profile.error
     if error <= NOISE or len(plan.stages) < 2 or request.limits == Limits():
         return drawn
     deviations = np.log(drawn.slowness) / error
     nearest = np.abs(deviations[:, None] - np.array(_SPEEDS)).argmin(axis=1)
-    found = {plan: drawn}
+    draws = {plan: drawn}
     for place, speed in enumerate(_SPEEDS):
         rows = nearest == place
         other = (
-            _planned_anew(request, plan, math.exp(error * (speed + _SLOWER)))
-            if rows.any()
-            else None
+            _replanned(request, plan, math.exp(error * (speed + _SLOWER))) if rows.any() else None
         )
         if other is None:
             continue
-        if other not in found:
-            found[other] = sample(request, other, samples=samples, seed=seed)
-        drawn = _with_rows(drawn, found[other], rows)
+        if other not in draws:
+            draws[other] = sample(request, other, samples=samples, seed=seed)
+        drawn = _with_rows(drawn, draws[other], rows)
     return drawn
 
 
@@ -67,8 +65,8 @@ def _with_rows(drawn: Draws, other: Draws, rows: Floats) -> Draws:
     )
 
 
-def _planned_anew(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
-    """Return the plan that a run has after its first rung if epochs take so many times as long.
+def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
+    """Return the plan that a run has after its first rung if epochs take `factor` times as long.
 
     None where it goes on as planned.
     """
@@ -92,21 +90,21 @@ def _planned_anew(request: PlanRequest, plan: Plan, factor: float) -> Plan | Non
         wished = in_wished_time(left, plan.wished * (1 + NOISE) - first.seconds)
     rest = replace(real, work=request.work[1:], fleet=held, limits=reserve.limits(wished))
     going_on = price(rest, plan.choices[1:], plan.planner)
-    found = _EXACT.within(rest)
+    best = _EXACT.within(rest)
     if reserve.tight.limits(left).admit(going_on.estimate):
         aim = request.objective
-        saved = found is not None and (
-            measures(found, aim)[0] < (1 - NOISE) * measures(going_on, aim)[0]
+        saved = best is not None and (
+            measures(best, aim)[0] < (1 - NOISE) * measures(going_on, aim)[0]
         )
         if not saved:
             return None
-    elif found is None:
-        again = (reserve, reserve.tight) if plan.wished is not None else (reserve.tight,)
-        tried = (_EXACT.within(replace(rest, limits=each.limits(left))) for each in again)
-        found = next(filter(None, tried), None)
-    if found is None:
+    elif best is None:
+        margins = (reserve, reserve.tight) if plan.wished is not None else (reserve.tight,)
+        tried = (_EXACT.within(replace(rest, limits=margin.limits(left))) for margin in margins)
+        best = next(filter(None, tried), None)
+    if best is None:
         return None
-    return price(request, (plan.choices[0], *found.choices), plan.planner)
+    return price(request, (plan.choices[0], *best.choices), plan.planner)
 
 
 def _less(limit: float | None, taken: float) -> float | None:

@@ -1,7 +1,7 @@
 """A plan played many times at once, with every duration drawn.
 
 The rules are those of planners/cost_model.py, and with no spread these are its seconds and dollars.
-With spread each instance comes when it comes, and each trial starts when there is an instance for
+With spread, each instance joins at a time of its own, and each trial starts when one is there for
 it:
 
 - Trials start on instances that are there already while others are still booting, except where the
@@ -9,8 +9,8 @@ it:
 - A stage is over when its last trial is done, so that stragglers make it longer than its mean.
 - `ScalingProfile.error` is one factor for all epochs on an instance type, drawn once per sample.
 - Spot instances are taken back at random, instead of slowing every epoch by what that costs on
-  average (`Rentable.epoch_seconds`). How a pool behaves is drawn once per sample, where it may in
-  several ways; while it is away, the plan waits for it.
+  average (`Rentable.epoch_seconds`). How a pool behaves is drawn once per sample, if there are
+  several ways that it may; while it is away, the plan waits for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class _Play:
     """The instances that are rented in each sample, and what they have cost, as time goes by."""
 
     def __init__(self, request: PlanRequest, plan: Plan, dice: Dice) -> None:
-        self.request, self.dice = request, dice
+        self.request = request
+        self.dice = dice
         self.now, self.dollars, self.gpu_seconds = (np.zeros(dice.samples) for _ in range(3))
         self.fleets: dict[Offer, Fleet] = {}
         self.widths = {live.offer: live.width for live in request.fleet}
@@ -85,9 +86,10 @@ class _Play:
         staying = self._staying(stage, groups)
         wanted = {group.offer: group.instances for group in groups}
         offers = dict.fromkeys([*self.fleets, *wanted])
-        alive = {each: max(self._held(each), wanted.get(each, 0)) for each in offers}
+        alive = {offer: max(self._held(offer), wanted.get(offer, 0)) for offer in offers}
         gone = self._give_back(wanted)
         room = self.request.admits(alive)
+        # Under the cap nothing is asked for before the last instance that goes is gone.
         asked = self.now if room or gone is None else gone
         trainings = [self._train(stage, group, asked, staying[group.offer]) for group in groups]
         self.now = np.max([training.end for training in trainings], axis=0)
@@ -125,7 +127,7 @@ class _Play:
         """Return how many of each group's trials go on where they are.
 
         If the cost model lets all stay, all do. Else the trials stay whose instances are kept, if
-        the width is the same, but never so many that the stage would be shorter than the cost model
+        the width is the same, but never enough to make the stage shorter than the cost model
         says: the model doesn't count on luck.
         """
         ages = {offer: [0.0] * fleet.count for offer, fleet in self.fleets.items()}
@@ -140,12 +142,13 @@ class _Play:
         taken = [count for counts in loads.values() for count in counts]
         others = self.members - sum(taken)
         survivors = self.dice.survivors([*taken, others], min(stage.trials, self.members))
-        found, first = {}, 0
+        staying = {}
+        first = 0
         for group in groups:
             last = first + len(loads.get(group.offer, []))
-            found[group.offer] = _in_place(group, survivors[:, first:last])
+            staying[group.offer] = _in_place(group, survivors[:, first:last])
             first = last
-        return found
+        return staying
 
     def _give_back(self, wanted: Mapping[Offer, int]) -> Floats | None:
         """Bill the oldest of what isn't wanted; return when all that is gone, None if nothing is.
@@ -157,10 +160,12 @@ class _Play:
             surplus = fleet.count - wanted.get(offer, 0)
             if surplus <= 0:
                 continue
+            # The oldest have paid their minimum charge, so giving them back costs least.
             going, self.fleets[offer] = fleet.ordered(fleet.launched).split(surplus)
             release = self.request.rentable(offer).profile.release
             gone = self.now[:, None] + self.dice.seconds(release, surplus)
-            lived, there = gone - going.launched, going.launched <= self.now[:, None]
+            lived = gone - going.launched
+            there = going.launched <= self.now[:, None]
             self.dollars += np.where(there, charge(offer, lived), 0.0).sum(axis=1)
             self.gpu_seconds += np.where(there, lived, 0.0).sum(axis=1) * offer.gpus
             ends.append(gone.max(axis=1))
@@ -168,8 +173,11 @@ class _Play:
         return np.max(ends, axis=0) if ends else None
 
     def _train(self, stage: Stage, group: Group, asked: Floats, staying: Counts) -> Training:
-        held, profile = self._held(group.offer), self.request.rentable(group.offer).profile
+        held = self._held(group.offer)
+        profile = self.request.rentable(group.offer).profile
         fleet = self._filled_up(group, asked)
+        # A trial may start as soon as one instance is there, unless the cost model counts on it to
+        # wait: then those that are held open only when the first of the fresh ones has joined.
         opened = np.maximum(fleet.joined, self.now[:, None])
         capacity = held // instances_per_trial(group) * slots_per_instance(group)
         if held < group.instances and (group.waves > 1 or group.trials <= capacity):
@@ -196,13 +204,14 @@ class _Play:
 
     def _filled_up(self, group: Group, asked: Floats) -> Fleet:
         """Return the fleet of a group, with what is missing launched."""
-        offer, missing = group.offer, group.instances - self._held(group.offer)
+        offer = group.offer
+        missing = group.instances - self._held(group.offer)
         if missing <= 0:
             return self.fleets[offer]
         profile = self.request.rentable(offer).profile
         launched = asked[:, None] + self.dice.seconds(profile.launch, missing)
         if self.request.rentable(offer).behaviours:
-            launched += self._pool(offer).wait()[:, None]  # nobody gives up: the plan is followed
+            launched += self._pool(offer).wait()[:, None]  # the plan waits for a pool that is dry
         fresh = Fleet(offer, launched, launched + self.dice.seconds(profile.boot, missing))
         self.dollars += missing * self.request.charges.usd_per_launch
         return self.fleets[offer].joined_by(fresh) if offer in self.fleets else fresh
@@ -211,13 +220,15 @@ class _Play:
 def _loads(group: Group) -> list[int]:
     """Return how many trials are on each instance (or instances of one trial) after a stage."""
     per = slots_per_instance(group)
-    left, units = group.trials, group.instances // instances_per_trial(group)
+    left = group.trials
+    units = group.instances // instances_per_trial(group)
     return [min(per, max(0, left - unit * per)) for unit in range(units)]
 
 
 def _in_place(group: Group, survivors: Counts) -> Counts:
     """Return how many survivors go on in place, on the instances with most survivors."""
-    per, units = slots_per_instance(group), group.instances // instances_per_trial(group)
+    per = slots_per_instance(group)
+    units = group.instances // instances_per_trial(group)
     kept = np.sort(survivors, axis=1)[:, ::-1][:, :units]
     in_last_wave = group.trials - (group.waves - 1) * per * units
     return np.asarray(np.minimum(kept.sum(axis=1), in_last_wave - 1))

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
 
-# After so many interruptions of one instance in one stage no more are drawn: a bound for rates at
-# which a stage would never end.
+# No more interruptions are drawn for one instance in one stage: a bound for rates at which a stage
+# would never end.
 _MAX_INTERRUPTIONS = 50
-# Of a queue so many figures are reckoned one by one, a trial's share of the interpreter's time
-# counted as so many; but so many rounds of its slots in any case.
+# The most figures of a queue that are computed one by one, for the time that it takes.
 _FIGURES = 10**8
+# A trial's share of the interpreter's time, counted in figures.
 _FIGURES_PER_TRIAL = 10**4
+# The rounds of a queue's slots that are computed in any case.
 _ROUNDS = 8
 
 
@@ -68,7 +69,7 @@ _NEVER = 1e12
 class Pool:
     """How the pool of an offer behaves in each sample: drawn once, from the ways that it may.
 
-    An instance `lasts` so many seconds, on average; then the pool is away for `outage` seconds,
+    An instance `lasts` these seconds, on average; then the pool is away for `outage` seconds,
     which is None where it is always there.
     """
 
@@ -87,7 +88,7 @@ class Pool:
         self._away = 1.0 - np.array([w.availability for w in ways])[chosen] if ways else None
 
     def wait(self) -> Floats:
-        """Return the seconds until it is there, for who asks at any time; none if it always is."""
+        """Return the seconds until it is there, from a random moment; none if it always is."""
         if self.outage is None or self._away is None:
             return np.zeros(self._dice.samples)
         away = self._dice.shares(self._dice.samples) < self._away
@@ -95,7 +96,7 @@ class Pool:
 
 
 def charge(offer: Offer, seconds: Floats) -> Floats:
-    """Return what instances cost that live so long: `Offer.charge` for arrays."""
+    """Return what instances cost that live these seconds: `Offer.charge` for arrays."""
     billed = np.maximum(seconds, offer.minimum_seconds)
     if offer.granularity_seconds > 0:
         grains = np.ceil(billed / offer.granularity_seconds - 1e-9)
@@ -253,8 +254,8 @@ class _Interruptions:
         due = self._next[touched] < time[touched, None]
         if self._needed > 1:  # else two at once may hit the same trial
             due &= self._next[touched] == self._soonest[touched, None]
-        found, places = np.nonzero(due)
-        samples = touched[found]
+        rows, places = np.nonzero(due)
+        samples = touched[rows]
         at = self._next[samples, places]
         joined = self._replace(samples, places, at)
         hosts = places // self._needed < self._training.opened.shape[1]

@@ -54,7 +54,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Held:
-    """What is rented when a stage begins, and how trials sit on it."""
+    """The instances that are rented when a stage begins, and how trials sit on them."""
 
     counts: Mapping[Offer, int]
     widths: Mapping[Offer, Width | None]
@@ -89,7 +89,7 @@ class Graph:
 
     @cached_property
     def held(self) -> list[list[Held]]:
-        """What is rented at each node: the fleet first, then after each way of each stage."""
+        """The instances at each node: the fleet first, then after each way of each stage."""
         fleet = self.request.fleet
         begin = Held(
             {live.offer: len(live.ages) for live in fleet},
@@ -258,7 +258,7 @@ def _arc(request: PlanRequest, stage: Stage, held: Held, way: Way, now: Held) ->
     fresh = {o: n - held.counts.get(o, 0) for o, n in now.counts.items()}
     going = {o: n - now.counts.get(o, 0) for o, n in held.counts.items()}
     offers = dict.fromkeys([*held.counts, *now.counts])
-    alive = {each: max(held.counts.get(each, 0), now.counts.get(each, 0)) for each in offers}
+    alive = {offer: max(held.counts.get(offer, 0), now.counts.get(offer, 0)) for offer in offers}
     leaving = [_release(request, offer) for offer, count in going.items() if count > 0]
     wait = 0.0 if request.admits(alive) else max(leaving, default=0.0)
     delays = {
@@ -303,7 +303,6 @@ def _end(request: PlanRequest, held: Held) -> Arc:
 def _takes(
     request: PlanRequest, stage: Stage, group: Group, delays: Mapping[Offer, float], *, quiet: bool
 ) -> float:
-    """Return the seconds until a group is done."""
     rentable = request.rentable(group.offer)
     profile, arrival, begin = rentable.profile, 0.0, 0.0
     if group.offer in delays:

@@ -1,4 +1,4 @@
-"""The integer program of `planner`: paths, rows for limits, and the debts known so far."""
+"""The integer program of `planner`: paths, rows for limits, and the debts so far."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ def loose(value: float) -> float:
 
 
 class Master:
-    """The integer program: paths, rows for limits, and the debts that are known of so far."""
+    """The integer program: paths, rows for limits, and the debts so far."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._problem: Any = pulp.LpProblem("plan", pulp.LpMinimize)
         self._nodes = [
-            [self._problem.add_variable(f"n{s}_{n}", 0, 1, pulp.LpInteger) for n in range(len(it))]
-            for s, it in enumerate(graph.ways)
+            [
+                self._problem.add_variable(f"n{s}_{n}", 0, 1, pulp.LpInteger)
+                for n in range(len(ways))
+            ]
+            for s, ways in enumerate(graph.ways)
         ]
         self._flows = [
             [
@@ -71,7 +74,7 @@ class Master:
         )
 
     def limit(self, measure: Measure, most: float) -> None:
-        """Let a measure be so much at most; a last bit more, for sums of floats differ there."""
+        """Bound a measure from above, with a last bit of slack: sums of floats differ there."""
         self._problem.addConstraint(self._goals[measure] <= loose(most) * self._scales[measure])
 
     def forbid(self, path: Path) -> None:
@@ -137,7 +140,7 @@ class Master:
         """Let all debts together cover what instances are billed at least.
 
         Not needed, for the cuts say it all in the end; where no instance outlives its minimum
-        charge, this row says it at once. The row is long, so it is added only when a debt is found.
+        charge, this row says it at once. The row is long, so it is added only when a debt appears.
         """
         self._bills_the_least = True
         scale = self._scales["cost"]

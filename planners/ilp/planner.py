@@ -3,7 +3,7 @@
 A plan is a path through the graph of planners/ilp/graph.py: a binary variable for each way to run
 a stage, a flow over the arcs between them, and the limits as rows. Big-M deadlines are avoided.
 What no arc can see, the surcharge of instances given back young, comes in by cuts: solve, price the
-plan found as planners/cost_model.py does, add what it owes as cuts that hold for every plan with
+plan as planners/cost_model.py does, add what it owes as cuts that hold for every plan with
 the same history, solve again, until nothing is missing. The bound of every round is proven, so that
 a search cut short still says how far off it may be.
 
@@ -60,7 +60,7 @@ class IlpPlanner:
 
         Raises:
             InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
-            UsageError: the problem is too big, or the search was cut before it found any plan.
+            UsageError: the problem is too big, or the search was cut before it had any plan.
         """
         graph = Graph(request)
         if not all(graph.ways):
@@ -87,8 +87,8 @@ def _too_big(graph: Graph, most: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A plan that was found, where, and how it compares: dollars, seconds, a rank of its own."""
+class _Candidate:
+    """A plan, its path, and how it compares: by dollars, seconds, or a rank of its own."""
 
     plan: Plan
     path: Path
@@ -115,14 +115,14 @@ class _Search:
         )
         self._master = Master(graph)
         self._most: dict[Measure, float] = {}
-        self._best: _Found | None = None
+        self._best: _Candidate | None = None
         self._cut_short = False
 
     def run(self) -> Plan | None:
         """Return the best plan, or None where no plan meets the limits.
 
         Raises:
-            UsageError: the search was cut before it found a plan.
+            UsageError: the search was cut before it had a plan.
         """
         if self._limits.deadline is not None:
             self._master.limit("time", self._limits.deadline)
@@ -186,19 +186,19 @@ class _Search:
     def _look_at(self, path: Path, measure: Measure) -> bool:
         """Price a path and keep it if it's the best; return whether the master learnt from it."""
         plan = price(self._graph.request, self._graph.choices(path), "ilp")
-        found = _Found(plan, path, self._master.rank(path))
+        candidate = _Candidate(plan, path, self._master.rank(path))
         learnt = self._master.cut(path)
-        if self._admits(found):
-            if self._best is None or found.measure(measure) < self._best.measure(measure):
-                self._best = found
+        if self._admits(candidate):
+            if self._best is None or candidate.measure(measure) < self._best.measure(measure):
+                self._best = candidate
         elif not learnt:
             self._master.forbid(path)
             learnt = True
         return learnt
 
-    def _admits(self, found: _Found) -> bool:
-        return self._limits.admit(found.plan.estimate) and all(
-            found.measure(measure) <= most for measure, most in self._most.items()
+    def _admits(self, candidate: _Candidate) -> bool:
+        return self._limits.admit(candidate.plan.estimate) and all(
+            candidate.measure(measure) <= most for measure, most in self._most.items()
         )
 
 

@@ -1,11 +1,11 @@
 """Which integer solver there is, and what its answer really says.
 
 HiGHS, in this process, from the package highspy; where that is missing CBC, as a child process,
-the binary that PuLP brings along. No solver is looked for on PATH, and none gets a time limit of
-its own accord: the same problem has to get the same answer on every machine. The number of nodes of
-the search may be bounded, and its seconds where somebody only wants to compare.
+the binary that PuLP brings along. Solvers on PATH are ignored, and there is no default time limit:
+the same problem has to get the same answer on every machine. The number of nodes of the search may
+be bounded, and its seconds for comparisons.
 
-Either solver is told to be exact: no gap, and tolerances far below a cent or a second where
+Either solver has to be exact: no gap, and tolerances far below a cent or a second where
 coefficients are around a thousand.
 """
 
@@ -33,7 +33,7 @@ _FEASIBLE_ROW = 1e-6
 class Solved:
     """What a solver achieved; the variables hold the values where there is a solution.
 
-    `bound` is a proven lower bound of a minimum, None where nothing is known of it. "feasible" is
+    `bound` is a proven lower bound of a minimum, None where there is none. "feasible" is
     a solution of a search that was cut short, "unknown" such a search without a solution.
     """
 
@@ -43,9 +43,9 @@ class Solved:
 
 
 def solve(problem: Any, nodes: int | None = None, seconds: float | None = None) -> Solved:
-    """Minimise a `pulp.LpProblem` with the first solver there is, in at most so many nodes.
+    """Minimise a `pulp.LpProblem` with the first solver there is.
 
-    And at most so many `seconds`.
+    The search visits at most `nodes` nodes and takes at most `seconds`, where they are given.
 
     Raises:
         UsageError: neither HiGHS nor CBC is installed.
@@ -56,7 +56,7 @@ def solve(problem: Any, nodes: int | None = None, seconds: float | None = None) 
     if cbc.available():
         return _with_cbc(problem, cbc)
     raise UsageError(
-        "there is no integer solver here: install HiGHS with `pip install highspy`, "
+        "no integer solver is installed: install HiGHS with `pip install highspy`, "
         "or choose another planner than ilp"
     )
 
@@ -133,12 +133,12 @@ def _with_cbc(problem: Any, cbc: Any) -> Solved:
 
 
 def _cbc_status(problem: Any) -> SolveStatus:
-    found = {
+    statuses = {
         pulp.LpSolutionOptimal: "optimal",
         pulp.LpSolutionIntegerFeasible: "feasible",
         pulp.LpSolutionInfeasible: "infeasible",
     }
-    status: Any = found.get(problem.sol_status, "unknown")
+    status: Any = statuses.get(problem.sol_status, "unknown")
     # A node limit may leave zeros that meet nothing, under the name of a solution.
     return "unknown" if status == "feasible" and not problem.valid(_FEASIBLE_ROW) else status
 

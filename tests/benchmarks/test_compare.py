@@ -153,7 +153,7 @@ def test_a_strategy_with_stages_goes_by_its_plan_if_no_fleet_is_named(
     [
         ("--strategy hypershed", "unknown strategy 'hypershed'; .* Did you mean 'hypersched'"),
         ("--fleet naiv:3", "unknown fleet 'naiv'; .* Did you mean 'naive'"),
-        ("--sampler rndom", "there is no sampler 'rndom'; .* Did you mean 'random'"),
+        ("--sampler rndom", "unknown sampler 'rndom'; .* Did you mean 'random'"),
         ("--sampler tpe", "the sampler tpe needs the hyperparameters"),
         ("--eta 1", "--eta: '1': write whole numbers above 1"),
         ("--deadline 2", "--deadline: '2' has no unit"),

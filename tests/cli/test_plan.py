@@ -481,7 +481,7 @@ def test_a_saved_plan_of_another_strategy_than_its_experiment_is_damaged(
     assert refused.code == 2
     assert "its strategy, allocator and fleet aren't those of its experiment" in refused.err
     path.write_text(json.dumps({**data, "limits": {"deadline": math.nan, "budget": 5.0}}))
-    assert "no number" in command("run", "plan.json").err
+    assert "isn't a number" in command("run", "plan.json").err
 
 
 def test_r6_a_point_of_the_front_is_a_plan_that_can_be_saved(

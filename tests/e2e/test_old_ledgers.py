@@ -79,7 +79,7 @@ def test_what_such_a_run_has_left_is_shown_and_given_back(bench: Bench, run: Pat
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ([], "not a ledger: its first line is no header"),
+        ([], "not a ledger: its first line isn't a header"),
         (
             ['{"cloudtune_ledger": 3, "run": "r1"}'],
             ":1: a damaged header, of no job ('experiment')",

@@ -89,7 +89,7 @@ class Busy:
 
 def test_a_run_that_decides_for_ever_at_one_instant_ends_with_an_error() -> None:
     busy = Busy(10**7)
-    with pytest.raises(CloudtuneError, match=r"for ever at one instant: 3,001 events at second 0"):
+    with pytest.raises(CloudtuneError, match=r"forever at one instant: 3,001 events at second 0"):
         run(busy, busy, busy)
 
 

@@ -133,7 +133,7 @@ def test_an_unknown_choice_is_named_with_the_nearest() -> None:
         UsageError, match=r"unknown strategy 'ashaa'; choose one of best, .*Did you mean 'asha'"
     ):
         elastic_job("ashaa")
-    with pytest.raises(UsageError, match=r"no sampler 'tpee'.*Did you mean 'tpe'"):
+    with pytest.raises(UsageError, match=r"unknown sampler 'tpee'.*Did you mean 'tpe'"):
         elastic_job({"name": "asha", "sampler": "tpee"})
 
 
@@ -335,7 +335,7 @@ def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(marke
     asked = spot_problem(**{"cloud.spot": pool, "cloud.market": market})
     limits, sure = Limits(5 * 3600.0, 40.0), PlanOptions(confidence=0.9)
     if market == "spot":
-        with pytest.raises(InfeasibleError, match="no plan was found"):
+        with pytest.raises(InfeasibleError, match="no plan finishes"):
             make_plan(asked, limits, sure, runs=7)
         return
     plan = make_plan(asked, limits, sure, runs=7).plan

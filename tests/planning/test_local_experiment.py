@@ -93,8 +93,8 @@ def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> N
 def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, line: str) -> None:
     field = line.partition(":")[0]
     assert refused(tmp_path, with_cloud(line)) == (
-        f"file:12: cloud.{field}: is for rented instances, and provider local has this machine "
-        "alone; leave it out"
+        f"file:12: cloud.{field}: is for rented instances, and provider local only has this "
+        "machine; leave it out"
     )
 
 

@@ -327,7 +327,7 @@ def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:
     said = join(run, 10.0, "i000")
     assert said == (Release("i000"), SetTimer("cleanup", 40.0))
     assert run.ending is EndReason.FAILED
-    assert run.trouble == "nothing of what is left to train fits on what is rented"
+    assert run.trouble == "no trial that is left to train fits on the rented instances"
 
 
 def test_what_was_kept_for_a_trial_is_free_again_when_it_fails_on_the_way() -> None:

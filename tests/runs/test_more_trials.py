@@ -249,7 +249,7 @@ def test_what_cant_be_is_said_before_anything_is_rented() -> None:
     wide = Limits(9000.0, None)
     assert "5 more trials: its search space has only 1 more" in refused("asha", 5, wide)
     assert "its search space has only 1 more" in refused("sha", 5, wide)
-    assert "pbt breeds its trials" in refused("pbt", 1, wide)
+    assert "pbt makes new trials from those" in refused("pbt", 1, wide)
     tight = refused("sha", 1, Limits(130.0, None))
     assert "no plan for them and for what is left keeps the limits" in tight
     assert "--deadline" in tight

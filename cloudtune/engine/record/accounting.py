@@ -1,16 +1,16 @@
 """Where the money of a run went: every billed GPU-second and every cent in one category.
 
-    training     of finished epochs that nobody had to train again
+    training     of finished epochs that weren't trained again
     checkpoint   of their seconds, those for which saving held them up
     start-up     instances that boot; trials whose workers are set up or ended
-    barrier      trials that have trained as far as they may, and wait for word
+    barrier      trials that have trained as far as they may, and wait for a decision
     lost         epochs that weren't finished, or had to be trained again
     idle         GPUs of instances that take trials, and that no trial has
     returning    GPUs without a trial of instances given back or lost, until they are gone
     minimum      what a minimum charge adds; `rounding` what whole seconds add
     launches     what a run is charged for each launch; `hourly` what by the hour
 
-The dollars add up to the bill that the policy reckons (`RunState.spent`), the GPU-seconds to those
+The dollars add up to the bill that the policy computes (`RunState.spent`), the GPU-seconds to those
 between launch and end of all instances.
 """
 
@@ -37,7 +37,7 @@ USES: tuple[Use, ...] = ("training", "checkpoint", "start-up", "barrier", "lost"
 CATEGORIES = (*USES, "idle", "returning", "minimum", "rounding", "launches", "hourly")
 # What is left of sums of floats that should cancel out, as a share of them.
 _NOISE = 1e-12
-# Times are sums of floats: a gap of so many seconds is none.
+# Times are sums of floats: a gap of fewer seconds is none.
 _NO_GAP = 1e-6
 
 
@@ -51,13 +51,13 @@ class Amount:
 
 def total(amounts: Iterable[Amount]) -> Amount:
     """Return the sum."""
-    found = list(amounts)
-    return Amount(math.fsum(a.gpu_seconds for a in found), math.fsum(a.dollars for a in found))
+    listed = list(amounts)
+    return Amount(math.fsum(a.gpu_seconds for a in listed), math.fsum(a.dollars for a in listed))
 
 
 @dataclass(frozen=True)
 class InstanceAccount:
-    """What one instance was used for, from its launch to its end (`returned`: that was told).
+    """What one instance was used for, from its launch to its end (`returned`: it was reported).
 
     `boot` is the part of its start-up before it took trials. `busy` are the GPUs that trained, in
     the epochs that count as training, after each change: (time, GPUs).
@@ -112,7 +112,7 @@ class Accounting:
     @property
     def added(self) -> float:
         """The dollars of it that instances are charged by the hour besides their price."""
-        return math.fsum(each.added for each in self.instances)
+        return math.fsum(instance.added for instance in self.instances)
 
     @property
     def busy_share(self) -> float:
@@ -161,7 +161,7 @@ class _Page:
     trained: list[_Held] = field(default_factory=list)
 
     def amount(self, gpu_seconds: float) -> Amount:
-        """Return so many GPU-seconds of the instance, with what they cost in dollars."""
+        """Return GPU-seconds of the instance, with what they cost in dollars."""
         dollars = gpu_seconds * self.offer.held_usd_per_second / self.offer.gpus
         return Amount(gpu_seconds, dollars)
 
@@ -174,8 +174,10 @@ class _Page:
 
         Where use is billed, a session's resting at its rungs isn't.
         """
-        since, until = self.of.began_at, self.end
-        begin, end = max(stretch.begin, since), min(stretch.end, until)
+        since = self.of.began_at
+        until = self.end
+        begin = max(stretch.begin, since)
+        end = min(stretch.end, until)
         amount = self.amount(_Held(begin, end, gpus).within(since, until))
         if self.offer.per_function:
             used = gpus * session.used(stretch.begin, stretch.end) * self.offer.used_usd_per_second
@@ -218,7 +220,8 @@ class _Page:
         return free if free > _NOISE * self.offer.gpus * self.end else 0.0
 
     def _charge(self, charges: Charges) -> None:
-        offer, lived = self.offer, self.end - self.of.began_at
+        offer = self.offer
+        lived = self.end - self.of.began_at
         least = max(lived, offer.minimum_seconds)
         rounded = offer.charge(lived) - least * offer.held_usd_per_second
         self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
@@ -254,9 +257,9 @@ class Stretch(NamedTuple):
 
 
 def stretches(session: Session, end: float, kept: float) -> Iterator[Stretch]:
-    """Give what a session did until its end, without a gap; epochs after `kept` were lost later.
+    """Yield what a session did until its end, without a gap; epochs after `kept` were lost later.
 
-    An epoch was told when its checkpoint was in the storage, which may be while the next one
+    An epoch was reported when its checkpoint was in the storage, which may be while the next one
     was training, or only when another controller took the run over. So each is taken to have
     ended before the next began.
     """
@@ -265,15 +268,18 @@ def stretches(session: Session, end: float, kept: float) -> Iterator[Stretch]:
     gap: Use = "start-up"
     placed = list(_placed(session, stop))
     if placed and session.started is not None and session.started < placed[0][0] - _NO_GAP:
-        # Its first epoch was told late: that it was set up by then is known all the same.
+        # Its first epoch was reported late; it was set up by then all the same.
         yield Stretch(cursor, session.started, "start-up")
-        cursor, gap = session.started, "barrier"
+        cursor = session.started
+        gap = "barrier"
     for epoch, (begin, done) in zip(session.epochs, placed, strict=True):
         yield Stretch(cursor, begin, gap)
-        lost, saved = epoch.number > kept, max(begin, done - epoch.told.saving)
+        lost = epoch.number > kept
+        saved = max(begin, done - epoch.told.saving)
         yield Stretch(begin, saved, "lost" if lost else "training")
         yield Stretch(saved, done, "lost" if lost else "checkpoint")
-        cursor, gap = done, "barrier"
+        cursor = done
+        gap = "barrier"
     if not session.epochs:
         started = stop if session.started is None else min(session.started, stop)
         yield Stretch(cursor, started, "start-up")
@@ -283,13 +289,13 @@ def stretches(session: Session, end: float, kept: float) -> Iterator[Stretch]:
 
 
 def _placed(session: Session, stop: float) -> Iterator[tuple[float, float]]:
-    """Give begin and end of each epoch, in order, none before the end of the one before.
+    """Yield begin and end of each epoch, in order, none before the end of the one before.
 
     An epoch of unknown length counts as long as the session's others on average, from the earliest
     time at which it can have begun.
     """
-    known = [epoch.told.seconds for epoch in session.epochs if epoch.told.seconds > 0]
-    usual = math.fsum(known) / len(known) if known else math.inf
+    measured = [epoch.told.seconds for epoch in session.epochs if epoch.told.seconds > 0]
+    usual = math.fsum(measured) / len(measured) if measured else math.inf
     cursor = session.begin
     for epoch, latest in zip(session.epochs, _latest(session, stop), strict=True):
         end = max(cursor, latest)
@@ -304,7 +310,7 @@ def _placed(session: Session, stop: float) -> Iterator[tuple[float, float]]:
 
 
 def _latest(session: Session, stop: float) -> list[float]:
-    """Return by when each epoch had ended: it was told, and the next one had begun."""
+    """Return by when each epoch had ended: it was reported, and the next one had begun."""
     ends: list[float] = []
     for epoch in reversed(session.epochs):
         ends.append(min(epoch.told.at, stop))
@@ -313,14 +319,15 @@ def _latest(session: Session, stop: float) -> list[float]:
 
 
 def _kept(timeline: Timeline) -> Iterator[tuple[Session, float]]:
-    """Give each session, and the last of its epochs that its trial never trained again."""
+    """Yield each session, and the last of its epochs that its trial never trained again."""
     first: dict[TrialId, float] = {}
-    found: list[tuple[Session, float]] = []
+    kept: list[tuple[Session, float]] = []
     for session in reversed(timeline.sessions.values()):
-        trial, begin = session.start.trial, session.start.start_epoch
-        found.append((session, first.get(trial, math.inf)))
+        trial = session.start.trial
+        begin = session.start.start_epoch
+        kept.append((session, first.get(trial, math.inf)))
         first[trial] = min(first.get(trial, math.inf), begin)
-    yield from reversed(found)
+    yield from reversed(kept)
 
 
 # ---- from a timeline to an account ---------------------------------------------------------------
@@ -338,19 +345,21 @@ def accounted(
 ) -> Accounting:
     """Return where the money of a run went; `offers` are those that it could rent.
 
-    Of a run that goes on, or whose last instances nobody has seen go, it is the bill up to the
+    Of a run that goes on, or whose last instances were never seen to go, it is the bill up to the
     last entry.
     """
-    charges, over_at = charges or Charges(), timeline.over_at
-    priced, rented = prices(timeline, offers), timeline.rented()
-    pages = [_Page(each, priced[each.intent], each.end(over_at)) for each in rented]
+    charges = charges or Charges()
+    over_at = timeline.over_at
+    priced = prices(timeline, offers)
+    rented = timeline.rented()
+    pages = [_Page(instance, priced[instance.intent], instance.end(over_at)) for instance in rented]
     placed = {page.of.instance: page for page in pages if page.of.instance}
     trials: dict[TrialId, _Tally] = {}
-    for session, end, found in uses(timeline):
+    for session, end, did in uses(timeline):
         tally = trials.setdefault(session.start.trial, _Tally())
-        _write(session, end, found, placed, tally)
+        _write(session, end, did, placed, tally)
     instances = tuple(page.close(charges) for page in pages)
-    whole = {name: total(each.amounts[name] for each in instances) for name in CATEGORIES}
+    whole = {name: total(instance.amounts[name] for instance in instances) for name in CATEGORIES}
     seconds = (
         0.0 if timeline.began is None else max(0.0, over_at - timeline.began - timeline.paused)
     )
@@ -358,26 +367,26 @@ def accounted(
     restarts = list(timeline.restarts())
     return Accounting(
         amounts=whole,
-        boot=total(each.boot for each in instances),
+        boot=total(instance.boot for instance in instances),
         instances=instances,
         trials={name: tally.amounts(USES) for name, tally in trials.items()},
-        resizes=sum(each.resized for each in restarts),
+        resizes=sum(restart.resized for restart in restarts),
         restarts=len(restarts),
     )
 
 
 def uses(timeline: Timeline) -> Iterator[tuple[Session, float, list[Stretch]]]:
-    """Give each session, when it ended (or the last event) and what it did until then, in order."""
+    """Yield each session, its end (or the last event) and what it did until then, in order."""
     for session, kept in _kept(timeline):
         end = min(session.end, timeline.at)
-        found = stretches(session, end, kept)
-        yield session, end, [each for each in found if each.end > each.begin]
+        did = stretches(session, end, kept)
+        yield session, end, [stretch for stretch in did if stretch.end > stretch.begin]
 
 
 def _write(
     session: Session,
     end: float,
-    found: Sequence[Stretch],
+    did: Sequence[Stretch],
     pages: Mapping[str, _Page],
     tally: _Tally,
 ) -> None:
@@ -385,5 +394,5 @@ def _write(
     for piece in session.start.placement:
         page = pages[piece.instance]
         page.hold(session.begin, end, piece.gpus)
-        for stretch in found:
+        for stretch in did:
             tally.add(stretch.use, page.use(stretch, piece.gpus, session))

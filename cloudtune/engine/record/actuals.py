@@ -1,4 +1,4 @@
-"""What a ledger tells of durations: epochs and delays, counted as a profile counts them."""
+"""The durations in a ledger: epochs and delays, counted as a profile counts them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def epoch_times(timeline: Timeline) -> Mapping[TrialId, tuple[EpochTimes, ...]]:
             continue
         place = (session.start.trial, instance.launch.instance_type, session.start.width)
         for number, epoch in enumerate(session.epochs):
-            if epoch.told.seconds > 0:  # else nobody knows
+            if epoch.told.seconds > 0:  # else unknown
                 (later if number else first)[place].append(epoch.told.seconds)
-    found: dict[TrialId, list[EpochTimes]] = defaultdict(list)
+    by_trial: dict[TrialId, list[EpochTimes]] = defaultdict(list)
     for place in dict.fromkeys((*first, *later)):
         trial, kind, width = place
         seconds = Measurement.of(later.get(place) or first[place])
-        found[trial].append(EpochTimes(kind, width, seconds, first=place not in later))
-    return {trial: tuple(times) for trial, times in found.items()}
+        by_trial[trial].append(EpochTimes(kind, width, seconds, first=place not in later))
+    return {trial: tuple(times) for trial, times in by_trial.items()}
 
 
 def delay_times(timeline: Timeline) -> tuple[DelayTimes, ...]:
     """Return what launches, boots, starts, resizes and returns took, by instance type and market.
 
-    Without what went on while nobody looked: until another controller took the run over.
+    Without what went on until another controller took the run over: its times are unknown.
     """
-    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    durations: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for instance in timeline.instances.values():
         for delay, took in _of_instance(timeline, instance):
-            found[instance.launch.instance_type, instance.launch.market, delay].append(took)
+            durations[instance.launch.instance_type, instance.launch.market, delay].append(took)
     types = _by_instance(timeline)
     stopped = {after.start.session: before for before, after in timeline.restarts()}
     for session in timeline.sessions.values():
@@ -53,33 +53,37 @@ def delay_times(timeline: Timeline) -> tuple[DelayTimes, ...]:
         seconds = _set_up(timeline, session, stopped.get(session.start.session))
         if where is not None and seconds is not None:
             delay = "resize" if session.start.start_epoch else "start"
-            found[where.launch.instance_type, where.launch.market, delay].append(seconds)
-    return tuple(DelayTimes(*place, Measurement.of(seen)) for place, seen in found.items())
+            durations[where.launch.instance_type, where.launch.market, delay].append(seconds)
+    return tuple(DelayTimes(*place, Measurement.of(seen)) for place, seen in durations.items())
 
 
 def _by_instance(timeline: Timeline) -> dict[str, Instance]:
-    return {each.instance: each for each in timeline.instances.values() if each.instance}
+    return {
+        instance.instance: instance for instance in timeline.instances.values() if instance.instance
+    }
 
 
-def _of_instance(timeline: Timeline, it: Instance) -> Iterator[tuple[str, float]]:
-    if it.launched_at is None or it.joined_at is None:
+def _of_instance(timeline: Timeline, instance: Instance) -> Iterator[tuple[str, float]]:
+    if instance.launched_at is None or instance.joined_at is None:
         return
-    if not _taken_over(timeline, it.requested_at, it.joined_at):
-        yield "launch", max(0.0, it.launched_at - it.requested_at)
-        yield "boot", max(0.0, it.joined_at - it.launched_at)
-    noticed = any(notice.intent == it.intent for notice in timeline.notices)
-    if not it.released or noticed or it.left_at is None or it.gone_at is None:
+    if not _taken_over(timeline, instance.requested_at, instance.joined_at):
+        yield "launch", max(0.0, instance.launched_at - instance.requested_at)
+        yield "boot", max(0.0, instance.joined_at - instance.launched_at)
+    noticed = any(notice.intent == instance.intent for notice in timeline.notices)
+    if not instance.released or noticed or instance.left_at is None or instance.gone_at is None:
         return  # it goes on, or the cloud took it
-    if it.gone_at >= it.left_at and not _taken_over(timeline, it.left_at, it.gone_at):
-        yield "release", it.gone_at - it.left_at
+    if instance.gone_at >= instance.left_at and not _taken_over(
+        timeline, instance.left_at, instance.gone_at
+    ):
+        yield "release", instance.gone_at - instance.left_at
 
 
 def _set_up(timeline: Timeline, session: Session, before: Session | None) -> float | None:
     """Return what a start took, with the stop before it and what its first epoch took longer.
 
-    None where nobody knows: it never trained, or another controller heard of it.
+    None where it is unknown: it never trained, or another controller received its start.
     """
-    epochs = [each.told.seconds for each in session.epochs]
+    epochs = [epoch.told.seconds for epoch in session.epochs]
     if session.started is None or not epochs:
         return None
     if _taken_over(timeline, session.begin, session.started):

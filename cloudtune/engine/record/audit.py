@@ -1,4 +1,4 @@
-"""What a run really took, summed from the events of its ledger alone.
+"""What a run really took, summed from nothing but the events of its ledger.
 
 The policy's state isn't looked at: what the cloud says it launched and took back makes the bill,
 what the sessions reported makes the result. So the two can be held against each other.
@@ -56,7 +56,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Span:
-    """One session: so many GPUs of these instances for a trial; it trained in `trained` seconds."""
+    """One session: `width` GPUs of these instances for a trial; it trained in `trained` seconds."""
 
     trial: TrialId
     width: Width
@@ -95,17 +95,17 @@ class Audit:
     @property
     def gpu_seconds(self) -> float:
         """GPU-seconds that were paid for by the second, from launch to the end."""
-        return math.fsum(each.offer.gpus * (each.end - each.begin) for each in self.leases)
+        return math.fsum(lease.offer.gpus * (lease.end - lease.begin) for lease in self.leases)
 
     @property
     def held(self) -> float:
         """GPU-seconds in which a trial had the GPU: set up, trained, or waited at a rung."""
-        return math.fsum(each.width * (each.end - each.begin) for each in self.spans)
+        return math.fsum(span.width * (span.end - span.begin) for span in self.spans)
 
     @property
     def trained(self) -> float:
         """GPU-seconds of epochs that were finished."""
-        return math.fsum(each.width * each.trained for each in self.spans)
+        return math.fsum(span.width * span.trained for span in self.spans)
 
     @property
     def idle(self) -> float:
@@ -116,8 +116,8 @@ class Audit:
         """Return the GPUs that bill, after each change."""
         changes = sorted(
             change
-            for each in self.leases
-            for change in ((each.begin, each.offer.gpus), (each.end, -each.offer.gpus))
+            for lease in self.leases
+            for change in ((lease.begin, lease.offer.gpus), (lease.end, -lease.offer.gpus))
         )
         sizes: dict[float, int] = {}
         size = 0
@@ -128,17 +128,18 @@ class Audit:
 
     def violations(self, limits: Limits) -> tuple[str, ...]:
         """Return how the run passed its limits, or what it left behind; empty if it kept them."""
-        found = [f"{intent} was never given back" for intent in self.not_returned]
-        deadline, budget = limits.deadline, limits.budget
+        violations = [f"{intent} was never given back" for intent in self.not_returned]
+        deadline = limits.deadline
+        budget = limits.budget
         if deadline is not None and self.seconds > deadline * (1 + SLACK):
             late = max(self.leases, key=lambda lease: lease.end)
-            found.append(
+            violations.append(
                 f"{late.intent} was gone {format_seconds(late.end - deadline)} after the deadline "
                 f"of {format_seconds(deadline)}"
             )
         if budget is not None and self.dollars > budget * (1 + SLACK):
-            found.append(f"cost ${self.dollars:.6f} of a budget of {format_dollars(budget)}")
-        return tuple(found)
+            violations.append(f"cost ${self.dollars:.6f} of a budget of {format_dollars(budget)}")
+        return tuple(violations)
 
 
 # ---- from a timeline to an audit -----------------------------------------------------------------
@@ -154,21 +155,25 @@ def audited(timeline: Timeline, offers: Iterable[Offer], metric: str, mode: Mode
 
     An event at which a session is stopped by a command of the same entry counts before that.
     """
-    priced, instances = prices(timeline, offers), timeline.instances.values()
-    launched = [each for each in instances if each.launched_at is not None]
-    unanswered = [each for each in instances if each.launched and each.launched_at is None]
-    leases = [
-        Lease(it.intent, priced[it.intent], it.began_at, _end(it, timeline)) for it in launched
+    priced = prices(timeline, offers)
+    instances = timeline.instances.values()
+    launched = [instance for instance in instances if instance.launched_at is not None]
+    unanswered = [
+        instance for instance in instances if instance.launched and instance.launched_at is None
     ]
-    spans = [_span(each, timeline) for each in timeline.sessions.values()]
+    leases = [
+        Lease(instance.intent, priced[instance.intent], instance.began_at, _end(instance, timeline))
+        for instance in launched
+    ]
+    spans = [_span(session, timeline) for session in timeline.sessions.values()]
     return Audit(
         leases=tuple(sorted(leases, key=lambda lease: lease.begin)),
         spans=tuple(sorted(spans, key=lambda span: (span.begin, span.trial))),
         path=tuple(_path(timeline, priced, metric, mode)),
         epochs=_epochs(timeline),
-        resizes=sum(each.resized for each in timeline.restarts()),
+        resizes=sum(restart.resized for restart in timeline.restarts()),
         not_returned=tuple(
-            each.intent for each in (*launched, *unanswered) if each.gone_at is None
+            instance.intent for instance in (*launched, *unanswered) if instance.gone_at is None
         ),
         used_dollars=timeline.used_dollars(priced),
     )
@@ -179,7 +184,8 @@ def _end(instance: Instance, timeline: Timeline) -> float:
 
 
 def _span(session: Session, timeline: Timeline) -> Span:
-    start, end = session.start, min(session.end, timeline.at)
+    start = session.start
+    end = min(session.end, timeline.at)
     trained = sum(epoch.told.seconds for epoch in session.epochs)
     instances = tuple(piece.instance for piece in start.placement)
     return Span(start.trial, start.width, session.begin, end, trained, instances)
@@ -187,32 +193,36 @@ def _span(session: Session, timeline: Timeline) -> Span:
 
 def _epochs(timeline: Timeline) -> dict[TrialId, int]:
     """Return how far each trial was ever trained, or cloned from."""
-    found: dict[TrialId, int] = {}
+    furthest: dict[TrialId, int] = {}
     for session in timeline.sessions.values():
         start = session.start
         done = session.epochs[-1].told.epoch if session.epochs else 0
-        found[start.trial] = max(found.get(start.trial, start.start_epoch), done)
-    return found
+        furthest[start.trial] = max(furthest.get(start.trial, start.start_epoch), done)
+    return furthest
 
 
 def _path(timeline: Timeline, priced: Mapping[str, Offer], metric: str, mode: Mode) -> list[Point]:
     path: list[Point] = []
     best: float | None = None
     for number, epoch in enumerate(timeline.epochs):
-        told = epoch.told
-        value = told.metrics.get(metric, math.nan)
+        event = epoch.told
+        value = event.metrics.get(metric, math.nan)
         if epoch.waited and better(mode, value, best):
-            bill, best = _bill(timeline, priced, number, told.at), value
-            path.append(Point(told.at, bill, value, epoch.trial, told.epoch))
+            bill = _bill(timeline, priced, number, event.at)
+            best = value
+            path.append(Point(event.at, bill, value, epoch.trial, event.epoch))
     return path
 
 
 def _bill(timeline: Timeline, priced: Mapping[str, Offer], epochs: int, at: float) -> float:
-    """Return the bill if all had been given back at a time, as known after so many epochs."""
+    """Return the bill if all had been given back at a time, as known after `epochs` epochs."""
     ends = (
-        (it, it.end(at) if it.gone_after <= epochs else max(at, it.began_at))
-        for it in timeline.instances.values()
-        if it.launched_after <= epochs
+        (
+            instance,
+            instance.end(at) if instance.gone_after <= epochs else max(at, instance.began_at),
+        )
+        for instance in timeline.instances.values()
+        if instance.launched_after <= epochs
     )
-    rented = (priced[it.intent].charge(end - it.began_at) for it, end in ends)
+    rented = (priced[instance.intent].charge(end - instance.began_at) for instance, end in ends)
     return math.fsum([*rented, timeline.used_dollars(priced, end=at)])

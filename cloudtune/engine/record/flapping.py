@@ -1,6 +1,6 @@
 """Whether a run's fleet flapped: what it took back or rented again, and nothing explains.
 
-Read off the ledger alone, as `audit` is: the policy's own rule (`renting.Hysteresis`) isn't asked.
+Read from the ledger alone, as `audit` is, without the policy's rule (`fleet_manager.Hysteresis`).
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ def flaps(
 ) -> tuple[str, ...]:
     """Return what was taken back or rented again without a cause, in words; empty, as it must be.
 
-    `timeline` is what the entries tell. A launch must not come within a boot and a minimum charge
+    `timeline` is of the same entries. A launch must not come within a boot and a minimum charge
     (a tick at least) of the return of an instance of the same offer, and while a run goes on no
     instance is given back before it has joined. Unless in between something was lost or refused,
     the plan changed, or a stage of it began (at one of `stages`, in run seconds); for what is given
     back also if a trial failed.
     """
-    offers = prices(timeline, [each.offer for each in rentables])
-    boots = {each.offer: each.profile.boot.mean for each in rentables}
+    offers = prices(timeline, [rentable.offer for rentable in rentables])
+    boots = {rentable.offer: rentable.profile.boot.mean for rentable in rentables}
     pauses = {
         offer: max(boot + offer.minimum_seconds, brakes.tick) for offer, boot in boots.items()
     }
-    reader, last = _Reader(offers, pauses, brakes, metric, stages), _last_begin(entries)
+    reader = _Reader(offers, pauses, brakes, metric, stages)
+    last = _last_begin(entries)
     # After that all is given back: the run is over.
-    return tuple(told for entry in entries[: last + 1] for told in reader.take(entry))
+    return tuple(flap for entry in entries[: last + 1] for flap in reader.take(entry))
 
 
 def _last_begin(entries: Sequence[Entry]) -> int:
@@ -82,8 +83,11 @@ class _Reader:
         metric: Metric,
         stages: Sequence[float],
     ) -> None:
-        self._offers, self._pauses = offers, pauses
-        self._brakes, self._metric, self._stages = brakes, metric, stages
+        self._offers = offers
+        self._pauses = pauses
+        self._brakes = brakes
+        self._metric = metric
+        self._stages = stages
         self._causes = self._failures = 0
         self._asked: dict[str, tuple[int, float]] = {}  # by intent, until it has joined
         self._returned: dict[Offer, tuple[int, float, str]] = {}

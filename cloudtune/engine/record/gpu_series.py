@@ -1,9 +1,9 @@
 """What each GPU of a run did over time: which trial had it, or which share of it, and for what.
 
-Which physical GPU of an instance a trial gets its agent decides, and no event tells. GPUs are
+The agent of an instance decides which physical GPU a trial gets, and no event reports it. GPUs are
 numbered here from 0 as if each trial had the lowest that are free, and shares of a GPU lie beside
-those of their own GPU. So how many were used, for how long and by whom is exact; the numbers within
-an instance are ours.
+those of their own GPU. So how many were used, how long and by which trial is exact; the numbers
+within an instance are ours.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class GpuRows:
             return [self._share(piece, begin, end)]
         taken = {place.gpu for place, _, until in self.shares if until > begin + _SAME}
         free = (gpu for gpu in range(self.gpus) if gpu not in taken and self._empty(gpu, begin))
-        found = [gpu for gpu, _ in zip(free, range(round(piece.gpus)), strict=False)]
-        self.whole.update(dict.fromkeys(found, end))
-        return [Place(gpu, 0.0, 1.0) for gpu in found]
+        gpus = [gpu for gpu, _ in zip(free, range(round(piece.gpus)), strict=False)]
+        self.whole.update(dict.fromkeys(gpus, end))
+        return [Place(gpu, 0.0, 1.0) for gpu in gpus]
 
     def _empty(self, gpu: int, at: float) -> bool:
         return self.whole.get(gpu, 0.0) <= at + _SAME
 
     def _share(self, piece: Slice, begin: float, end: float) -> Place:
         """Return where a share of a GPU is: beside the others on the same one."""
-        self.shares = [each for each in self.shares if each[2] > begin + _SAME]
+        self.shares = [share for share in self.shares if share[2] > begin + _SAME]
         same = [place.gpu for place, gpu, _ in self.shares if gpu == piece.gpu and gpu >= 0]
         empty = (g for g in range(self.gpus) if self._empty(g, begin) and g not in same)
         for gpu in (*same, *empty):
@@ -92,41 +92,45 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
     What a trial does without a pause is one use. A GPU that isn't named at some time is idle, or
     its instance boots or is given back.
     """
-    ends = {each.instance or each.intent: each.end for each in accounting.instances}
+    ends = {account.instance or account.intent: account.end for account in accounting.instances}
     order = {name: number for number, name in enumerate(ends)}
-    rows = {each.instance or each.intent: GpuRows(each.offer.gpus) for each in accounting.instances}
-    found = []
+    rows = {
+        account.instance or account.intent: GpuRows(account.offer.gpus)
+        for account in accounting.instances
+    }
+    series = []
     for session, end, did in sorted(uses(timeline), key=lambda use: use[0].begin):
-        merged, trial = list(_merged(did)), session.start.trial
+        merged = list(_merged(did))
+        trial = session.start.trial
         for piece in session.start.placement:
             name = piece.instance
             for place in rows[name].take(piece, session.begin, end):
-                found += [
+                series += [
                     GpuUse(
                         name,
                         place.gpu,
-                        each.begin,
+                        stretch.begin,
                         until,
                         trial,
                         place.share,
-                        each.use,
+                        stretch.use,
                     )
-                    for each in merged
-                    if (until := min(each.end, ends[name])) > each.begin
+                    for stretch in merged
+                    if (until := min(stretch.end, ends[name])) > stretch.begin
                 ]
-    return sorted(found, key=lambda each: (order[each.instance], each.gpu, each.begin))
+    return sorted(series, key=lambda use: (order[use.instance], use.gpu, use.begin))
 
 
 def _merged(did: list[Stretch]) -> Iterator[Stretch]:
-    """Give what was done in stretches, with neighbours of one use as one."""
+    """Yield what was done in stretches, with neighbours of one use as one."""
     last: Stretch | None = None
-    for each in did:
-        if last is not None and last.use == each.use and each.begin - last.end < _SAME:
-            last = last._replace(end=each.end)
+    for stretch in did:
+        if last is not None and last.use == stretch.use and stretch.begin - last.end < _SAME:
+            last = last._replace(end=stretch.end)
         else:
             if last is not None:
                 yield last
-            last = each
+            last = stretch
     if last is not None:
         yield last
 
@@ -134,15 +138,15 @@ def _merged(did: list[Stretch]) -> Iterator[Stretch]:
 def gpu_shares(timeline: Timeline, accounting: Accounting) -> dict[str, list[float]]:
     """Return, for each instance, which part of its billed time each of its GPUs trained."""
     trained: dict[tuple[str, int], list[float]] = {}
-    for each in gpu_uses(timeline, accounting):
-        if each.use == "training":
-            seconds = (each.end - each.begin) * each.share
-            trained.setdefault((each.instance, each.gpu), []).append(seconds)
+    for use in gpu_uses(timeline, accounting):
+        if use.use == "training":
+            seconds = (use.end - use.begin) * use.share
+            trained.setdefault((use.instance, use.gpu), []).append(seconds)
     return {
         name: [
-            math.fsum(trained.get((name, gpu), ())) / max(_SAME, each.end - each.begin)
-            for gpu in range(each.offer.gpus)
+            math.fsum(trained.get((name, gpu), ())) / max(_SAME, account.end - account.begin)
+            for gpu in range(account.offer.gpus)
         ]
-        for each in accounting.instances
-        for name in [each.instance or each.intent]
+        for account in accounting.instances
+        for name in [account.instance or account.intent]
     }

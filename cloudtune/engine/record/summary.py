@@ -45,8 +45,8 @@ class Summary:
 
     def sentence(self) -> str:
         """Return how many trials there were and how far they were trained, for people."""
-        each = f"{self.shortest} to {self.longest} each, the median {self.median:g}"
-        return f"{counted(self.trials, 'trial')}, {counted(self.epochs, 'epoch')} in all: {each}"
+        span = f"{self.shortest} to {self.longest} each, the median {self.median:g}"
+        return f"{counted(self.trials, 'trial')}, {counted(self.epochs, 'epoch')} in all: {span}"
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,14 @@ class Target:
     @classmethod
     def of(cls, timeline: Timeline, metric: str, mode: Mode, value: float) -> Target:
         """Return what became of a target, as far as the ledger was read."""
-        for each in timeline.epochs:
-            told = each.told.metrics.get(metric)
-            if told is not None and not math.isnan(told) and not better(mode, value, told):
-                return cls(value, each.told.at, each.trial, each.number, told)
+        for epoch in timeline.epochs:
+            reported = epoch.told.metrics.get(metric)
+            if (
+                reported is not None
+                and not math.isnan(reported)
+                and not better(mode, value, reported)
+            ):
+                return cls(value, epoch.told.at, epoch.trial, epoch.number, reported)
         return cls(value, None, "", 0, Summary.of(timeline, metric, mode).best)
 
     def text(self, name: str) -> str:
@@ -82,13 +86,13 @@ class Target:
 
 def _histories(timeline: Timeline, metric: str) -> dict[TrialId, dict[int, float]]:
     """Return the metric of each trial by epoch, as the last report of that epoch says."""
-    found: dict[TrialId, dict[int, float]] = {
+    histories: dict[TrialId, dict[int, float]] = {
         session.start.trial: {} for session in timeline.sessions.values()
     }
     for epoch in timeline.epochs:
         if epoch.waited:
-            found[epoch.trial][epoch.number] = epoch.told.metrics.get(metric, math.nan)
-    return found
+            histories[epoch.trial][epoch.number] = epoch.told.metrics.get(metric, math.nan)
+    return histories
 
 
 def _best(

@@ -1,4 +1,4 @@
-"""A ledger, read once and in order: what was rented, who trained on it, and how each of that ended.
+"""A ledger, read once and in order: the instances, the sessions on them, and how each ended.
 
 What a run took (`audit`), where its money went (`accounting`), what it came to (`summary`, the
 report of a job) and what a dead controller has left (`resume`) are questions to a `Timeline`. A
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import EndReason, TrialId, Width
 
 SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
-"""What tells that a session has ended, and how."""
+"""The events by which a session ends, and how."""
 
 
 @dataclass(eq=False)
@@ -61,8 +61,8 @@ class Instance:
 
     `joined_at` is when it first took trials, `left_at` when it was given back or its node was
     lost, whichever came first; `joined` says whether it takes trials now. A `refusal` ends it as
-    well, at `gone_at`. The run heard of the launch after `launched_after` epochs, and of the end
-    after `gone_after` epochs: what was billed when an epoch was told can be read off that.
+    well, at `gone_at`. The launch was reported after `launched_after` epochs, and the end
+    after `gone_after` epochs: they say what was billed when an epoch was reported.
     """
 
     intent: str
@@ -90,7 +90,7 @@ class Instance:
         return self.requested_at if self.launched_at is None else self.launched_at
 
     def end(self, now: float) -> float:
-        """Return when the instance stopped billing; `now` where nobody has said so."""
+        """Return when the instance stopped billing; `now` where no event says so."""
         return max(self.began_at, now if self.gone_at is None else self.gone_at)
 
     def leave(self, at: float) -> None:
@@ -100,7 +100,7 @@ class Instance:
 
 @dataclass(slots=True, eq=False)  # a long run has very many
 class Epoch:
-    """A finished epoch, the first time that it was told.
+    """A finished epoch, the first time that it was reported.
 
     The epoch can't have begun before `after`. `waited` says whether the policy counts it: epochs of
     a session that is being stopped, or has ended, don't count.
@@ -131,8 +131,8 @@ class Epoch:
 class Session:
     """One start of a trial's workers; it may train to epoch `until`.
 
-    The session held its GPUs from `begin` to `end`: until its end was told (`ending`), or one of
-    its instances vanished. The workers were set up at `started`, and asked to stop at `stopping`.
+    The session held its GPUs from `begin` to `end`: until its end was reported (`ending`), or an
+    instance vanished. The workers were set up at `started`, and asked to stop at `stopping`.
     The next epoch can't begin before `after`.
     """
 
@@ -145,7 +145,7 @@ class Session:
     end: float = math.inf
     ending: SessionEnd | None = None
     epochs: list[Epoch] = field(default_factory=list)  # those that were waited for
-    last: int = 0  # the last epoch that was told, or that it started from
+    last: int = 0  # the last epoch that was reported, or that it started from
     waited: bool = True  # whether its next epoch counts
     rests: list[tuple[float, float]] = field(default_factory=list)  # from when until when
     resting: float | None = None  # since when it waits at its rung, if it does
@@ -166,7 +166,7 @@ class Session:
         whole = max(0.0, until - max(self.begin, begin))
         since = [] if self.resting is None else [(self.resting, math.inf)]
         rested = (min(b, until) - max(a, begin) for a, b in (*self.rests, *since))
-        return whole - math.fsum(each for each in rested if each > 0)
+        return whole - math.fsum(seconds for seconds in rested if seconds > 0)
 
     def rest(self, at: float) -> None:
         """Note that it has come as far as it may."""
@@ -204,10 +204,10 @@ class Leg(NamedTuple):
 
 @dataclass
 class Timeline:
-    """Everything that a ledger tells of a run, as far as it was read.
+    """Everything that a ledger says of a run, as far as it was read.
 
     Instances are by intent and sessions by name, both in the order in which they were asked for;
-    epochs are in the order in which they were told. `timers` have yet to fire. `at` is the time of
+    epochs are in the order of their reports. `timers` have yet to fire. `at` is the time of
     the last event; nothing is read after the run has `ended`.
     """
 
@@ -229,12 +229,14 @@ class Timeline:
     @property
     def over_at(self) -> float:
         """When nothing bills any more; of a run that goes on, the time of the last event."""
-        ends = (self.at if it.gone_at is None else it.gone_at for it in self.rented())
+        ends = (
+            self.at if instance.gone_at is None else instance.gone_at for instance in self.rented()
+        )
         return max(ends, default=self.at)
 
     def rented(self) -> list[Instance]:
         """Return the instances that were launched, or may have been."""
-        return [each for each in self.instances.values() if each.launched]
+        return [instance for instance in self.instances.values() if instance.launched]
 
     def used_dollars(
         self, offers: Mapping[str, Offer], begin: float = -math.inf, end: float = math.inf
@@ -243,8 +245,8 @@ class Timeline:
         if not any(offer.per_function for offer in offers.values()):
             return 0.0
         rates = {
-            each.instance: offers[intent].used_usd_per_second
-            for intent, each in self.instances.items()
+            instance.instance: offers[intent].used_usd_per_second
+            for intent, instance in self.instances.items()
             if intent in offers
         }
         return math.fsum(
@@ -255,7 +257,7 @@ class Timeline:
         )
 
     def restarts(self) -> Iterator[Restart]:
-        """Give every session of a trial that had one before, with that."""
+        """Yield every session of a trial that had one before, with that one."""
         before: dict[TrialId, Session] = {}
         for session in self.sessions.values():
             trial = session.start.trial
@@ -265,26 +267,29 @@ class Timeline:
 
     def synced(self) -> dict[TrialId, tuple[int, int]]:
         """Return, for each trial with several ranks, epochs in sync and epochs checked."""
-        found: dict[TrialId, tuple[int, int]] = {}
+        synced: dict[TrialId, tuple[int, int]] = {}
         for epoch in self.epochs:
             if epoch.told.in_sync is not None:
-                equal, checked = found.get(epoch.trial, (0, 0))
-                found[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
-        return found
+                equal, checked = synced.get(epoch.trial, (0, 0))
+                synced[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
+        return synced
 
     def counted(self) -> dict[tuple[TrialId, int], Epoch]:
         """Return the epochs that count, by trial and number: the last, where trained again.
 
-        Among them are those that nobody waited for any more, but that were saved: a result is one.
+        Among them are those that no decision waited for any more, but that were saved.
         """
         return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
 
     def fleet_sizes(self) -> tuple[tuple[float, int], ...]:
         """Return the number of billing instances after each change."""
-        known = [it for it in self.instances.values() if it.launched_at is not None]
-        begun = [(it.began_at, 1) for it in known]
-        gone = [(it.gone_at, -1) for it in known if it.gone_at is not None]
-        size, sizes = 0, []
+        launched = [
+            instance for instance in self.instances.values() if instance.launched_at is not None
+        ]
+        begun = [(instance.began_at, 1) for instance in launched]
+        gone = [(instance.gone_at, -1) for instance in launched if instance.gone_at is not None]
+        size = 0
+        sizes = []
         for at, change in sorted([*begun, *gone]):
             size += change
             sizes.append((at, size))
@@ -293,10 +298,11 @@ class Timeline:
     # ---- reading -------------------------------------------------------------------------
 
     def read(self, entry: Entry) -> None:
-        """Take the next entry of the ledger down; after an end none counts but going on."""
+        """Record the next entry of the ledger; after an end only going on counts."""
         if self.ended is not None and not isinstance(entry.event, RunContinued):
             return
-        over_at, self.at = self.over_at if self.ended else 0.0, entry.event.at
+        over_at = self.over_at if self.ended else 0.0
+        self.at = entry.event.at
         if isinstance(entry.event, RunContinued):
             self._go_on(entry.event, over_at)
         self._hear(entry.event)
@@ -356,7 +362,7 @@ class Timeline:
     def _hear_epoch(self, event: EpochDone) -> None:
         session = self.sessions.get(event.session)
         if session is None or event.epoch <= session.last:
-            return  # told to the controller before as well: the first time counts
+            return  # reported before as well: the first time counts
         session.last = event.epoch
         epoch = Epoch(session, event, session.after, session.waited)
         self.epochs.append(epoch)
@@ -372,7 +378,8 @@ class Timeline:
     ) -> None:
         match event:
             case InstanceLaunched():
-                instance.instance, instance.launched_at = event.instance, event.launched_at
+                instance.instance = event.instance
+                instance.launched_at = event.launched_at
                 instance.launched_after = min(instance.launched_after, len(self.epochs))
             case NodeJoined():
                 instance.joined = True
@@ -386,14 +393,16 @@ class Timeline:
                 instance.gone_after = min(instance.gone_after, len(self.epochs))
                 self._close_on(instance, event.at)
             case LaunchFailed():
-                instance.gone_at, instance.refusal = event.at, event
+                instance.gone_at = event.at
+                instance.refusal = event
             case _:
                 assert_never(event)
 
     def _close(self, name: str, at: float) -> None:
         session = self._open.pop(name, None)
         if session is not None:
-            session.end, session.waited = at, False
+            session.end = at
+            session.waited = False
             session.go_on(at)
 
     def _close_on(self, instance: Instance, at: float) -> None:
@@ -449,7 +458,7 @@ def _change(session: Session, command: ExtendTrial | StopTrial, at: float) -> No
 
 
 def read(entries: Iterable[Entry]) -> Timeline:
-    """Return what a ledger tells, from its entries in order."""
+    """Return the timeline of a ledger, from its entries in order."""
     timeline = Timeline()
     for entry in entries:
         timeline.read(entry)
@@ -457,7 +466,7 @@ def read(entries: Iterable[Entry]) -> Timeline:
 
 
 def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
-    """Return the offer of each instance by intent, at the price that the policy reckoned with.
+    """Return the offer of each instance by intent, at the price that the policy used.
 
     Raises:
         KeyError: the run rented something that isn't among the offers.
@@ -465,13 +474,14 @@ def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
     keyed: dict[PoolName, list[Offer]] = {}
     for offer in offers:
         keyed.setdefault(pool(offer), []).append(offer)
-    return {name: _offer(keyed, each.launch) for name, each in timeline.instances.items()}
+    return {name: _offer(keyed, instance.launch) for name, instance in timeline.instances.items()}
 
 
 def _offer(keyed: Mapping[PoolName, list[Offer]], launch: Launch) -> Offer:
-    kind, market = launch.instance_type, launch.market
+    kind = launch.instance_type
+    market = launch.market
     places = dict.fromkeys(((kind, market, launch.zone), (kind, market, "")))
-    known = [offer for place in places for offer in keyed.get(place, ())]
-    if not known:
+    offers = [offer for place in places for offer in keyed.get(place, ())]
+    if not offers:
         raise KeyError(kind, market, launch.zone)
-    return next((each for each in known if each.usd_per_hour == launch.usd_per_hour), known[0])
+    return next((offer for offer in offers if offer.usd_per_hour == launch.usd_per_hour), offers[0])

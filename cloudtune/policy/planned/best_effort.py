@@ -1,7 +1,7 @@
 """What a run does where no plan keeps its limits any more: the best that they allow.
 
 Fewer trials go on, as many as leave the last one a full training; else one goes on, for as many
-epochs as can be had.
+epochs as possible.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Effort:
     def __init__(self, rest: Rest) -> None:
         self._rest = rest
 
-    def found(self) -> BestEffort | None:
+    def best(self) -> BestEffort | None:
         """Return what the limits allow: the most trials of which one is trained in full.
 
-        Else one trial, for as many epochs as can be had. In the midst of a stage its trials train
+        Else one trial, for as many epochs as possible. In the midst of a stage its trials train
         on to the rung if that still leaves a full training, else the worst of them are cut now.
         """
         whole = None if self._rest.fresh else self._most_after_the_rung()
@@ -66,7 +66,8 @@ class Effort:
         work = self._rest.work()
         if len(work) == 1:
             return None
-        most, first = work[1].trials, self._rest.rung
+        most = work[1].trials
+        first = self._rest.rung
 
         def stages(count: int, epochs: int) -> tuple[Stage, ...]:
             return (work[0], *_cut_off(_scaled(work[1:], count), first + epochs))
@@ -79,7 +80,8 @@ class Effort:
             self._rest.view.trials[n].history for n in ranked if n in self._rest.view.trials
         ):
             return None
-        work, training = self._rest.work(), set(self._rest.training)
+        work = self._rest.work()
+        training = set(self._rest.training)
         first = work[0].start_epoch
         now = replace(work[0], trials=len(ranked))
 
@@ -97,7 +99,7 @@ class Effort:
         first: int,
         members: Callable[[int], tuple[TrialId, ...]],
     ) -> BestEffort | None:
-        last = (self._rest.later() or (self._rest.it.stage_plan.stage,))[-1].end_epoch
+        last = (self._rest.later() or (self._rest.itinerary.stage_plan.stage,))[-1].end_epoch
         tight = self._rest.tight
 
         def ask(count: int, epochs: int) -> PlanRequest:
@@ -109,14 +111,14 @@ class Effort:
             quick = explore(_QUICK, ask, max_trials=most, max_epochs=max(1, last - first))
         except InfeasibleError:
             return None
-        found = self._improved(quick, ask, most)
-        work = stages(found.trials, last - first)
-        choices = list(found.plan.choices)
+        explored = self._improved(quick, ask, most)
+        work = stages(explored.trials, last - first)
+        choices = list(explored.plan.choices)
         choices += [choices[-1]] * (len(work) - len(choices))
-        whole = self._rest.request(work, members(found.trials), self._rest.not_now, tight)
+        whole = self._rest.request(work, members(explored.trials), self._rest.not_now, tight)
         plan = price(whole, choices, self._rest.planner.name)
-        kept = members(found.trials)
-        return BestEffort(plan, kept, found.trials, first + found.epochs, last)
+        kept = members(explored.trials)
+        return BestEffort(plan, kept, explored.trials, first + explored.epochs, last)
 
     def _improved(
         self, quick: Explored, ask: Callable[[int, int], PlanRequest], most: int
@@ -133,32 +135,34 @@ class Effort:
         return quick if plan is None else replace(quick, plan=plan)
 
     def _ranked(self) -> tuple[TrialId, ...]:
-        """Return the trials of the stage, the best first, by the last epoch that all have told of.
+        """Return the trials of the stage, the best first, by the last epoch that all have reported.
 
         Just behind a rung they are in order already; those that have yet to begin come last.
         """
-        members, known = self._rest.members, self._rest.view.trials
+        members = self._rest.members
+        trials = self._rest.view.trials
         if self._rest.fresh:
             return members
-        told = [known[n] for n in members if n in known and known[n].history]
-        epoch = min((max(t.history) for t in told), default=0)
-        keys = {t.id: (rank_key(self._rest.view.mode, t.history.get(epoch)), t.id) for t in told}
+        reported = [trials[n] for n in members if n in trials and trials[n].history]
+        epoch = min((max(t.history) for t in reported), default=0)
+        keys = {
+            t.id: (rank_key(self._rest.view.mode, t.history.get(epoch)), t.id) for t in reported
+        }
         return (*sorted(keys, key=lambda n: keys[n]), *(n for n in members if n not in keys))
 
 
 def _scaled(stages: Sequence[Stage], trials: int) -> tuple[Stage, ...]:
-    """Return the stages with so many trials in the first, and as much fewer in the others."""
+    """Return the stages with `trials` in the first, and as much fewer in the others."""
     most = stages[0].trials
     share = trials / most if most else 1.0
     return tuple(
-        replace(each, trials=max(1, math.ceil(each.trials * share - 1e-9))) for each in stages
+        replace(stage, trials=max(1, math.ceil(stage.trials * share - 1e-9))) for stage in stages
     )
 
 
 def _cut_off(stages: Sequence[Stage], end: int) -> tuple[Stage, ...]:
-    """Return the stages up to an epoch."""
     return tuple(
-        replace(each, end_epoch=min(each.end_epoch, end))
-        for each in stages
-        if each.start_epoch < end
+        replace(stage, end_epoch=min(stage.end_epoch, end))
+        for stage in stages
+        if stage.start_epoch < end
     )

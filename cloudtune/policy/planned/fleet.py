@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtune.model.placement import can_train
 
 MOVES = 6.0
-"""Spot takes over from on-demand where so many times what that takes is left, in time and money."""
+"""Spot takes over from on-demand where this many times what it takes is left, of time and money."""
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -52,7 +52,8 @@ class PlannedFleet:
         stage's own GPUs: the next trials are asked for now, and take over as soon as those are
         gone.
         """
-        fleet, held = self._itinerary.stage_plan.fleet, view.held
+        fleet = self._itinerary.stage_plan.fleet
+        held = view.held
         expected = held if fleet.items() == held.items() else fleet | held
         return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
 
@@ -61,32 +62,35 @@ class PlannedFleet:
 
         Besides them those that are asked for while the plan goes on without (`probes`).
         """
-        it = self._itinerary
-        wanted = it.needed(view)
-        if it.held_back(view):
+        itinerary = self._itinerary
+        wanted = itinerary.needed(view)
+        if itinerary.held_back(view):
             return wanted & view.held
-        return wanted + it.probes if it.probes else wanted
+        return wanted + itinerary.probes if itinerary.probes else wanted
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        """Return all that can be rented, as long as another plan is to be had; else the stage's."""
+        """Return all that can be rented, as long as there may be another plan; else the stage's."""
         if self._itinerary.stuck:
             return tuple(group.offer for group in self._itinerary.stage_plan.groups)
-        return tuple(each.offer for each in view.rentables)
+        return tuple(rentable.offer for rentable in view.rentables)
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
-        """Whether a group of the stage could train a trial on so many instances."""
+        """Whether a group of the stage could train a trial on these instances."""
         return any(can_train(group, instances) for group in self._itinerary.stage_plan.groups)
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return the instances that the stage doesn't need."""
-        found, self._itinerary.leaving = self._itinerary.leaving, frozenset()
-        return found
+        leaving = self._itinerary.leaving
+        self._itinerary.leaving = frozenset()
+        return leaving
 
     def dollars_to_come(self, view: View, at: float) -> float | None:
         """Return what the rest of the plan costs."""
-        it = self._itinerary
-        if not it.stage_began:
+        itinerary = self._itinerary
+        if not itinerary.stage_began:
             return 0.0
-        now = it.stage_plan
-        left = max(0.0, 1 - (at - it.stage_began[-1]) / now.seconds)
-        return left * now.dollars + sum(stage.dollars for stage in it.plan.stages[it.stage + 1 :])
+        now = itinerary.stage_plan
+        left = max(0.0, 1 - (at - itinerary.stage_began[-1]) / now.seconds)
+        return left * now.dollars + sum(
+            stage.dollars for stage in itinerary.plan.stages[itinerary.stage + 1 :]
+        )

@@ -1,4 +1,4 @@
-"""Planning the rest of a job anew, from what a run has by then.
+"""Replanning the rest of a job, from what a run has by then.
 
 The work that is left, the instances that are held, the speeds that were measured, the time and the
 money that are left, and the offers without those that the cloud refuses.
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 Place: TypeAlias = "tuple[Offer, Width]"
 LATE = 1.25
-"""An instance that takes so many times as long as expected to join is looked at again."""
+"""An instance that takes this many times as long as expected to join calls for another look."""
 _EXACT = ExactPlanner()
 
 
 def limits_left(view: View, reserve: Reserve) -> Limits:
     """Return the seconds and dollars that a plan for the rest may take, from now on."""
-    deadline, budget = view.limits.deadline, view.limits.budget
+    deadline = view.limits.deadline
+    budget = view.limits.budget
     time = None if deadline is None else deadline - view.now - reserve.seconds
     money = None if budget is None else budget - view.committed
     return reserve.limits(Limits(time, money))
@@ -77,20 +78,20 @@ def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     """Return the instances that are to stay, with their ages in seconds.
 
     An instance carries the width of these trials only if every trial sits on GPUs. If some are
-    parked to let others train, the plan mustn't count on anybody to train on where it is.
+    parked to let others train, the plan mustn't count on any trial to train on where it is.
     """
-    known = [view.trials[name] for name in trials if name in view.trials]
-    settled = len(known) == len(trials) and all(trial.live for trial in known)
+    begun = [view.trials[name] for name in trials if name in view.trials]
+    settled = len(begun) == len(trials) and all(trial.live for trial in begun)
     widths: dict[Offer, set[Width]] = {}
-    for trial in known if settled else ():
+    for trial in begun if settled else ():
         if trial.offer is not None:
             widths.setdefault(trial.offer, set()).add(trial.width)
     ages: dict[Offer, list[float]] = {}
     for rented in view.fleet.wanted():
         ages.setdefault(rented.offer, []).append(max(0.0, view.now - rented.began_at))
     return tuple(
-        Live(offer, tuple(sorted(each)), _only(widths.get(offer, set())))
-        for offer, each in ages.items()
+        Live(offer, tuple(sorted(offer_ages)), _only(widths.get(offer, set())))
+        for offer, offer_ages in ages.items()
     )
 
 
@@ -103,12 +104,12 @@ def _rentables_for(
     view: View, reserve: Reserve, trials: Sequence[TrialId], barred: Callable[[Offer], bool]
 ) -> tuple[Rentable, ...]:
     """Return the rentables at these trials' speeds; of a barred offer only what is held."""
-    found = []
+    rentables = []
     for rentable in reserve.rentables(view.rentables):
         most = view.held.get(rentable.offer, 0) if barred(rentable.offer) else rentable.most
         if most > 0:
-            found.append(replace(view.corrected(rentable, trials), most=most))
-    return tuple(found)
+            rentables.append(replace(view.corrected(rentable, trials), most=most))
+    return tuple(rentables)
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,14 @@ class Rest:
 
     `training` are the trials that still have to train in the present stage, `members` with those
     that wait at its rung; `fresh` says that none has trained in it yet. `refused`: something of the
-    stage can't be had just now; `out_of_reach`: nothing of what is missing can be had at all.
+    stage is unavailable just now; `out_of_reach`: nothing of what is missing is available at all.
     """
 
     def __init__(
         self, view: View, itinerary: Itinerary, planner: Planner, reserve: Reserve
     ) -> None:
         self.view = view
-        self.it = itinerary
+        self.itinerary = itinerary
         self.planner = planner
         self.reserve = reserve
         self.tight = reserve.tight
@@ -156,32 +157,36 @@ class Rest:
 
     @property
     def _first(self) -> int:
-        return self.it.stage_plan.stage.start_epoch
+        return self.itinerary.stage_plan.stage.start_epoch
 
     @property
     def rung(self) -> int:
         """The epoch at which the present stage ends."""
-        return self.it.stage_plan.stage.end_epoch
+        return self.itinerary.stage_plan.stage.end_epoch
 
     @property
     def members(self) -> tuple[TrialId, ...]:
         """The trials of the stage that aren't over, those that wait at its rung included."""
-        known = self.view.trials
-        return tuple(n for n in self.it.members if n not in known or known[n].status not in OVER)
+        trials = self.view.trials
+        return tuple(
+            n for n in self.itinerary.members if n not in trials or trials[n].status not in OVER
+        )
 
     def later(self) -> tuple[Stage, ...]:
         """Return the stages after this one, as they were planned first, for those that are left."""
-        it, most = self.it, len(self.members) + len(self.it.waiting)
-        same = len(it.first_plan.stages) == len(it.plan.stages)
-        plan = it.first_plan if same else it.plan
-        stages = (each.stage for each in plan.stages[it.stage + 1 :])
+        itinerary = self.itinerary
+        most = len(self.members) + len(self.itinerary.waiting)
+        same = len(itinerary.first_plan.stages) == len(itinerary.plan.stages)
+        plan = itinerary.first_plan if same else itinerary.plan
+        stages = (planned.stage for planned in plan.stages[itinerary.stage + 1 :])
         return tuple(replace(stage, trials=min(stage.trials, most)) for stage in stages)
 
     @cached_property
     def _epochs_left(self) -> dict[TrialId, int]:
-        known, rung = self.view.trials, self.rung
+        trials = self.view.trials
+        rung = self.rung
         return {
-            name: max(1, rung - (known[name].epoch if name in known else 0))
+            name: max(1, rung - (trials[name].epoch if name in trials else 0))
             for name in self.training
         }
 
@@ -190,8 +195,9 @@ class Rest:
 
         Where they take turns that is the mean, else what is left of the one that is furthest back.
         """
-        left, later = self._epochs_left, self.later()
-        turns = any(group.waves > 1 for group in self.it.stage_plan.groups)
+        left = self._epochs_left
+        later = self.later()
+        turns = any(group.waves > 1 for group in self.itinerary.stage_plan.groups)
         mean = math.ceil(sum(left.values()) / len(left))
         epochs = mean if turns else max(left.values())
         trials = max(len(left), later[0].trials if later else 0)
@@ -203,25 +209,27 @@ class Rest:
 
         No more than that on as many instances at once as there may be.
         """
-        groups, left = self.it.stage_plan.groups, self._epochs_left
+        groups = self.itinerary.stage_plan.groups
+        left = self._epochs_left
         if all(group.waves <= 1 for group in groups) or not left:
             return 0.0
         first = self.work()[0]
         counted = first.epochs * first.trials
-        known = {each.offer: each for each in self.view.rentables}
-        spans = [
-            self.view.corrected(known[group.offer], self.members).profile.epoch_seconds(group.width)
-            for group in groups
-        ]
+        rentables = {rentable.offer: rentable for rentable in self.view.rentables}
+        spans = []
+        for group in groups:
+            corrected = self.view.corrected(rentables[group.offer], self.members)
+            spans.append(corrected.profile.epoch_seconds(group.width))
         least = min(group.width for group in groups)
-        gpus = max(offer.gpus for offer in known) * self.it.plan.max_instances
+        gpus = max(offer.gpus for offer in rentables) * self.itinerary.plan.max_instances
         return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * min(spans)
 
     # ---- going on -----------------------------------------------------------------------------
 
     def going_on(self) -> GoingOn | None:
-        """Return what the present plan comes to; None where what it takes can't be had."""
-        view, missing = self.view, self.it.missing(self.view)
+        """Return what the present plan comes to; None where its instances are unavailable."""
+        view = self.view
+        missing = self.itinerary.missing(self.view)
         if any(map(view.refused, missing)):
             return None
         plan = self.present()
@@ -237,11 +245,18 @@ class Rest:
         A plan prices whole rounds. In the midst of one, some trials are almost done, and the next
         takes the GPUs of each that ends: counted so, a trial in its last second is no round.
         """
-        view, stage = self.view, self.it.stage_plan
+        view = self.view
+        stage = self.itinerary.stage_plan
         turns = any(group.waves > 1 for group in stage.groups)
-        if not turns or self.it.missing(view) or not all(r.joined for r in view.fleet.wanted()):
+        if (
+            not turns
+            or self.itinerary.missing(view)
+            or not all(r.joined for r in view.fleet.wanted())
+        ):
             return 0.0
-        rentables = {each.offer: view.corrected(each, self.members) for each in view.rentables}
+        rentables = {
+            rentable.offer: view.corrected(rentable, self.members) for rentable in view.rentables
+        }
         profiles = [(rentables[group.offer].profile, group.width) for group in stage.groups]
         epoch = max(profile.epoch_seconds(width) for profile, width in profiles)
         start = max(profile.start.mean for profile, _ in profiles)
@@ -262,14 +277,16 @@ class Rest:
         return max(0.0, plan.stages[0].seconds - max(ends))
 
     def present(self) -> Plan:
-        """Return the rest of the present plan at realised figures, as if all of it could be had."""
+        """Return the rest of the present plan at realised figures, as if all were available."""
         request = self.request(self.work(), self.training, lambda _offer: False)
-        return price(request, _choices(self.it, request.work), self.it.plan.planner)
+        return price(request, _choices(self.itinerary, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:
         """Whether going on keeps the limits, by a hair more than a hair."""
-        view, share = self.view, 1 - self.tight.share
-        deadline, budget = view.limits.deadline, view.limits.budget
+        view = self.view
+        share = 1 - self.tight.share
+        deadline = view.limits.deadline
+        budget = view.limits.budget
         in_time = deadline is None or estimate.seconds <= share * (
             deadline - view.now - self.reserve.seconds
         )
@@ -279,7 +296,7 @@ class Rest:
     def _rate(self) -> float:
         """Dollars a second of what is held."""
         held = sum(offer.held_usd_per_second * n for offer, n in self.view.held.items())
-        return held + self.it.plan.charges.usd_per_second
+        return held + self.itinerary.plan.charges.usd_per_second
 
     def _wait(self) -> float:
         """Return the seconds until those that are held train; negative in the midst of epochs."""
@@ -293,15 +310,15 @@ class Rest:
             (view.now - r.requested_at) * (LATE - 1) for r in view.fleet.wanted() if not r.joined
         ]
         boot = max([max(a, min(a + b, b)) for a, b in zip(boots, late, strict=True)], default=0.0)
-        known = [view.trials[name] for name in self.training if name in view.trials]
-        if boot > 0 or len(known) < len(self.training):
+        begun = [view.trials[name] for name in self.training if name in view.trials]
+        if boot > 0 or len(begun) < len(self.training):
             return max(0.0, boot)
         left = self._epochs_left
         most = max(left.values())
-        behind = [t for t in known if left[t.id] == most]
-        if any(t.status != "training" or t.id not in self.it.heard for t in behind):
+        behind = [t for t in begun if left[t.id] == most]
+        if any(t.status != "training" or t.id not in self.itinerary.heard for t in behind):
             return 0.0
-        return -min(min(view.now - self.it.heard[t.id], t.epoch_seconds) for t in behind)
+        return -min(min(view.now - self.itinerary.heard[t.id], t.epoch_seconds) for t in behind)
 
     # ---- another plan -------------------------------------------------------------------------
 
@@ -312,34 +329,36 @@ class Rest:
         barred: Callable[[Offer], bool],
         reserve: Reserve | None = None,
     ) -> PlanRequest:
-        """Return the planning problem of so much work from now on; with a `reserve` in need."""
+        """Return the planning problem of some work from now on; with a `reserve` in need."""
         request = request_for_rest(
             self.view,
-            self.it,
+            self.itinerary,
             reserve or self.reserve,
             work=work,
             trials=trials,
             barred=barred,
         )
         wait = self._wait() - self.rounded
-        deadline, budget = request.limits.deadline, request.limits.budget
+        deadline = request.limits.deadline
+        budget = request.limits.budget
         if reserve is not None and deadline is not None:
-            # In need the run's own end is late enough: its returns are reckoned with already.
+            # In need the run's own end is late enough: it already allows for the returns.
             deadline += reserve.seconds * (1 - reserve.share)
         limits = Limits(
             None if deadline is None else max(0.0, deadline - wait),
             None if budget is None else max(0.0, budget - wait * self._rate),
         )
-        return replace(request, limits=limits, objective=self.it.plan.objective)
+        return replace(request, limits=limits, objective=self.itinerary.plan.objective)
 
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
         request = self.request(self.work(), self.training, self.not_now)
         wished = self._in_wished_time(request)
         if wished is not None:
-            found, going_on = plan_within(self.planner, wished), self.going_on()
-            if found is not None or (going_on is not None and going_on.within):
-                return found
+            plan = plan_within(self.planner, wished)
+            going_on = self.going_on()
+            if plan is not None or (going_on is not None and going_on.within):
+                return plan
         return plan_within(self.planner, request)
 
     def not_now(self, offer: Offer) -> bool:
@@ -348,10 +367,10 @@ class Rest:
 
     def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:
         """Return a request that also keeps the time for which the plan was chosen, if any was."""
-        wished = self.it.first_plan.wished
+        wished = self.itinerary.first_plan.wished
         if wished is None:
             return None
-        began = self.it.stage_began[0] if self.it.stage_began else self.view.now
+        began = self.itinerary.stage_began[0] if self.itinerary.stage_began else self.view.now
         seconds = began + wished * (1 + NOISE) - self.view.now
         return replace(request, limits=in_wished_time(request.limits, seconds))
 
@@ -368,7 +387,8 @@ class Rest:
             if lasts < stage.seconds:
                 part = max(0.0, lasts - stage.overhead) / training
                 return epoch + part * stage.stage.epochs
-            time, money = time - stage.seconds, money - stage.dollars
+            time = time - stage.seconds
+            money = money - stage.dollars
             epoch = float(stage.stage.end_epoch)
         return epoch
 
@@ -378,7 +398,9 @@ def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
 
     What the stage has taken so far counts to it, as far as its plan went.
     """
-    old, began, number = itinerary.stage_plan, itinerary.stage_began[-1], itinerary.stage
+    old = itinerary.stage_plan
+    began = itinerary.stage_began[-1]
+    number = itinerary.stage
     gone = view.now - began
     share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
     itinerary.splice(rest, number, view)
@@ -406,21 +428,22 @@ def joins_in(view: View, offer: Offer) -> float:
 
 
 def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:
-    """Return what the present plan does for so much work."""
+    """Return what the present plan does for some work."""
     stages = itinerary.plan.stages[itinerary.stage :]
     return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
 
 
 def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
-    """Return the groups with so many trials, in as many rounds as that takes."""
-    found, left = [], trials
+    """Return the groups with `trials` in all, in as many rounds as that takes."""
+    filled = []
+    left = trials
     for number, group in enumerate(groups):
         count = left if number == len(groups) - 1 else min(group.trials, left)
         left -= count
         if count > 0:
             at_once = max(1, slots(group.width, group.offer.gpus, group.instances))
-            found.append(replace(group, trials=count, waves=math.ceil(count / at_once)))
-    return tuple(found)
+            filled.append(replace(group, trials=count, waves=math.ceil(count / at_once)))
+    return tuple(filled)
 
 
 class HalvingSchedule:
@@ -444,7 +467,7 @@ class HalvingSchedule:
 class SeerSchedule:
     """Keeps the most trials at each rung of which the best can still be trained in full.
 
-    The reconstruction of SEER's run (docs/seer.md): the rest is planned anew at each rung. If
+    The reconstruction of SEER's run (docs/seer.md): the rest is replanned at each rung. If
     the limits don't pay for one trial in full, the best is trained as far as they go; the run ends
     at the rung from which not one more epoch fits.
 
@@ -462,7 +485,8 @@ class SeerSchedule:
         self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
     ) -> tuple[TrialId, ...] | EndReason:
         """Return as many of the best trials as can go on; their plan becomes the itinerary's."""
-        ranked, rung = self._strategy.ranked(results), itinerary.stage_plan.stage.end_epoch
+        ranked = self._strategy.ranked(results)
+        rung = itinerary.stage_plan.stage.end_epoch
         left = self._strategy.max_epochs - rung
         if not ranked or left <= 0:
             return ()
@@ -478,24 +502,25 @@ class SeerSchedule:
             )
 
         try:
-            found = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
+            explored = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
         except InfeasibleError as error:
             last = self._unreserved(ask(1, left))
             if last is None:
                 return binding(error, limits_left(view, self._reserve))
-            found = Explored(1, left, last)
-        if found.epochs < left and (last := self._unreserved(ask(1, left))) is not None:
-            found = Explored(1, left, last)
-        itinerary.splice(found.plan, itinerary.stage + 1, view)
-        return ranked[: found.trials]
+            explored = Explored(1, left, last)
+        if explored.epochs < left and (last := self._unreserved(ask(1, left))) is not None:
+            explored = Explored(1, left, last)
+        itinerary.splice(explored.plan, itinerary.stage + 1, view)
+        return ranked[: explored.trials]
 
     def _unreserved(self, request: PlanRequest) -> Plan | None:
-        """Return the plan of one trial's training to its end that takes all that is left.
+        """Return the plan of training one trial to its end with all that is left.
 
         Its last seconds are those in which everything is given back.
         """
         share = 1 - self._reserve.share
-        deadline, budget = request.limits.deadline, request.limits.budget
+        deadline = request.limits.deadline
+        budget = request.limits.budget
         limits = Limits(
             None if deadline is None else deadline / share + self._reserve.seconds,
             None if budget is None else budget / share,

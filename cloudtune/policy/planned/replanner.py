@@ -1,10 +1,10 @@
-"""When the rest of a planned run is planned anew, and what it does where no plan keeps the limits.
+"""When the rest of a planned run is replanned, and what it does where no plan keeps the limits.
 
 At every rung, and whenever the forecast of the rest leaves what the plan expected or the limits,
-going on by the present plan and the best other plan are both reckoned with what the run has seen by
-then: speeds, delays, instances, refusals (`View.corrected`). The other one is followed where the
-present one breaks the limits, or where it is better by more than noise, the boots that it takes
-included. So nothing flaps, and a run that goes as planned stays as it was planned.
+the present plan and the best other plan are both priced by what the run has seen by then: speeds,
+delays, instances, refusals (`View.corrected`). The run follows the other one where the present one
+breaks the limits, or where the other is better by more than noise, its boots included. So nothing
+flaps, and a run that goes as planned keeps its plan.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Heeds: TypeAlias = Literal["all", "shocks", "refusals"]
 
 
 class Replanner:
-    """Plans the rest of a run anew where the world isn't what its plan says.
+    """Replans the rest of a run where the world isn't what its plan says.
 
-    `heeds` what: "all"; "shocks" alone, as offers that are refused and instances that are lost; or
-    "refusals" alone, where nothing of the plan can be had any more.
+    `heeds` what: "all"; only "shocks", as offers that are refused and instances that are lost; or
+    only "refusals", where nothing of the plan is available any more.
     """
 
     def __init__(self, planner: Planner, reserve: Reserve, heeds: Heeds = "all") -> None:
@@ -66,7 +66,7 @@ class Replanner:
         self._look_at = math.inf
         self.markets = MarketWatch() if heeds == "all" else None
         self._seen: dict[Place, float] = {}
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
         self._fruitless: object = None  # the state in which a search found nothing better
         self._quiet_until = 0.0
 
@@ -76,7 +76,7 @@ class Replanner:
         """Whether what an epoch takes has become another by more than noise since the last look."""
         if self._heeds != "all":
             return False
-        profiles = {each.offer: each.profile for each in view.rentables}
+        profiles = {rentable.offer: rentable.profile for rentable in view.rentables}
         for offer, width in places(itinerary):
             now = view.slowest_epoch(itinerary.members, offer, width)
             before = self._seen.get((offer, width), now)
@@ -94,17 +94,17 @@ class Replanner:
         return at if at < math.inf else None
 
     def _late_at(self, view: View) -> float:
-        """Return when an instance that has yet to join is looked at next; inf where there is none.
+        """Return when to look next at an instance that has yet to join; inf where there is none.
 
-        Nobody does where not all is heeded.
+        Where not all is heeded, there is no such look.
         """
         if self._heeds != "all":
             return math.inf
         asked = {(r.offer, r.requested_at) for r in view.fleet.wanted() if not r.joined}
-        return min([self._overdue_at(view, *each) for each in asked], default=math.inf)
+        return min([self._overdue_at(view, *instance) for instance in asked], default=math.inf)
 
     def _overdue_at(self, view: View, offer: Offer, asked_at: float) -> float:
-        """Return when an instance that is late already, or will be, is looked at next."""
+        """Return when to look next at an instance that is late already, or will be."""
         expected = max(1.0, joins_in(view, offer))
         times = 1.0
         while asked_at + expected * LATE * times <= view.now:
@@ -129,12 +129,15 @@ class Replanner:
 
     def _cause(self, view: View, itinerary: Itinerary) -> str | None:
         """Return what has happened that may call for another plan; "" at a rung."""
-        shock, rung = view.shocks != self._shocks, itinerary.stage != self._stage
+        shock = view.shocks != self._shocks
+        rung = itinerary.stage != self._stage
         late = view.now >= self._look_at
         called = self.markets is not None and self.markets.calls(view, itinerary)
-        self._shocks, self._stage = view.shocks, itinerary.stage
+        self._shocks = view.shocks
+        self._stage = itinerary.stage
         self._look_at = self._late_at(view)
-        missing, before = itinerary.missing(view), self._out_of_reach
+        missing = itinerary.missing(view)
+        before = self._out_of_reach
         self._out_of_reach = bool(missing) and all(map(view.refused, missing))
         if self._out_of_reach and (not before or shock):
             return "shock"
@@ -162,7 +165,9 @@ class Replanner:
 
     @staticmethod
     def _state_of(view: View, itinerary: Itinerary) -> object:
-        refused = frozenset(each.offer for each in view.rentables if view.refused(each.offer))
+        refused = frozenset(
+            rentable.offer for rentable in view.rentables if view.refused(rentable.offer)
+        )
         return itinerary.stage, itinerary.members, dict(view.held), refused
 
     @property
@@ -170,14 +175,14 @@ class Replanner:
         """What calls for another plan."""
         return self._heeds
 
-    def tell(self, view: View, itinerary: Itinerary, why: str, what: str) -> None:
-        """Have the change of a plan, or that there is none left, on record; the same but once."""
-        if why + what not in self._told:
-            self._told.add(why + what)
-            found = itinerary.plan.estimate
-            said = PlanAnew(itinerary.stage, why, what, found.seconds, found.dollars)
-            itinerary.changes.append((view.now, said))
-            itinerary.untold.append(said)
+    def record(self, view: View, itinerary: Itinerary, why: str, what: str) -> None:
+        """Put a change of the plan, or that none is left, on record; the same only once."""
+        if why + what not in self._recorded:
+            self._recorded.add(why + what)
+            estimate = itinerary.plan.estimate
+            change = PlanAnew(itinerary.stage, why, what, estimate.seconds, estimate.dollars)
+            itinerary.changes.append((view.now, change))
+            itinerary.unrecorded.append(change)
 
 
 class _Look:
@@ -198,7 +203,7 @@ class _Look:
             if turn.plan is not None:
                 self._follow(turn.plan, turn.why)
             elif turn.why:
-                self._by.tell(self._rest.view, self._rest.it, turn.why, turn.what)
+                self._by.record(self._rest.view, self._rest.itinerary, turn.why, turn.what)
         if turn is not None or self._cause == "market":
             return {}
         going_on = self._rest.going_on()
@@ -210,71 +215,76 @@ class _Look:
             and self._as_planned(going_on)
         ):
             return {}
-        found = self._rest.other()
-        if found is not None:
-            if self._rest.refused or not within or going_on is None or self._beats(found, going_on):
-                self._follow(found, self._why(going_on))
+        # Only now: the search is the costly part of a look.
+        plan = self._rest.other()
+        if plan is not None:
+            if self._rest.refused or not within or going_on is None or self._beats(plan, going_on):
+                self._follow(plan, self._why(going_on))
             return {}
+        # With shocks alone, another allocator sets the widths: its pace may still keep the limits.
         if within or (self._by.heeds == "shocks" and not self._rest.out_of_reach):
             return {}
         return self._do_what_can_be_done(going_on)
 
     def _as_planned(self, going_on: GoingOn) -> bool:
         """Whether going on comes to what the plan says, but for noise."""
-        it, found = self._rest.it, going_on.estimate
-        rest = it.plan.stages[it.stage :]
+        itinerary = self._rest.itinerary
+        estimate = going_on.estimate
+        rest = itinerary.plan.stages[itinerary.stage :]
         if self._cause == "shock":
             return True
-        gone = max(0.0, self._rest.view.now - max(it.planned_at, rest[0].begin))
+        gone = max(0.0, self._rest.view.now - max(itinerary.planned_at, rest[0].begin))
         share = max(0.0, 1 - gone / rest[0].seconds) if rest[0].seconds > 0 else 0.0
         seconds = share * rest[0].seconds + sum(stage.seconds for stage in rest[1:])
         dollars = share * rest[0].dollars + sum(stage.dollars for stage in rest[1:])
-        near = abs(found.seconds - seconds) <= NOISE * seconds
-        return near and abs(found.dollars - dollars) <= NOISE * dollars
+        near = abs(estimate.seconds - seconds) <= NOISE * seconds
+        return near and abs(estimate.dollars - dollars) <= NOISE * dollars
 
-    def _beats(self, found: Plan, going_on: GoingOn) -> bool:
-        objective = found.objective
-        mine, theirs = measures(going_on.plan, objective)[0], measures(found, objective)[0]
+    def _beats(self, plan: Plan, going_on: GoingOn) -> bool:
+        objective = plan.objective
+        mine = measures(going_on.plan, objective)[0]
+        theirs = measures(plan, objective)[0]
         return theirs < mine * (1 - NOISE)
 
-    def _follow(self, found: Plan, why: str, what: str = "") -> None:
-        it, view = self._rest.it, self._rest.view
-        follow_from_now(it, found, view)
-        it.stuck = False
-        done = f"{stage_text(it.stage_plan)}; {what}" if what else stage_text(it.stage_plan)
-        end = it.plan.estimate
+    def _follow(self, plan: Plan, why: str, what: str = "") -> None:
+        itinerary = self._rest.itinerary
+        view = self._rest.view
+        follow_from_now(itinerary, plan, view)
+        itinerary.stuck = False
+        done = stage_text(itinerary.stage_plan) + (f"; {what}" if what else "")
+        end = itinerary.plan.estimate
         ends = f"to end at {format_seconds(end.seconds)}, {format_dollars(end.dollars)}"
         if why:
-            self._by.tell(view, it, why, f"{done}; {ends}")
+            self._by.record(view, itinerary, why, f"{done}; {ends}")
 
     # ---- where no plan keeps the limits --------------------------------------------------------
 
     def _do_what_can_be_done(self, going_on: GoingOn | None) -> Mapping[TrialId, Verdict]:
         """Follow the best that the limits allow, if that is more than going on brings."""
         why = self._why(going_on)
-        best = Effort(self._rest).found()
-        self._rest.it.stuck = best is None and self._rest.out_of_reach
+        best = Effort(self._rest).best()
+        self._rest.itinerary.stuck = best is None and self._rest.out_of_reach
         if best is None or (
             best.epochs < best.full
             and going_on is not None
             and best.epochs <= self._rest.reached(going_on) + max(1.0, NOISE * best.full)
         ):
-            told = f"{_TOO_MUCH}: {why}"
-            self._by.tell(
-                self._rest.view, self._rest.it, told, "goes on as far as the limits allow"
+            problem = f"{_TOO_MUCH}: {why}"
+            self._by.record(
+                self._rest.view, self._rest.itinerary, problem, "goes on as far as the limits allow"
             )
-            self._by.note_fruitless(self._rest.view, self._rest.it)
+            self._by.note_fruitless(self._rest.view, self._rest.itinerary)
             return {}
         cut = [name for name in self._rest.members if name not in best.members]
         brought = self._brought(best, len(self._rest.members) if cut else 0)
-        now = self._rest.it.members
-        self._rest.it.members = tuple(name for name in now if name not in cut)
+        now = self._rest.itinerary.members
+        self._rest.itinerary.members = tuple(name for name in now if name not in cut)
         self._follow(best.plan, f"{_TOO_MUCH}: {why}" if brought else why, brought)
-        known = self._rest.view.trials
-        return {name: Verdict.CUT for name in cut if name in known}
+        trials = self._rest.view.trials
+        return {name: Verdict.CUT for name in cut if name in trials}
 
     def _brought(self, best: BestEffort, instead_of: int) -> str:
-        """Return in words what the limits allow; `instead_of` so many trials, if some are cut."""
+        """Return in words what the limits allow; `instead_of` counts the trials if some are cut."""
         parts = []
         if instead_of:
             parts.append(f"{counted(len(best.members), 'trial')} instead of {instead_of}")
@@ -288,15 +298,16 @@ class _Look:
     # ---- why ----------------------------------------------------------------------------------
 
     def _why(self, going_on: GoingOn | None) -> str:
-        """Return in words what is otherwise than planned, and what going on would come to."""
-        view, it = self._rest.view, self._rest.it
+        """Return in words what differs from the plan, and what going on would come to."""
+        view = self._rest.view
+        itinerary = self._rest.itinerary
         parts = []
-        refused = [offer for offer in it.missing(view) if view.avoided(offer)]
+        refused = [offer for offer in itinerary.missing(view) if view.avoided(offer)]
         if refused:
             parts.append(f"{', '.join(map(offer_text, refused))} can't be had")
         elif self._cause == "shock":
             parts.append("an instance was lost")
-        parts += _slower(view, it)
+        parts += _slower(view, itinerary)
         if going_on is not None and not going_on.within:
             end = view.now + going_on.estimate.seconds
             bill = view.committed + going_on.estimate.dollars
@@ -307,20 +318,22 @@ class _Look:
 
 def _slower(view: View, itinerary: Itinerary) -> list[str]:
     """Return in words by how much epochs of the present stage differ from the profile's."""
-    found = []
-    planned = {each.offer: each for each in view.rentables}
+    texts = []
+    planned = {rentable.offer: rentable for rentable in view.rentables}
     for group in itinerary.stage_plan.groups:
-        known = planned[group.offer]
-        real = view.corrected(known, itinerary.members)
-        ratio = real.profile.epoch_seconds(group.width) / known.profile.epoch_seconds(group.width)
+        profiled = planned[group.offer]
+        real = view.corrected(profiled, itinerary.members)
+        ratio = real.profile.epoch_seconds(group.width) / profiled.profile.epoch_seconds(
+            group.width
+        )
         if abs(ratio - 1) > NOISE:
             where = f"{gpus_text(group.width)} of {group.offer.instance_type.name}"
-            found.append(f"an epoch takes {ratio:.2f} times the profile's on {where}")
-        before = known.profile.launch.mean + known.profile.boot.mean
+            texts.append(f"an epoch takes {ratio:.2f} times the profile's on {where}")
+        before = profiled.profile.launch.mean + profiled.profile.boot.mean
         boots = real.profile.launch.mean + real.profile.boot.mean
         if abs(boots - before) > max(1.0, LATE * NOISE * before):
-            found.append(
+            texts.append(
                 f"{group.offer.instance_type.name} boots in {format_seconds(boots)} "
                 f"instead of {format_seconds(before)}"
             )
-    return found
+    return texts

@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from cloudtune.strategies.base import View
 
 DEARER = 1.1
-"""What is done on demand at the last moment may cost so many times what it costs with time to
+"""Finishing on demand at the last moment may cost this many times what it costs with time to
 spare: a run that waits pays no more than that for having waited."""
 PATIENCE = 0.5
 """The share of its slack for which a run waits for spot that is away, if it can come back from
 on-demand while that trains on: the rest is for later losses. Where the cap on instances lets it
-hold but one of both, coming back costs time too, and it waits as long as it can."""
+hold only one of both, coming back costs time too, and it waits as long as it can."""
 NEXT_BEST = 0.5
 """Another pool of spot is taken at once in place of one that is away, if it costs no more than this
-share of the way from that one to on-demand. Nobody knows whether a pool comes back in time: at even
+share of the way from that one to on-demand. Whether a pool comes back in time is unknown: at even
 odds a wait that saves less than it may cost isn't worth the slack that it takes."""
 DETOURS = 4.0
-"""Under the cap a run leaves on-demand for spot if so many times what that takes is left."""
+"""Under the cap a run leaves on-demand for spot if this many times what that takes is left."""
 AGAIN = 300.0
 """Seconds after which a run on demand looks again whether it may go back to spot; under the cap,
 where that costs time, twice as many each time."""
@@ -56,7 +56,7 @@ _EXACT = ExactPlanner()
 class Turn:
     """What becomes of the plan: another one (`plan`), or none; `why`, and `what` is done instead.
 
-    Without a plan the present one stays. A plan without a `why` isn't told: it was before.
+    Without a plan the present one stays. A plan without a `why` isn't reported: it was before.
     """
 
     plan: Plan | None = None
@@ -75,7 +75,7 @@ class MarketWatch:
         self._waits_until: float | None = None
         self._waits_since = 0.0
         self._dry: set[Offer] = set()  # refused when it was asked last
-        self._stood_in: set[tuple[str, str]] = set()  # since the last epoch: told once
+        self._stood_in: set[tuple[str, str]] = set()  # since the last epoch: reported once
         self._back_at = 0.0
         self._detours = 0
         self._first = True
@@ -91,25 +91,26 @@ class MarketWatch:
         )
 
     def look(self, rest: Rest) -> Turn | None:
-        """Return what becomes of the plan; None where the markets leave it as it is.
+        """Return what becomes of the plan; None where the markets don't change it.
 
         `rest.shuns` then has the offers that no other plan should turn to just now.
         """
         net = SafetyNet(rest, self._answers)
         first = self._first
-        self._first, self.look_at = False, math.inf
+        self._first = False
+        self.look_at = math.inf
         if not net.applies:
             return Turn() if first else None
         backoffs = rest.view.backoffs
         self._dry |= {o for o in backoffs if o.market == "spot" and backoffs[o].refusals > 0}
         self._dry -= rest.view.held.keys()
         turn = self._turn(rest, net)
-        plan = rest.it.plan if turn is None or turn.plan is None else turn.plan
-        stage = plan.stages[rest.it.stage] if plan is rest.it.plan else plan.stages[0]
+        plan = rest.itinerary.plan if turn is None or turn.plan is None else turn.plan
+        stage = plan.stages[rest.itinerary.stage] if plan is rest.itinerary.plan else plan.stages[0]
         on_spot = any(group.offer.market == "spot" for group in stage.groups)
         self.look_at = net.looks_at if on_spot else self._again_at(rest.view, net)
         if rest.refused and net.room_for_both:
-            # It may be done on demand by another plan, which isn't known here. Under the cap a way
+            # Another plan may finish on demand, but it isn't at hand here. Under the cap a way
             # back so soon costs time which slow trials turn out to need.
             self.look_at = min(self.look_at, self._again_at(rest.view, net))
         return Turn() if first and turn is None else turn
@@ -120,7 +121,7 @@ class MarketWatch:
             if self._back_at <= view.now:
                 self._back_at = view.now + 2 * AGAIN
             return self._back_at
-        spot = [each.offer for each in view.rentables if each.offer.market == "spot"]
+        spot = [rentable.offer for rentable in view.rentables if rentable.offer.market == "spot"]
         pauses = [view.backoffs[o].relaunch_at for o in spot if o in view.backoffs]
         return min([at for at in pauses if at > view.now], default=view.now + AGAIN)
 
@@ -129,39 +130,41 @@ class MarketWatch:
             self._over(rest)
             return Turn(net.fallback, "one more loss on spot would leave no time for on-demand")
         if net.on_spot:
-            rest.it.probes.clear()
-            if not rest.it.missing(rest.view):
+            rest.itinerary.probes.clear()
+            if not rest.itinerary.missing(rest.view):
                 rest.shuns = self._dry
             return self._wait(rest, net)
         return self._back(rest, net)
 
     def _over(self, rest: Rest) -> None:
-        """Take note that the run goes over to on-demand."""
-        rest.it.probes.clear()
+        """Record that the run turns to on-demand."""
+        rest.itinerary.probes.clear()
         self._waits_until = None
         self._back_at = rest.view.now + AGAIN * 2**self._detours
 
     # ---- on spot ----------------------------------------------------------------------------
 
     def _wait(self, rest: Rest, net: SafetyNet) -> Turn | None:
-        """Wait for what is away, while nothing is rented; None where that isn't so, or is over."""
+        """Wait for spot that is away, while nothing is rented; None if there is no wait."""
         view = rest.view
-        missing = rest.it.missing(view)
-        if not missing or max(rest.it.heard.values(), default=0.0) > self._waits_since:
-            self._waits_until, self._waits_since = None, view.now
+        missing = rest.itinerary.missing(view)
+        if not missing or max(rest.itinerary.heard.values(), default=0.0) > self._waits_since:
+            self._waits_until = None
+            self._waits_since = view.now
             self._stood_in.clear()
         if view.fleet.wanted() or not all(o.market == "spot" and view.avoided(o) for o in missing):
             return None
-        found, present = net.instead(), rest.present().estimate.dollars
-        if found is None:
+        alternative = net.instead()
+        present = rest.present().estimate.dollars
+        if alternative is None:
             return None
         away = ", ".join(map(offer_text, missing))
-        if net.stands_in(found, present):
-            pools = away, stage_text(found.stages[0])
+        if net.stands_in(alternative, present):
+            pools = away, stage_text(alternative.stages[0])
             why = "" if pools in self._stood_in else f"{away} can't be had"
             self._stood_in.add(pools)
-            return Turn(found, why)
-        if found.estimate.dollars <= (1 + NOISE) * present:
+            return Turn(alternative, why)
+        if alternative.estimate.dollars <= (1 + NOISE) * present:
             return None
         if self._waits_until is None:
             self._waits_until = view.now + net.patience()
@@ -176,34 +179,35 @@ class MarketWatch:
 
     def _back(self, rest: Rest, net: SafetyNet) -> Turn | None:
         """Go back to spot where some is there, or may be; None where the run goes on on demand."""
-        view, it = rest.view, rest.it
-        asked = [r for r in view.fleet.wanted() if r.offer in it.probes]
-        whole = not it.missing(view)
+        view = rest.view
+        itinerary = rest.itinerary
+        asked = [r for r in view.fleet.wanted() if r.offer in itinerary.probes]
+        whole = not itinerary.missing(view)
         if whole and asked and not all(rented.joined for rented in asked):
             return Turn()
-        it.probes.clear()
+        itinerary.probes.clear()
         may = asked or net.may_try(view.now >= self._back_at)
         settled = whole and all(rented.joined for rented in view.fleet.wanted())
-        spot = [each.offer for each in view.rentables if each.offer.market == "spot"]
-        if asked:  # that pool is there: of others nobody knows
+        spot = [rentable.offer for rentable in view.rentables if rentable.offer.market == "spot"]
+        if asked:  # that pool is there; whether others are is unknown
             rest.shuns = [offer for offer in spot if all(r.offer != offer for r in asked)]
-        found = rest.other() if may and settled else None
+        plan = rest.other() if may and settled else None
         # Whatever else is done now, it isn't done on spot.
         if net.fallback is not None:
             rest.shuns = spot
-        if found is None:
+        if plan is None:
             return None
         if asked:
-            again = Turn(found, f"{offer_text(asked[0].offer)} can be had again")
-            return again if net.takes(found) else None
-        both = net.admitted(found)
-        if not (both or view.now >= self._back_at) or not net.may_leave(found):
+            again = Turn(plan, f"{offer_text(asked[0].offer)} can be had again")
+            return again if net.takes(plan) else None
+        both = net.admitted(plan)
+        if not (both or view.now >= self._back_at) or not net.may_leave(plan):
             return None
         if both:
-            it.probes.update(net.wanted(found))
+            itinerary.probes.update(net.wanted(plan))
             return Turn()
         self._detours += 1
-        return Turn(found, "there is time to try spot again")
+        return Turn(plan, "there is time to try spot again")
 
 
 class Answers:
@@ -253,10 +257,13 @@ class SafetyNet:
     @cached_property
     def applies(self) -> bool:
         """Whether there are both markets and a deadline, and no time that is to be saved."""
-        plan, rentables = self._rest.it.first_plan, self._view.rentables
+        plan = self._rest.itinerary.first_plan
+        rentables = self._view.rentables
         if self._view.limits.deadline is None or plan.objective != "cost":
             return False
-        markets = {each.offer.market for each in rentables if not self._view.barred(each.offer)}
+        markets = {
+            rentable.offer.market for rentable in rentables if not self._view.barred(rentable.offer)
+        }
         return plan.wished is None and len(markets) > 1
 
     # ---- finishing on demand ----------------------------------------------------------------
@@ -269,33 +276,38 @@ class SafetyNet:
 
     @cached_property
     def slack(self) -> float:
-        """For how long nothing need be done, so that finishing on demand still fits.
+        """For how many seconds the run can wait so that finishing on demand still fits.
 
         Even if what spot puts at stake is lost by then. Below 0 where it doesn't fit; -inf if it
-        never does. Reckoned with the fastest plan that is hardly dearer than the best, and with
+        never does. Computed with the fastest plan that is hardly dearer than the best, and with
         boots as late as they may be.
         """
-        request, best = self._request, self.fallback
+        request = self._request
+        best = self.fallback
         if best is None or request.limits.deadline is None:
             return -math.inf
-        most, budget = DEARER * best.estimate.dollars, request.limits.budget
+        most = DEARER * best.estimate.dollars
+        budget = request.limits.budget
         if budget is not None:
             most = min(most, budget - self.dollars)
         limits = Limits(request.limits.deadline, max(0.0, most))
+        # The cheapest plan uses up the time it is given, so the slack is that of a faster one.
         fastest = self._answers.within(replace(request, limits=limits, objective="time"))
         if fastest is None:
             return -math.inf
         return request.limits.deadline - fastest.estimate.seconds - self._late
 
     def spares(self, seconds: float) -> bool:
-        """Whether there is so much slack; the best plan alone often says so already."""
+        """Whether there is that much slack; the best plan often shows it without another search."""
         return self._spared >= seconds or self.slack >= seconds
 
     @cached_property
     def _spared(self) -> float:
         """The slack that the best plan leaves: no more than there is."""
-        limits, best = self._request.limits, self.fallback
-        deadline, budget = limits.deadline, limits.budget
+        limits = self._request.limits
+        best = self.fallback
+        deadline = limits.deadline
+        budget = limits.budget
         if best is None or deadline is None:
             return -math.inf
         if budget is not None and best.estimate.dollars > budget - self.dollars:
@@ -304,14 +316,15 @@ class SafetyNet:
 
     @cached_property
     def blind(self) -> float:
-        """Seconds that the rest may take longer on demand, as long as no epoch has told its speed.
+        """Seconds that the rest may take longer on demand, as long as no epoch has shown its speed.
 
-        Reckoned with where time goes by without anything learned.
+        For waits, in which time goes by and nothing is learned.
         """
         plan = self.fallback
         if plan is None or any(trial.history for trial in self._view.trials.values()):
             return 0.0
-        error = max(each.profile.error for each in self._request.rentables)
+        error = max(rentable.profile.error for rentable in self._request.rentables)
+        # Two standard deviations: the profile may be wrong by that much without any epoch's word.
         return 2 * error * plan.estimate.seconds
 
     @cached_property
@@ -320,7 +333,7 @@ class SafetyNet:
         rest = self._rest
         request = request_for_rest(
             rest.view,
-            rest.it,
+            rest.itinerary,
             rest.reserve,
             work=rest.work(),
             trials=rest.training,
@@ -337,7 +350,7 @@ class SafetyNet:
     def _late(self) -> float:
         """Seconds by which an instance on demand, and its first trial, may be late."""
         spans = (
-            sum(each.high - each.mean for each in (p.launch, p.boot, p.start))
+            sum(delay.high - delay.mean for delay in (p.launch, p.boot, p.start))
             for p in (rentable.profile for rentable in self._request.rentables)
         )
         return max(spans, default=0.0)
@@ -347,30 +360,32 @@ class SafetyNet:
     @property
     def on_spot(self) -> bool:
         """Whether anything of the present stage is on spot, or is to be."""
-        return any(group.offer.market == "spot" for group in self._rest.it.stage_plan.groups)
+        return any(group.offer.market == "spot" for group in self._rest.itinerary.stage_plan.groups)
 
     @property
     def step(self) -> float:
         """Seconds of an epoch on spot: what is lost with an instance that trains."""
-        spans = (each.profile.epoch_seconds(width) for each, width in self._on_spot())
+        spans = (rentable.profile.epoch_seconds(width) for rentable, width in self._on_spot())
         return max(spans, default=0.0)
 
     @property
     def loss(self) -> float:
         """Seconds until a spot instance that is asked for now has trained an epoch, and one more.
 
-        So much is lost with one that is taken back at the worst moment.
+        That is lost with one that is taken back at the worst moment.
         """
         spans = [0.0]
-        for each, width in self._on_spot():
-            delays = each.profile.launch, each.profile.boot, each.profile.resize
-            spans.append(LATE * sum(d.mean for d in delays) + 2 * each.profile.epoch_seconds(width))
+        for rentable, width in self._on_spot():
+            delays = rentable.profile.launch, rentable.profile.boot, rentable.profile.resize
+            spans.append(
+                LATE * sum(d.mean for d in delays) + 2 * rentable.profile.epoch_seconds(width)
+            )
         return max(spans)
 
     @cached_property
     def dollars(self) -> float:
         """What spot instances cost that are lost at the worst moment: as many as may be rented."""
-        groups = [group for stage in self._rest.it.plan.stages for group in stage.groups]
+        groups = [group for stage in self._rest.itinerary.plan.stages for group in stage.groups]
         most = max((group.instances for group in groups), default=1)
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         return most * max((offer.charge(self.loss) for offer in spot), default=0.0)
@@ -380,26 +395,28 @@ class SafetyNet:
 
         Of what isn't in that plan, its narrowest width.
         """
-        rest, found = self._rest, []
-        stages = rest.it.plan.stages[rest.it.stage :]
+        rest = self._rest
+        spot = []
+        stages = rest.itinerary.plan.stages[rest.itinerary.stage :]
         widths = {group.offer: group.width for stage in stages for group in stage.groups}
         planned = {offer for offer in widths if offer.market == "spot"}
-        for each in self._view.rentables:
-            if each.offer.market == "spot" and (not planned or each.offer in planned):
-                real = self._view.corrected(each, rest.members)
-                found.append((real, widths.get(each.offer, real.profile.widths[0])))
-        return found
+        for rentable in self._view.rentables:
+            if rentable.offer.market == "spot" and (not planned or rentable.offer in planned):
+                real = self._view.corrected(rentable, rest.members)
+                spot.append((real, widths.get(rentable.offer, real.profile.widths[0])))
+        return spot
 
     # ---- what follows -----------------------------------------------------------------------
 
     @property
     def due(self) -> bool:
-        """Whether it is the last moment: from now on there is time for on-demand alone.
+        """Whether it is the last moment: from now on there is only time for on-demand.
 
         Not where finishing on demand doesn't fit any more: then any means is as good.
         """
-        missing = self._rest.it.missing(self._view)
+        missing = self._rest.itinerary.missing(self._view)
         asks = any(o.market == "spot" and not self._view.avoided(o) for o in missing)
+        # Spot that is yet to be launched puts its boot at stake too, spot that trains one epoch.
         stake = self.loss if asks else self.step
         return self.on_spot and self.fallback is not None and not self.spares(stake)
 
@@ -420,22 +437,22 @@ class SafetyNet:
         return self.spares(self.blind + pause + self.loss)
 
     def instead(self) -> Plan | None:
-        """Return the best plan for the rest with what can be had just now, where nothing is held.
+        """Return the best plan for the rest with what is available now, where nothing is held.
 
-        Another pool of spot may be had while one is away.
+        Another pool of spot may be available while one is away.
         """
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         return self.fallback if all(map(self._view.avoided, spot)) else self._rest.other()
 
-    def stands_in(self, found: Plan, present: float) -> bool:
+    def stands_in(self, plan: Plan, present: float) -> bool:
         """Whether a plan on other spot is followed at once, in place of waiting for `present` ones.
 
         `present` is in dollars: what the rest costs on the pool that is away.
         """
-        if any(group.offer.market != "spot" for group in found.stages[0].groups):
+        if any(group.offer.market != "spot" for group in plan.stages[0].groups):
             return False
         dear = math.inf if self.fallback is None else self.fallback.estimate.dollars
-        return found.estimate.dollars <= present + NEXT_BEST * max(0.0, dear - present)
+        return plan.estimate.dollars <= present + NEXT_BEST * max(0.0, dear - present)
 
     def may_try(self, patient: bool) -> bool:
         """Whether to look for spot, by a run on demand: `patient` where that may cost time too."""
@@ -444,38 +461,38 @@ class SafetyNet:
             return False
         return self.spares(self.loss)
 
-    def may_leave(self, found: Plan) -> bool:
+    def may_leave(self, plan: Plan) -> bool:
         """Whether another plan, on spot, is worth leaving what is held on demand for it.
 
         Not where what both cost while the one boots is as much as it saves; and only if finishing
         on demand still fits if that is lost again.
         """
-        if not self.wanted(found):
+        if not self.wanted(plan):
             return False
-        detour = self.loss if self.admitted(found) else (1 + DETOURS) * self.loss
+        detour = self.loss if self.admitted(plan) else (1 + DETOURS) * self.loss
         held = sum(o.usd_per_second * n for o, n in self._view.held.items())
-        saved = self._rest.present().estimate.dollars - found.estimate.dollars
-        worth = saved > max(NOISE * found.estimate.dollars, held * self.loss)
+        saved = self._rest.present().estimate.dollars - plan.estimate.dollars
+        worth = saved > max(NOISE * plan.estimate.dollars, held * self.loss)
         return worth and self.spares(detour)
 
-    def wanted(self, found: Plan) -> Counter[Offer]:
+    def wanted(self, plan: Plan) -> Counter[Offer]:
         """Return the spot instances that a plan begins with, and that aren't held."""
-        groups = (group for group in found.stages[0].groups if group.offer.market == "spot")
+        groups = (group for group in plan.stages[0].groups if group.offer.market == "spot")
         return Counter({g.offer: g.instances for g in groups}) - Counter(self._view.held)
 
-    def takes(self, found: Plan) -> bool:
+    def takes(self, plan: Plan) -> bool:
         """Whether a plan is to be followed that goes over to spot which is there."""
-        spot = any(group.offer.market == "spot" for group in found.stages[0].groups)
-        saves = found.estimate.dollars < (1 - NOISE) * self._rest.present().estimate.dollars
+        spot = any(group.offer.market == "spot" for group in plan.stages[0].groups)
+        saves = plan.estimate.dollars < (1 - NOISE) * self._rest.present().estimate.dollars
         return spot and saves and self.spares(self.loss)
 
-    def admitted(self, found: Plan) -> bool:
+    def admitted(self, plan: Plan) -> bool:
         """Whether the cap admits a plan's spot instances besides all that is alive."""
         alive = Counter(rented.offer for rented in self._view.fleet.alive())
-        return self._view.admits(alive + self.wanted(found))
+        return self._view.admits(alive + self.wanted(plan))
 
     @cached_property
     def room_for_both(self) -> bool:
         """Whether the cap admits as many instances on demand as are planned on spot, besides."""
-        stages = self._rest.it.plan.stages[self._rest.it.stage :]
+        stages = self._rest.itinerary.plan.stages[self._rest.itinerary.stage :]
         return 2 * max(stage.instances for stage in stages) <= self._view.max_instances

@@ -58,8 +58,8 @@ class Planning:
     explores: bool = False
 
     @property
-    def plans_anew(self) -> bool:
-        """Whether the rest is planned anew when speeds aren't the profile's."""
+    def replans(self) -> bool:
+        """Whether the rest is replanned when speeds aren't the profile's."""
         return not (self.in_time or self.explores)
 
 
@@ -80,7 +80,7 @@ PLANNERS: Mapping[str, Planner] = {
 
 
 def stages(name: str, context: BuildContext, trials: int) -> tuple[Stage, ...]:
-    """Return the stages of a strategy for so many trials: the work that is to be planned."""
+    """Return the stages of a strategy for some trials: the work that is to be planned."""
     if PLANNED[name].explores:
         return _seer(context, trials).stages()
     return _halving(context, trials).stages()
@@ -110,7 +110,7 @@ def plan_stages(
     charges: Charges | None = None,
     vcpu_quotas: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Return the plan of a strategy for up to so many trials, within the context's limits.
+    """Return the plan of a strategy for up to `trials` trials, within the context's limits.
 
     Raises:
         UsageError: there is no trial.
@@ -118,7 +118,8 @@ def plan_stages(
     """
     if trials < 1:
         raise UsageError(f"{name}: there is no trial to run; give it one or more")
-    planning, reserve = PLANNED[name], reserve_of(brakes)
+    planning = PLANNED[name]
+    reserve = reserve_of(brakes)
 
     def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
         deadline = None if limits.deadline is None else limits.deadline - reserve.seconds
@@ -133,14 +134,15 @@ def plan_stages(
 
     if planning.explores:
         schedule = _seer(context, trials)
-        found = explore(
+        explored = explore(
             PLANNERS[planning.planner],
             lambda count, epochs: request(schedule.rest(count, 0, epochs), context.limits),
             max_trials=trials,
             max_epochs=context.max_epochs,
         )
-        return found.plan
-    work, planner = stages(name, context, trials), PLANNERS[planning.planner]
+        return explored.plan
+    work = stages(name, context, trials)
+    planner = PLANNERS[planning.planner]
     if not planning.in_time:
         return planner.plan(request(work, context.limits))
     return in_time_or_fastest(planner, request(work, Limits(context.limits.deadline, None)))
@@ -174,7 +176,7 @@ class Newcomers:
     reserve: Reserve
 
     def join(self, view: View, itinerary: Itinerary, trials: int) -> Schedule | str:
-        """Put a plan of what is left and of so many more in the place of the present one's rest.
+        """Put a plan of what is left and of the new trials in the place of the present one's rest.
 
         It is the fastest there is where none keeps the limits. Returns why not, if there is none.
         """
@@ -191,21 +193,22 @@ class Newcomers:
         ends = [stage.end_epoch for stage in joined.stages()]
         later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
         itinerary.join(view, new, plan, first, later)
-        self._tell(view, itinerary, len(new))
+        self._record(view, itinerary, len(new))
         return HalvingSchedule(joined, self.name, itinerary.stage)
 
     def _joining(
         self, view: View, itinerary: Itinerary, newcomers: SuccessiveHalving
     ) -> Mapping[int, tuple[TrialId, ...]]:
-        """Return who joins the newcomers at which of their stages: where its own one ends."""
+        """Return the trials that join the newcomers, by the stage: where their own one ends."""
         rungs = [stage.end_epoch for stage in newcomers.stages()]
-        known, end = view.trials, itinerary.stage_plan.stage.end_epoch
-        left = [n for n in itinerary.members if n not in known or known[n].status not in OVER]
-        found: dict[int, tuple[TrialId, ...]] = {}
+        trials = view.trials
+        end = itinerary.stage_plan.stage.end_epoch
+        left = [n for n in itinerary.members if n not in trials or trials[n].status not in OVER]
+        joining: dict[int, tuple[TrialId, ...]] = {}
         for name, rung in (*((name, end) for name in left), *itinerary.waiting.items()):
             at = bisect.bisect_left(rungs, rung)
-            found[at] = (*found.get(at, ()), name)
-        return found
+            joining[at] = (*joining.get(at, ()), name)
+        return joining
 
     def _plan(self, view: View, itinerary: Itinerary, work: tuple[Stage, ...]) -> Plan:
         request = request_for_rest(
@@ -218,14 +221,14 @@ class Newcomers:
         return in_time_or_fastest(planner, replace(request, objective=objective))
 
     @staticmethod
-    def _tell(view: View, itinerary: Itinerary, trials: int) -> None:
-        found = itinerary.plan.estimate
-        ends = f"to end at {format_seconds(found.seconds)}, {format_dollars(found.dollars)}"
+    def _record(view: View, itinerary: Itinerary, trials: int) -> None:
+        estimate = itinerary.plan.estimate
+        ends = f"to end at {format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
         what = f"{stage_text(itinerary.stage_plan)}; {ends}"
         more = f"{trials} more {'trial' if trials == 1 else 'trials'}"
-        said = PlanAnew(itinerary.stage, more, what, found.seconds, found.dollars)
-        itinerary.changes.append((view.now, said))
-        itinerary.untold.append(said)
+        change = PlanAnew(itinerary.stage, more, what, estimate.seconds, estimate.dollars)
+        itinerary.changes.append((view.now, change))
+        itinerary.unrecorded.append(change)
 
 
 @dataclass(frozen=True)
@@ -253,11 +256,11 @@ def follow(
 
     The `sampler` gives those that a run may be given more of, once it has ended.
 
-    With `planned_fleet` the rest is planned anew where the world isn't what the plan says; of a
+    With `planned_fleet` the rest is replanned where the world isn't what the plan says; of a
     run whose widths are another allocator's, where the cloud refuses an offer or takes an instance
-    back. Strategies that are planned for their deadline alone (`in_time`) keep their first plan, as
-    published, and SEER's reconstruction plans at its rungs: both do otherwise only where nothing of
-    what a stage takes can be had any more.
+    back. Strategies that are only planned for their deadline (`in_time`) keep their first plan, as
+    published, and SEER's reconstruction plans at its rungs: both deviate only where nothing of
+    what a stage takes is available any more.
     """
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
     reserve = reserve_of(brakes)
@@ -273,7 +276,7 @@ def follow(
     reacting = Replanner(planner, reserve, heeds) if planned_fleet else None
     explores = PLANNED[name].explores
     joining = None if sampler is None or explores else Newcomers(name, context, sampler, reserve)
-    made = PlannedStages(
+    strategy = PlannedStages(
         schedule,
         itinerary,
         reacting=reacting,
@@ -282,4 +285,4 @@ def follow(
         planned_fleet=planned_fleet,
     )
     widths = PlannedWidths(itinerary, planned_fleet=planned_fleet)
-    return Follower(itinerary, made, widths, PlannedFleet(itinerary))
+    return Follower(itinerary, strategy, widths, PlannedFleet(itinerary))

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 _WHOLE = 1e-6
 _DRIFT = 0.2
-"""A trial's epochs that differ by so much from those it was planned with: it is planned anew."""
+"""The share by which a trial's epochs may differ from those it was planned with; then replan."""
 _IDLE_SECONDS = 10.0
-"""Fluid's code widens no trial that has less than that left (docs/allocators.md, F20)."""
+"""Fluid's code widens no trial that has fewer seconds left (docs/allocators.md, F20)."""
 
 
 def reference(view: View) -> Rentable:
-    """Return the rentable by which times are reckoned: the first of which any is held."""
-    held = [each for each in view.rentables if view.held.get(each.offer, 0)]
+    """Return the rentable whose profile times refer to: the first with instances, or the first."""
+    held = [rentable for rentable in view.rentables if view.held.get(rentable.offer, 0)]
     return (held or list(view.rentables))[0]
 
 
 def offered(rentable: Rentable, width: Width) -> Width:
-    """Return the widest width of a profile that is no wider than that; or the narrowest."""
+    """Return the widest width of a profile that is no wider than `width`; or the narrowest."""
     widths = rentable.profile.widths
-    return max((each for each in widths if each <= width + _WHOLE), default=min(widths))
+    return max((measured for measured in widths if measured <= width + _WHOLE), default=min(widths))
 
 
 def resize_seconds(view: View, rentable: Rentable) -> float:
@@ -49,8 +49,8 @@ class StaticFluid(ByWidth):
     A trial keeps its width until it goes on to another rung: those that do are a group of their
     own, and are widened or narrowed where there is room at the end of an epoch. With `published` a
     share below one GPU is rounded down to the narrowest width, as in the paper, and a trial of
-    which nothing was measured trains an epoch at one GPU before it gets its share; otherwise what
-    is known of the others and of the profile is good enough for it.
+    which nothing was measured trains an epoch at one GPU before it gets its share; otherwise the
+    profile and the other trials' epochs are good enough for it.
     """
 
     def __init__(self, *, published: bool = False) -> None:
@@ -104,7 +104,8 @@ class StaticFluid(ByWidth):
 
         The GPUs of trials that don't go on are about to be free.
         """
-        rentable, members = reference(view), {trial.id for trial in group}
+        rentable = reference(view)
+        members = {trial.id for trial in group}
         others = (t for t in view.running if t.id not in members)
         busy = sum(t.width for t in others if t.status in {"starting", "training"})
         heights = [self._left(view, t.id, view.until(t.id), rentable) for t in group]
@@ -124,8 +125,9 @@ class StaticFluid(ByWidth):
 
     def _shares(self, rentable: Rentable, heights: Sequence[float], gpus: int) -> list[Width]:
         self.plannings += 1
-        known = rentable.profile.widths
-        packed, widest = max(1, round(1 / min(known))), max(1, math.floor(max(known)))
+        widths = rentable.profile.widths
+        packed = max(1, round(1 / min(widths)))
+        widest = max(1, math.floor(max(widths)))
         return static_fluid(heights, gpus, packed, widest, repaired=not self._published)
 
     def _unknown(self, view: View, trial: TrialId) -> bool:
@@ -138,12 +140,12 @@ class StaticFluid(ByWidth):
     ) -> float:
         """Return the seconds that a trial's budget still takes at a width."""
         epoch = view.trials[trial].epoch if trial in view.trials else 0
-        known = offered(rentable, width)
-        return max(0, until - epoch) * view.epoch_seconds(trial, rentable.offer, known)
+        measured = offered(rentable, width)
+        return max(0, until - epoch) * view.epoch_seconds(trial, rentable.offer, measured)
 
 
 class DynamicFluid(StaticFluid):
-    """Shares all GPUs out anew whenever trials come or go or GPUs do, and resizes where it pays.
+    """Shares all GPUs out again whenever trials or GPUs come or go, and resizes where it pays.
 
     A trial grows if it is done sooner for it, the cost of a resize included, and shrinks if that
     saves GPU-seconds. A trial is resized when its next epoch is done, for there it has a
@@ -151,9 +153,9 @@ class DynamicFluid(StaticFluid):
     before its first epoch (F10); with `idle` an idle GPU goes to the trial with the longest time
     left, one GPU at a time, as in Fluid's code (F20). Ours differs in three things:
 
-    - a trial shrinks only where somebody else lacks GPUs, for else what it gives up would idle;
-    - GPUs that nobody waits for go where they save most time;
-    - a trial whose epochs turn out otherwise than planned is planned anew with what was measured.
+    - a trial shrinks only where another one lacks GPUs, for else what it gives up would idle;
+    - GPUs that no trial waits for go where they save most time;
+    - a trial whose epochs turn out otherwise than planned is replanned with what was measured.
     """
 
     def __init__(self, *, published: bool = False, idle: bool = False) -> None:
@@ -171,9 +173,12 @@ class DynamicFluid(StaticFluid):
         """Return each task's share of all GPUs."""
         self._follow_trials(view)
         waiting = {t.trial.id: t.until for t in tasks if t.trial.id not in self._members}
-        if waiting or not tasks:  # else it is asked for one that comes back, and nobody else
+        if (
+            waiting or not tasks
+        ):  # else the task is of a trial that comes back: the others still wait
             self._waiting = waiting
-        rentable, plan = reference(view), self._follow(view)
+        rentable = reference(view)
+        plan = self._follow(view)
         default = offered(rentable, 1.0)
         return [
             default if self._unknown(view, task.trial.id) else plan.get(task.trial.id, default)
@@ -184,11 +189,12 @@ class DynamicFluid(StaticFluid):
         """Return the share, if a resize to it pays, or what the trial gains by of idle GPUs."""
         self._note_drift(view, trial)
         self._follow_trials(view)
-        rentable, resize = self._rentable(view, trial), self._resize(view)
+        rentable = self._rentable(view, trial)
+        resize = self._resize(view)
         width = offered(rentable, self._follow(view).get(trial.id, trial.width))
-        if self._longest_first and trial.id in self._grown:  # until all are planned anew
+        if self._longest_first and trial.id in self._grown:  # until all are replanned
             width = max(width, trial.width)
-        now, then = (self._seconds(view, trial, each) for each in (trial.width, width))
+        now, then = (self._seconds(view, trial, candidate) for candidate in (trial.width, width))
         if width > trial.width and scales_up(now, then, resize):
             return width
         pays = width < trial.width and scales_down(trial.width, now, width, then, resize)
@@ -200,13 +206,13 @@ class DynamicFluid(StaticFluid):
         return resize_seconds(view, reference(view))
 
     def _rentable(self, view: View, trial: TrialProgress) -> Rentable:
-        known = (each for each in view.rentables if each.offer == trial.offer)
-        return next(known, reference(view))
+        matching = (rentable for rentable in view.rentables if rentable.offer == trial.offer)
+        return next(matching, reference(view))
 
     # ---- the plan ------------------------------------------------------------------------
 
     def _follow(self, view: View) -> dict[TrialId, Width]:
-        """Return the widths of all trials, planned anew only where trials or GPUs have changed.
+        """Return the widths of all trials, replanned only where trials or GPUs have changed.
 
         As published also where a trial is measured for the first time.
         """
@@ -215,6 +221,7 @@ class DynamicFluid(StaticFluid):
         names = frozenset(self._members | waiting)
         state = (names, gpus, frozenset(name for name in names if self._unknown(view, name)))
         if state != self._planned_for:
+            # Only where the state has changed: a plan at every report would resize back and forth.
             self._planned_for = state
             wanted = {name: view.until(name) for name in view.trials if name in self._members}
             wanted |= {name: until for name, until in self._waiting.items() if name in waiting}
@@ -232,7 +239,7 @@ class DynamicFluid(StaticFluid):
         return {name: offered(rentable, share) for name, share in zip(wanted, shares, strict=True)}
 
     def _note_drift(self, view: View, trial: TrialProgress) -> None:
-        """Have the plan made anew if a trial isn't as fast as it was planned with."""
+        """Have all trials replanned if one isn't as fast as it was planned with."""
         planned = self._epochs.get(trial.id)
         if self._published or planned is None:
             return
@@ -245,14 +252,15 @@ class DynamicFluid(StaticFluid):
         return view.epoch_seconds(trial, rentable.offer, offered(rentable, 1.0))
 
     def _is_short(self, view: View, trial: TrialProgress) -> bool:
-        """Whether anybody else lacks GPUs: where nobody does, what is given up would only idle."""
-        live = {each.id: each for each in view.running if each.status != "stopping"}
+        """Whether another trial lacks GPUs: where none does, GPUs given up would only idle."""
+        live = {other.id: other for other in view.running if other.status != "stopping"}
         lacking = sum(
-            self._plan.get(name, 0.0) - each.width
-            for name, each in live.items()
-            if name != trial.id and self._plan.get(name, 0.0) > each.width
+            self._plan.get(name, 0.0) - other.width
+            for name, other in live.items()
+            if name != trial.id and self._plan.get(name, 0.0) > other.width
         )
         lacking += sum(self._plan.get(name, 0.0) for name in self._waiting if name not in live)
+        # What is free already serves the others, without any resize.
         return lacking > view.free_gpus + _WHOLE
 
     # ---- what is idle --------------------------------------------------------------------
@@ -274,8 +282,9 @@ class DynamicFluid(StaticFluid):
         self, view: View, trial: TrialProgress, training: Iterable[TrialProgress]
     ) -> Width:
         """Return the next width of the trial with the longest time left, if it has enough left."""
-        left = {each.id: self._seconds(view, each, each.width) for each in training}
+        left = {other.id: self._seconds(view, other, other.width) for other in training}
         own = left.get(trial.id, 0.0)
+        # Only the trial that ends last: to widen another one doesn't end the group any sooner.
         if own < max(_IDLE_SECONDS, *left.values()):
             return 0
         width = min(self._wider(view, trial), default=0)
@@ -285,14 +294,15 @@ class DynamicFluid(StaticFluid):
         self, view: View, trial: TrialProgress, training: Iterable[TrialProgress]
     ) -> Width:
         """Return the width at which a trial saves most, if no other trial would save more."""
-        gains = {each.id: self._gain(view, each) for each in training}
+        gains = {other.id: self._gain(view, other) for other in training}
         gain, width = gains.get(trial.id, (0.0, 0))
         most = max((seconds for seconds, _ in gains.values()), default=0.0)
         return width if gain > 0 and gain >= most else 0
 
     def _gain(self, view: View, trial: TrialProgress) -> tuple[float, Width]:
         """Return the most seconds that a trial can save with the idle GPUs, and at which width."""
-        now, resize = self._seconds(view, trial, trial.width), self._resize(view)
+        now = self._seconds(view, trial, trial.width)
+        resize = self._resize(view)
         wider = (w for w in self._wider(view, trial) if w - trial.width <= view.free_gpus + _WHOLE)
         return max(
             ((now - self._seconds(view, trial, w) - resize, w) for w in wider), default=(0.0, 0)

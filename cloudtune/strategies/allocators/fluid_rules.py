@@ -45,7 +45,7 @@ def _width(share: float, packed: int, widest: int, *, repaired: bool) -> Width:
 
 
 def scales_up(seconds: float, wider: float, resize: float) -> bool:
-    """Whether a trial that has so many seconds left is done sooner after a resize."""
+    """Whether a trial that has these seconds left is done sooner after a resize."""
     return wider + resize < seconds
 
 

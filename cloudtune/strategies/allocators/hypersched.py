@@ -34,8 +34,8 @@ _WHOLE = 1e-6
 
 def _uniform(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
     """Give the spare atoms one by one, from the best trial on, round and round."""
-    each, rest = divmod(spare, len(scores))
-    return [each + (rank < rest) for rank in range(len(scores))]
+    share, rest = divmod(spare, len(scores))
+    return [share + (rank < rest) for rank in range(len(scores))]
 
 
 def _top_job(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
@@ -92,19 +92,19 @@ def shared_out(
 
 def speed(profile: ScalingProfile, width: Width) -> float:
     """Return epochs per second at any width: interpolated, and at its ends clamped."""
-    rates = [1.0 / profile.epoch_seconds(each) for each in profile.widths]
+    rates = [1.0 / profile.epoch_seconds(measured) for measured in profile.widths]
     return float(np.interp(width, profile.widths, rates))
 
 
 class HyperSchedAllocator(ByWidth):
-    """Shares out the GPUs that are there, in atoms of so many GPUs, whenever a trial reports.
+    """Shares out the GPUs that are there, in atoms of several GPUs, whenever a trial reports.
 
     A trial starts with one atom. The share depends on its rank by the last metric (`POLICIES`), is
     a multiple of the grid's atoms where it is more than that, and is rounded down to a width that
     the profile has; what is left over by that goes to the best trial that a wider width can take it
     (ours: the paper knows no widths that are missing). A trial shrinks at once, and grows if
     `min_gain` times as much can be trained in the time left, the overhead of the resize taken off.
-    A trial that has begun anew keeps its width for `recharge` results.
+    A trial that has started again keeps its width for `recharge` results.
     """
 
     def __init__(
@@ -151,10 +151,10 @@ class HyperSchedAllocator(ByWidth):
 
     def resizable(self, view: View, trial: TrialProgress) -> Rentable:
         """Return where a trial trains, with the speeds by which it is resized: the profile's."""
-        return next(each for each in view.rentables if each.offer == trial.offer)
+        return next(rentable for rentable in view.rentables if rentable.offer == trial.offer)
 
     def _recharges(self, trial: TrialProgress) -> bool:
-        """Whether a trial has begun anew too few results ago to be resized."""
+        """Whether a trial has started again too few results ago to be resized."""
         session, first = self._since.get(trial.id, (0, 0))
         if session != trial.sessions:
             first = trial.epoch
@@ -163,28 +163,28 @@ class HyperSchedAllocator(ByWidth):
 
     def _share(self, view: View, trial: TrialProgress) -> Width:
         """Return the trial's width if all GPUs were shared out now; 0 if there is none for it."""
-        live = {each.id: each for each in self._live(view)}
-        keys = {name: rank_key(view.mode, each.metric) for name, each in live.items()}
+        live = {other.id: other for other in self._live(view)}
+        keys = {name: rank_key(view.mode, other.metric) for name, other in live.items()}
         ranked = sorted(keys, key=lambda name: keys[name])
         scores = [-math.inf if keys[name][0] else -keys[name][1] for name in ranked]
         atoms = math.floor(view.gpus / self._atom + _WHOLE)
         shares = shared_out(self._policy, scores, atoms, self._rng)
-        known = [self._steps(view, live[name]) for name in ranked]
-        return self._filled(shares, known, atoms)[ranked.index(trial.id)] * self._atom
+        allowed = [self._steps(view, live[name]) for name in ranked]
+        return self._filled(shares, allowed, atoms)[ranked.index(trial.id)] * self._atom
 
     @staticmethod
-    def _filled(shares: Sequence[int], known: Sequence[Sequence[int]], most: int) -> list[int]:
-        """Return the shares rounded down to what is known, and what that leaves given out again.
+    def _filled(shares: Sequence[int], allowed: Sequence[Sequence[int]], most: int) -> list[int]:
+        """Return the shares rounded down to what is allowed, and what that leaves given out again.
 
-        `known` are the atoms that each trial may have, ascending. The best trial that can take
+        `allowed` are the atoms that each trial may have, ascending. The best trial that can take
         some of it gets as much as it can, then the next.
         """
         given = [
             max((atoms for atoms in steps if atoms <= share), default=0)
-            for share, steps in zip(shares, known, strict=True)
+            for share, steps in zip(shares, allowed, strict=True)
         ]
         left = min(sum(shares), most) - sum(given)
-        for rank, steps in enumerate(known):
+        for rank, steps in enumerate(allowed):
             reach = [atoms for atoms in steps if given[rank] < atoms <= given[rank] + left]
             if reach and given[rank]:
                 left -= max(reach) - given[rank]

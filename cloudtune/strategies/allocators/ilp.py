@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 LARGEST, MAX_NODES = 12, 8
 """Groups of more trials, or on more nodes, are left to the repaired rule: seconds to solve."""
 _SEARCH = 1000
-"""So many nodes of its tree the solver visits at most; a bound is proven wherever it stops."""
+"""The most nodes of its tree that the solver visits; a bound is proven wherever it stops."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Assignment:
     """The widths of a group: a schedule that ends after `seconds`; none ends before `bound`."""
 
     widths: Widths
@@ -63,12 +63,12 @@ class _Choice:
     gpus: float
 
     def fits(self, node: int, whole: int) -> bool:
-        """Whether a node of so many GPUs can be one of its own; several have to be whole."""
+        """Whether a node of `node` GPUs can be one of its own; several have to be `whole`."""
         return node >= (whole if self.nodes > 1 else max(1.0, self.gpus))
 
 
-def best_widths(heights: Heights, nodes: Sequence[int]) -> Found:
-    """Return widths for trials on nodes of so many GPUs each; those of the most GPUs are whole.
+def best_widths(heights: Heights, nodes: Sequence[int]) -> Assignment:
+    """Return widths for trials on nodes of these GPUs each; those of the most GPUs are whole.
 
     `heights` has the seconds of each trial's budget at each width that it may have.
 
@@ -76,7 +76,7 @@ def best_widths(heights: Heights, nodes: Sequence[int]) -> Found:
         ValueError: a trial has no width that any of this has room for.
     """
     if not heights:
-        return Found((), 0.0, 0.0)
+        return Assignment((), 0.0, 0.0)
     choices = list(_choices(heights, nodes))
     able = {choice.trial for choice in choices}
     if len(able) < len(heights):
@@ -87,7 +87,7 @@ def best_widths(heights: Heights, nodes: Sequence[int]) -> Found:
     chosen, bound = _program(choices, len(heights), nodes)
     bound = max(bound, least(fitting, sum(nodes)))
     widths, seconds = shortest([*chosen, *simple(fitting, nodes)], fitting, nodes, bound)
-    return Found(widths, seconds, bound)
+    return Assignment(widths, seconds, bound)
 
 
 def least(heights: Heights, gpus: int) -> float:
@@ -95,17 +95,17 @@ def least(heights: Heights, gpus: int) -> float:
 
     As long as a trial that is resized trains at each width as fast as `heights` say.
     """
-    work = sum(min(width * seconds for width, seconds in each.items()) for each in heights)
-    return max(work / gpus, max((min(each.values()) for each in heights), default=0.0))
+    work = sum(min(width * seconds for width, seconds in curve.items()) for curve in heights)
+    return max(work / gpus, max((min(curve.values()) for curve in heights), default=0.0))
 
 
 def _choices(heights: Heights, nodes: Sequence[int]) -> Iterator[_Choice]:
     whole = max(nodes)
-    for trial, known in enumerate(heights):
-        for width, seconds in known.items():
+    for trial, curve in enumerate(heights):
+        for width, seconds in curve.items():
             needed = max(1, math.ceil(width / whole - 1e-9))
-            each = width if needed == 1 else math.ceil(width / needed - 1e-9)
-            choice = _Choice(trial, width, seconds, needed, each)
+            per_node = width if needed == 1 else math.ceil(width / needed - 1e-9)
+            choice = _Choice(trial, width, seconds, needed, per_node)
             if sum(choice.fits(node, whole) for node in nodes) >= needed:
                 yield choice
 
@@ -180,8 +180,8 @@ class IlpWidths(StaticFluid):
         whole, rest = divmod(gpus, rentable.gpus)
         nodes = [rentable.gpus] * whole + [rest] * bool(rest)
         curve = {width: rentable.epoch_seconds(width) for width in rentable.profile.widths}
-        one = curve[min(curve, key=lambda width: abs(width - 1))]
-        curves = [{width: height * s / one for width, s in curve.items()} for height in heights]
+        single = curve[min(curve, key=lambda width: abs(width - 1))]
+        curves = [{width: height * s / single for width, s in curve.items()} for height in heights]
         fits = any(True for _ in _choices(curves[:1], nodes))
         if not fits or len(heights) > LARGEST or len(nodes) > MAX_NODES:
             return super()._shares(rentable, heights, gpus)

@@ -1,4 +1,4 @@
-"""The same width for every trial: the allocator of strategies that know nothing of widths."""
+"""The same width for every trial: the allocator of strategies that don't choose widths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SameWidth(ByWidth):
-    """Every trial is so many GPUs wide, from its begin to its end."""
+    """Every trial has the same width, from its begin to its end."""
 
     width: Width = 1.0
     name: str = "same"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Widths: TypeAlias = tuple[Width, ...]
 
 _TRIES = 1000
-"""So many schedules a search plays at most; where there are no more choices than this, all."""
+"""The most schedules that a search plays; where there are no more choices than this, all."""
 _EQUAL = 1 + 1e-9
 
 
@@ -37,11 +37,11 @@ def makespan(
     GPU (or the nearest width), by those they have now, and by GPU-seconds. inf where one fits
     nowhere, or none of it can be done `before` then.
     """
-    now = [each[width] for each, width in zip(heights, widths, strict=True)]
+    now = [curve[width] for curve, width in zip(heights, widths, strict=True)]
     area = [seconds * width for seconds, width in zip(now, widths, strict=True)]
     if max(max(now, default=0.0), sum(area) / sum(nodes)) >= before:
         return math.inf
-    ones = [at_one(each) for each in heights]
+    ones = [at_one(curve) for curve in heights]
     orders = dict.fromkeys(tuple(_longest(order)) for order in (ones, now, area))
     return min((_played(widths, now, order, nodes) for order in orders), default=0.0)
 
@@ -89,13 +89,15 @@ def shortest(
     Few choices are all tried; of many, the neighbours of the best so far, which differ from it in
     one trial or two, as long as one is better. Stops at `bound`.
     """
-    ends = {each: makespan(each, heights, nodes) for each in starts}
-    best = min(sorted(ends), key=lambda each: ends[each])
+    ends = {start: makespan(start, heights, nodes) for start in starts}
+    best = min(sorted(ends), key=lambda start: ends[start])
     end, left, seen = ends[best], _TRIES, set(ends)
-    few = math.prod(len(each) for each in heights) <= _TRIES
+    few = math.prod(len(curve) for curve in heights) <= _TRIES
     while end > bound * _EQUAL:
-        found = itertools.product(*heights) if few else _neighbours(best, heights)
-        for tried in itertools.islice((each for each in found if each not in seen), left):
+        candidates = itertools.product(*heights) if few else _neighbours(best, heights)
+        for tried in itertools.islice(
+            (candidate for candidate in candidates if candidate not in seen), left
+        ):
             left -= 1
             seen.add(tried)
             took = makespan(tried, heights, nodes, end)
@@ -118,16 +120,16 @@ def _neighbours(widths: Widths, heights: Heights) -> Iterator[Widths]:
 
 
 def simple(heights: Heights, nodes: Sequence[int]) -> Iterator[Widths]:
-    """Give the widths of heuristics: the same for all, each its fastest, and Fluid's two rules."""
-    for width in sorted(set.intersection(*(set(each) for each in heights))):
+    """Yield the widths of heuristics: the same for all, each its fastest, and Fluid's two rules."""
+    for width in sorted(set.intersection(*(set(curve) for curve in heights))):
         yield (width,) * len(heights)
-    yield tuple(min(each, key=lambda width: (each[width], width)) for each in heights)
-    known = sorted({width for each in heights for width in each})
-    packed, widest = max(1, round(1 / known[0])), max(1, math.floor(known[-1]))
-    ones = [at_one(each) for each in heights]
+    yield tuple(min(curve, key=lambda width: (curve[width], width)) for curve in heights)
+    widths = sorted({width for curve in heights for width in curve})
+    packed, widest = max(1, round(1 / widths[0])), max(1, math.floor(widths[-1]))
+    ones = [at_one(curve) for curve in heights]
     for repaired in (True, False):
         shares = static_fluid(ones, sum(nodes), packed, widest, repaired=repaired)
-        yield tuple(_offered(each, share) for each, share in zip(heights, shares, strict=True))
+        yield tuple(_offered(curve, share) for curve, share in zip(heights, shares, strict=True))
 
 
 def _offered(height: Mapping[Width, float], share: Width) -> Width:

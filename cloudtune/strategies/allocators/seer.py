@@ -93,7 +93,7 @@ class SeerFleet(Unplanned):
 
     @staticmethod
     def _for(rate: float, offer: Offer) -> int:
-        """Return how many instances so many dollars a second pay for, a quarter too few or not."""
+        """Return how many instances `rate` dollars a second pay for, a quarter too few or not."""
         return max(0, math.floor(rate / offer.usd_per_second + ROUND))
 
     def leaving(self, view: View, needed: float) -> Collection[str]:

@@ -1,6 +1,6 @@
 """A search space as models and neighbours see it: each hyperparameter as an axis.
 
-An axis is a line (a range of numbers), steps (so many numbers at equal distance) or labels (values
+An axis is a line (a range of numbers), steps (numbers at equal distances) or labels (values
 that are listed). What can take one value only has no axis.
 """
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     Config: TypeAlias = Mapping[str, object]
 
 _WIDE = 100.0
-"""Positive numbers of which one is more than so many times another are a matter of scale."""
+"""Positive numbers of which one is more than this many times another go on a log scale."""
 
 UP, DOWN, RESAMPLED = 1.2, 0.8, 0.25
-"""Population based training: by how much a number changes, and how often it is drawn anew."""
+"""Population based training: by how much a number changes, and how often it is drawn again."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Line:
     def value(self, place: float) -> float:
         """Return the number at a place."""
         low, high = self._scaled(self.low), self._scaled(self.high)
-        found = low + (high - low) * place
-        return min(max(math.exp(found) if self.log else found, self.low), self.high)
+        number = low + (high - low) * place
+        return min(max(math.exp(number) if self.log else number, self.low), self.high)
 
     def _scaled(self, number: float) -> float:
         return math.log(number) if self.log else number
@@ -115,8 +115,8 @@ class Labels:
         Raises:
             ValueError: it isn't listed.
         """
-        for number, each in enumerate(self.values):
-            if same(each, value):
+        for number, listed in enumerate(self.values):
+            if same(listed, value):
                 return number
         raise ValueError(f"{value!r} is none of {self.values}")
 
@@ -127,8 +127,8 @@ Axes: TypeAlias = Mapping[str, Axis]
 
 def axes_of(space: Mapping[str, Domain]) -> dict[str, Axis]:
     """Return the axes of a search space, in its order."""
-    found = {name: _axis(domain) for name, domain in space.items()}
-    return {name: axis for name, axis in found.items() if axis is not None}
+    axes = {name: _axis(domain) for name, domain in space.items()}
+    return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def _axis(domain: Domain) -> Axis | None:
@@ -177,7 +177,7 @@ def _allowed(domain: Domain, axis: Axis | None, value: Value) -> bool:
         case None:
             return not isinstance(domain, Constant) or same(domain.value, value)
         case Labels(values):
-            return any(same(each, value) for each in values)
+            return any(same(listed, value) for listed in values)
         case _:
             low, high = axis.value(0.0), axis.value(1.0)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -192,13 +192,13 @@ def axes_by_size(space: Mapping[str, Domain]) -> dict[str, Axis]:
     and what a configuration may lack is listed as None among labels.
     """
     space = Space.of(space)
-    found: dict[str, list[Axis | tuple[Value, ...]]] = {}
+    branches: dict[str, list[Axis | tuple[Value, ...]]] = {}
     for name, domain in space.items():
         if not space.is_branching(name):
-            one = _axis(domain) or _listed(domain)
-            found.setdefault(space.flat_name(name), []).append(one)
+            axis = _axis(domain) or _listed(domain)
+            branches.setdefault(space.flat_name(name), []).append(axis)
     lacking = {space.flat_name(name) for name in space.conditions}
-    axes = {name: _merged(each, lacks=name in lacking) for name, each in found.items()}
+    axes = {name: _merged(parts, lacks=name in lacking) for name, parts in branches.items()}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
@@ -213,47 +213,47 @@ def _listed(domain: Domain) -> tuple[Value, ...]:
             return (domain.low,)
 
 
-def _merged(found: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis | None:
+def _merged(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis | None:
     """Return the one axis of a parameter for all branches that have it; None if it can't vary."""
-    if len(found) == 1 and not lacks:
-        only = found[0]
+    if len(parts) == 1 and not lacks:
+        only = parts[0]
         if isinstance(only, tuple):
             return None
         return (line_of(only.values) or only) if isinstance(only, Labels) else only
     values: list[Value] = []
     logs = []
-    for each in found:
-        if isinstance(each, tuple | Labels):
-            values += each.values if isinstance(each, Labels) else each
+    for part in parts:
+        if isinstance(part, tuple | Labels):
+            values += part.values if isinstance(part, Labels) else part
         else:
-            values += [each.value(0.0), each.value(1.0)]
-            logs.append(each.log)
+            values += [part.value(0.0), part.value(1.0)]
+            logs.append(part.log)
     distinct = different(values)
     line = line_of(distinct)
     if line is not None:
         return Line(line.low, line.high, log=line.low > 0 and (all(logs) if logs else line.log))
-    if any(not isinstance(each, tuple | Labels) for each in found):
+    if any(not isinstance(part, tuple | Labels) for part in parts):
         return None  # numbers in one branch and labels in another are no axis
     labels = different([*distinct, None]) if lacks else distinct
     return Labels(labels) if len(labels) > 1 else None
 
 
 def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[str, object]:
-    """Return a configuration near to one: each hyperparameter changed a little, or drawn anew.
+    """Return a configuration near to one: each hyperparameter changed a little, or drawn again.
 
     Numbers become 1.2 or 0.8 times as large, within their range, and at least one step; listed
-    numbers move to the neighbour; other labels stay, unless they are drawn anew.
+    numbers move to the neighbour; other labels stay, unless they are drawn again.
     Source: Jaderberg et al., "Population Based Training of Neural Networks" (2017), appendix A.1.
     """
-    found = dict(config)
+    values = dict(config)
     for name, axis in axes.items():
-        anew, factor = chance.random() < RESAMPLED, UP if chance.random() < 0.5 else DOWN
+        resampled, factor = chance.random() < RESAMPLED, UP if chance.random() < 0.5 else DOWN
         place = chance.random()
-        if anew:
-            found[name] = drawn(axis, place)
+        if resampled:
+            values[name] = drawn(axis, place)
         else:
-            found[name] = _moved(axis, held(config, name), factor)
-    return found
+            values[name] = _moved(axis, held(config, name), factor)
+    return values
 
 
 def drawn(axis: Axis, place: float) -> Value:
@@ -277,7 +277,7 @@ def _moved(axis: Axis, value: Value, factor: float) -> Value:
 
 
 def _neighbour(axis: Labels, value: Value, factor: float) -> Value:
-    if not all(_number(each) for each in axis.values):
+    if not all(_number(listed) for listed in axis.values):
         return value
     ordered = sorted(different(axis.values))  # type: ignore[type-var]
     at = ordered.index(value) + (1 if factor > 1 else -1)
@@ -288,9 +288,9 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def same(one: object, other: object) -> bool:
+def same(left: object, right: object) -> bool:
     """Whether two listed values are the same; true is none of the numbers."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
 def different(values: Sequence[Value]) -> tuple[Value, ...]:

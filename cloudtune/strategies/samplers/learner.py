@@ -63,13 +63,13 @@ class Learner:
         return None if self._model is None else self._model.ask(given)
 
     def begin(self, trial: Trial) -> None:
-        """Take note of a trial that is to run."""
+        """Record a trial that is to run."""
         self._configs[trial.id] = trial.config
         if self._model is not None:
             self._model.begin(trial.id, trial.config)
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn the metric of a trial after an epoch; it failed where that is no finite number."""
+        """Learn the metric of a trial after an epoch; it failed where that isn't finite."""
         self._configs.setdefault(trial.id, trial.config)
         self._heard[trial.id] = None
         if value is None or not math.isfinite(value):
@@ -102,9 +102,9 @@ class Learner:
         levels = [e for e, values in self._values.items() if len(values) >= self._enough]
         level = max(levels, default=0)
         if level == 0 or (level <= self._level and self._kind != "gp"):
-            return  # a GP is fitted anew each time; and what counts as the worst may now be another
+            return  # a GP is fitted again each time; and what counts as the worst may have changed
         self._level = level = max(level, self._level)
-        self._values = {epoch: each for epoch, each in self._values.items() if epoch >= level}
+        self._values = {epoch: values for epoch, values in self._values.items() if epoch >= level}
         self._model = self._made(self._values[level])
 
     def _made(self, values: Mapping[TrialId, float]) -> Model:

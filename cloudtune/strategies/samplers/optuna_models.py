@@ -1,7 +1,7 @@
-"""Optuna's samplers by ask-and-tell; whoever needs none doesn't load it (see `sampler`).
+"""Optuna's samplers by ask-and-tell; runs that need none don't load it (see `sampler`).
 
 A line is a float of 0 to 1 to Optuna, steps are whole numbers and labels are categories by their
-number in the list, so that any range and any value can be told.
+number in the list, so that any range and any value can be passed on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Draws:
 class Model:
     """Proposes configurations after the results of others: "tpe", "gp" or "cma-es".
 
-    A model that is made anew begins where the fit of the model before was. In a space with branches
+    A model that replaces another begins where the fit of that one was. In a space with branches
     TPE is asked for the parameters of the branches that it takes alone, as in Optuna's
     define-by-run: what else there is to know of a parameter are trials that have it. The other two
     have one model of all parameters, and need a value of each: those of the branches that
@@ -99,16 +99,16 @@ class Model:
         self, asked: optuna.Trial, space: Space, given: Mapping[str, object]
     ) -> dict[str, object]:
         """Return a proposal whose parameters are asked for as far as its branches have them."""
-        found: dict[str, object] = {}
+        proposal: dict[str, object] = {}
         for name in space:  # a branching comes before what depends on it
             axis = self._axes.get(name)
             if name in given:
-                found[name] = given[name]
+                proposal[name] = given[name]
             elif axis is None and space.is_branching(name):
-                found[name] = ONLY_BRANCH
-            elif axis is not None and space.active(name, found):
-                found[name] = _value(axis, _suggested(asked, name, self._distributions[name]))
-        return found
+                proposal[name] = ONLY_BRANCH
+            elif axis is not None and space.active(name, proposal):
+                proposal[name] = _value(axis, _suggested(asked, name, self._distributions[name]))
+        return proposal
 
     def _forget(self) -> None:
         if self._asked is not None:
@@ -116,7 +116,7 @@ class Model:
             self._asked = None
 
     def begin(self, trial: TrialId, config: Config) -> None:
-        """Take note that a trial runs, with the last proposal or a configuration in its place."""
+        """Record that a trial runs, with the last proposal or a configuration in its place."""
         params, attrs = self._params(config), {}
         if self._asked is not None:
             asked = self._study.get_trials(deepcopy=False)[self._asked.number]
@@ -149,10 +149,10 @@ class Model:
         if self._imputed:
             params = {name: params.get(name, _middle(axis)) for name, axis in self._axes.items()}
         distributions = {name: self._distributions[name] for name in params}
-        made = create_trial(
+        trial = create_trial(
             params=params, distributions=distributions, system_attrs=attrs, **outcome
         )
-        self._study.add_trial(made)
+        self._study.add_trial(trial)
         self._count += 1
 
 
@@ -218,8 +218,8 @@ def _param(axis: Axis, value: object) -> float | int:
     return axis.place(value)
 
 
-def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(math.isclose(one[name], other[name], abs_tol=1e-12) for name in other)
+def _equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return all(math.isclose(left[name], right[name], abs_tol=1e-12) for name in right)
 
 
 def _suggested(asked: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:

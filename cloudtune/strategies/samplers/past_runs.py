@@ -1,8 +1,8 @@
-"""What earlier runs tell of configurations: a rank for each, learned from what was tried then.
+"""What earlier runs say of configurations: a rank for each, learned from what was tried then.
 
 Metrics of different tasks can't be compared, ranks can: a trial of an earlier run is kept with its
-score, from 0 for the worst of its run to 1 for the best. The score of a configuration that nobody
-has tried is the weighted mean of the nearest that somebody has.
+score, from 0 for the worst of its run to 1 for the best. The score of a configuration that no run
+has tried is the weighted mean of the nearest that were tried.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
 _REACH = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 _PRIOR, _MIDDLE = 0.5, 0.5
 _WIDER = 4.0
-_AS_IF, _USUAL = 5.0, 0.8
-"""How well an epoch foretells is taken to be as usual where few went on: as if so many more had."""
+_AS_IF = 5.0
+_USUAL = 0.8
+"""How well an epoch usually predicts the rest, counted as `_AS_IF` more trials that went on."""
 _UNLISTED = -1.0
 _BEYOND = 0.25
 _FEWEST = 4
-"""So many trials at least are a past that something can be learned from."""
+"""The fewest trials of a past that something can be learned from."""
 
 
 @dataclass(frozen=True)
 class PastTrial:
     """A configuration that an earlier run tried, and how well it did there: 0 worst, 1 best.
 
-    `weight`, 0 to 1, is how far it was trained far enough to tell.
+    `weight`, 0 to 1, is how much its score can be trusted: less if it ended early.
     """
 
     config: Mapping[str, object]
@@ -61,7 +62,7 @@ class PastRun:
 class Score(NamedTuple):
     """How well a trial did, or would have done, against the others of its run; 0 to 1.
 
-    `weight` is how well the epoch at which it ended foretold what became of those that went on.
+    `weight` is how well the epoch at which it ended predicted the results of those that went on.
     """
 
     value: float
@@ -74,51 +75,51 @@ def scores(histories: Sequence[Mapping[int, float]], mode: Mode) -> list[Score]:
     `histories` are their metrics by epoch; an empty one is that of a trial that failed, whose score
     is 0. Trials that were trained equally far are compared at that epoch, by the best that they had
     reached. Those that went no further than an epoch stand behind the others as far as that epoch
-    foretells what comes later: by its rank correlation among those that went on. If it tells
-    nothing, who went on is as any sample of all, and who didn't is average.
+    predicts what comes later: by its rank correlation among those that went on. If it predicts
+    nothing, those that went on are as any sample of all, and the others are average.
     """
     best = [_running_best(history, mode) for history in histories]
-    lasts = [max(found, default=0) for found in best]
-    known: dict[int, float] = {}  # of those that came so far or further
+    lasts = [max(history, default=0) for history in best]
+    scored: dict[int, float] = {}  # of those that came so far or further
     weights: dict[int, float] = {}
     for last in sorted(set(lasts) - {0}, reverse=True):
         here = {n: _at(best[n], last, mode) for n, end in enumerate(lasts) if end >= last}
-        told = _foretold(here, known)
-        weights |= {n: told for n in here if n not in known}
-        for number, merged in _merged(here, known).items():
-            known[number] = told * merged + (1.0 - told) * known.get(number, 0.5)
-    share = len(known) / len(best) if best else 0.0
+        weight = _predictiveness(here, scored)
+        weights |= {n: weight for n in here if n not in scored}
+        for number, merged in _merged(here, scored).items():
+            scored[number] = weight * merged + (1.0 - weight) * scored.get(number, 0.5)
+    share = len(scored) / len(best) if best else 0.0
     return [
-        Score(1.0 - share * (1.0 - known[n]), weights[n]) if n in known else Score(0.0, 1.0)
+        Score(1.0 - share * (1.0 - scored[n]), weights[n]) if n in scored else Score(0.0, 1.0)
         for n in range(len(best))
     ]
 
 
-def _foretold(here: Mapping[int, Key], known: Mapping[int, float]) -> float:
-    """Return how well an epoch foretells the scores of those that went on: 0 to 1.
+def _predictiveness(here: Mapping[int, Key], later: Mapping[int, float]) -> float:
+    """Return how well an epoch predicts the scores of those that went on: 0 to 1.
 
     They are those that were ahead, most of them, so that they differ less than all did; the
     correlation is corrected for that (Thorndike's case 2, on uniform ranks).
     """
-    if not known:
+    if not later:
         return 1.0
     order = sorted(here.values())
-    values = [-float(bisect.bisect_left(order, here[n])) for n in known]
-    found = rank_correlation(values, list(known.values()))
-    wider = min(len(here) / len(known), _WIDER)
-    found = found * wider / math.sqrt(1.0 + found**2 * (wider**2 - 1.0))
-    return (max(0.0, found) * len(known) + _AS_IF * _USUAL) / (len(known) + _AS_IF)
+    values = [-float(bisect.bisect_left(order, here[n])) for n in later]
+    correlation = rank_correlation(values, list(later.values()))
+    wider = min(len(here) / len(later), _WIDER)
+    correlation = correlation * wider / math.sqrt(1.0 + correlation**2 * (wider**2 - 1.0))
+    return (max(0.0, correlation) * len(later) + _AS_IF * _USUAL) / (len(later) + _AS_IF)
 
 
-def _merged(here: Mapping[int, Key], known: Mapping[int, float]) -> dict[int, float]:
-    """Return scores if all that there is at an epoch is right: who ended there takes its place.
+def _merged(here: Mapping[int, Key], later: Mapping[int, float]) -> dict[int, float]:
+    """Return scores if the ranks at an epoch are right: trials that ended there take their places.
 
     It comes before as many of those that went on as are behind it at the epoch.
     """
-    ahead = sorted(here[n] for n in known)
-    going = sorted(known, key=lambda n: -known[n])
+    ahead = sorted(here[n] for n in later)
+    going = sorted(later, key=lambda n: -later[n])
     order, begun = [], 0
-    for key, number in sorted((key, n) for n, key in here.items() if n not in known):
+    for key, number in sorted((key, n) for n, key in here.items() if n not in later):
         place = bisect.bisect_right(ahead, key)
         order += [*going[begun:place], number]
         begun = max(begun, place)
@@ -126,9 +127,9 @@ def _merged(here: Mapping[int, Key], known: Mapping[int, float]) -> dict[int, fl
     return {n: 1.0 - (place + 0.5) / len(order) for place, n in enumerate(order)}
 
 
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
     """Return Spearman's rank correlation; 0 where one of the two is constant."""
-    first, second = (_ranks(np.asarray(each, dtype=float)) for each in (one, other))
+    first, second = (_ranks(np.asarray(values, dtype=float)) for values in (left, right))
     spread = float(np.sqrt((first**2).sum() * (second**2).sum()))
     return float((first * second).sum()) / spread if spread > 0 else 0.0
 
@@ -136,29 +137,29 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
 def _ranks(values: Floats) -> Floats:
     """Return ranks about their mean; equal values share theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    found = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
-    centred: Floats = found - found.mean()
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    centred: Floats = ranks - ranks.mean()
     return centred
 
 
 def _running_best(history: Mapping[int, float], mode: Mode) -> dict[int, float]:
     """Return the best metric up to each epoch; what has diverged has none from then on."""
-    found: dict[int, float] = {}
+    best: dict[int, float] = {}
     top: float | None = None
     for epoch in sorted(history):
         if top is None or rank_key(mode, history[epoch]) < rank_key(mode, top):
             top = history[epoch]
         if math.isfinite(top):
-            found[epoch] = top
-    return found
+            best[epoch] = top
+    return best
 
 
 def _at(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
     """Return the sort key of a trial at an epoch, or at its last one before it."""
-    known = best.get(epoch)
-    if known is None:
-        known = best[max((each for each in best if each <= epoch), default=min(best))]
-    return rank_key(mode, known)
+    metric = best.get(epoch)
+    if metric is None:
+        metric = best[max((earlier for earlier in best if earlier <= epoch), default=min(best))]
+    return rank_key(mode, metric)
 
 
 AT_FIRST = 0.05
@@ -225,8 +226,8 @@ class Ranking:
     def _means(self, gaps: Floats, reach: float) -> Floats:
         weights = self._weights / (1.0 + (gaps / reach) ** 2) ** 2
         total = weights @ self._scores + _PRIOR * _MIDDLE
-        found: Floats = total / (weights.sum(axis=1) + _PRIOR)
-        return found
+        means: Floats = total / (weights.sum(axis=1) + _PRIOR)
+        return means
 
     @property
     def _labels(self) -> list[bool]:
@@ -244,7 +245,7 @@ def _place(axis: Axis, config: Config, name: str) -> float:
     """Return where a value stands on an axis, as that goes on beyond its ends; nan for none."""
     value = held(config, name)
     if isinstance(axis, Labels):
-        listed = [n for n, each in enumerate(axis.values) if same(each, value)]
+        listed = [n for n, label in enumerate(axis.values) if same(label, value)]
         return float(listed[0]) if listed else _UNLISTED
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
@@ -256,10 +257,10 @@ def _place(axis: Axis, config: Config, name: str) -> float:
     return math.log(value / axis.low) / math.log(axis.high / axis.low) if value > 0 else math.nan
 
 
-def _gaps(one: Floats, other: Floats, labels: Sequence[bool]) -> Floats:
+def _gaps(left: Floats, right: Floats, labels: Sequence[bool]) -> Floats:
     """Return the distances between two sets of configurations, as rows and columns."""
-    total = np.zeros((one.shape[1], other.shape[1]))
-    for row, column, label in zip(one, other, labels, strict=True):
+    total = np.zeros((left.shape[1], right.shape[1]))
+    for row, column, label in zip(left, right, labels, strict=True):
         away = np.abs(row[:, np.newaxis] - column[np.newaxis, :])
         if label:
             away = ((away > 0) | (row[:, np.newaxis] == _UNLISTED)).astype(float)
@@ -273,22 +274,22 @@ def shared_axes(axes: Axes, configs: Sequence[Config]) -> dict[str, Axis]:
     Of a range of numbers at least half of them lie within it (or a quarter of its length beyond
     it); of labels at least half are listed.
     """
-    found: dict[str, Axis] = {}
+    shared: dict[str, Axis] = {}
     for name, axis in axes.items():
         places = [_place(axis, config, name) for config in configs if name in config]
         if isinstance(axis, Labels):
-            known = [place for place in places if place != _UNLISTED]
+            placed = [place for place in places if place != _UNLISTED]
         else:
-            known = [place for place in places if -_BEYOND <= place <= 1.0 + _BEYOND]
-        if len(known) * 2 >= len(configs) and len(set(known)) > 1:
-            found[name] = axis
-    return found
+            placed = [place for place in places if -_BEYOND <= place <= 1.0 + _BEYOND]
+        if len(placed) * 2 >= len(configs) and len(set(placed)) > 1:
+            shared[name] = axis
+    return shared
 
 
 def useless(past: PastRun, axes: Axes | None) -> str:
-    """Return why an earlier run has nothing to tell of a search space; "" where it has.
+    """Return why an earlier run says nothing of a search space; "" where it does.
 
-    With None for the space it is whether it could tell anything at all.
+    With None for the space: whether it could say anything at all.
     """
     if len({trial.score for trial in past.trials}) < _FEWEST:
         return f"fewer than {_FEWEST} of its trials have results that differ"

@@ -1,7 +1,7 @@
 """Samplers of configurations: of a search space, of a given list.
 
 We write none ourselves: they are Optuna's, by ask-and-tell. "random" and "qmc" (quasi-Monte-Carlo)
-spread over the space; "tpe", "gp" and "cma-es" learn from results. CMA-ES knows numbers alone: it
+spread over the space; "tpe", "gp" and "cma-es" learn from results. CMA-ES takes only numbers: it
 draws labels at random. "adaptive" is random here, and `Experienced` adds its model. All are pure of
 their seed: the same results, the same configurations.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ADAPTIVE = "adaptive"
 SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es", ADAPTIVE)
 POOL = 2048
-"""So many configurations are drawn at most for earlier runs to choose from."""
+"""The most configurations that are drawn for earlier runs to choose from."""
 _POOL_EACH = 16
 _OTHER_SEED = 2**32
 MODEL_BASED = ("tpe", "gp", "cma-es")
@@ -45,9 +45,9 @@ def sampler_kind(name: str) -> str:
     """
     if name in SAMPLERS:
         return name
-    there_are = ", ".join(SAMPLERS)
     raise UsageError(
-        f"there is no sampler {shown(name)}; there are {there_are}.{nearest(name, SAMPLERS)}"
+        f"unknown sampler {shown(name)}; choose one of {', '.join(SAMPLERS)}."
+        f"{nearest(name, SAMPLERS)}"
     )
 
 
@@ -61,7 +61,7 @@ def _drawn_by(kind: str) -> str:
 
 
 class ListedTrials:
-    """Given trials, one after the other; what it is told changes nothing."""
+    """Given trials, one after the other; results change nothing."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._left = iter(tuple(trials))
@@ -144,7 +144,7 @@ class SpaceSampler:
         return self._begun(self._space.config(values | crossing))
 
     def more(self, trials: int) -> int:
-        """Let there be so many more; returns how many that brings: grids end where they cross."""
+        """Add trials; returns how many more there are: grids end with their last crossing."""
         most = self._most + trials
         if self._space.is_listed:
             most = min(most, self._space.crossings)
@@ -174,7 +174,6 @@ class SpaceSampler:
                 return sampled[name] if name in sampled else _only(domain)
 
     def _crossing(self) -> dict[str, object]:
-        """Return the next values of the grids."""
         self._from_grid += 1
         return {**self._space.crossing(self._from_grid - 1)}
 
@@ -221,8 +220,8 @@ class SpaceSampler:
             for name, axis in self._axes.items()
             if self._space.active(name, values) and self._changes(name, inherit=inherit)
         }
-        found = perturbed(axes, values, self._chance)
-        return self._begun(self._space.config(self._filled(found) if inherit else found))
+        changed = perturbed(axes, values, self._chance)
+        return self._begun(self._space.config(self._filled(changed) if inherit else changed))
 
     def _changes(self, name: str, *, inherit: bool) -> bool:
         if name in self._space.of_models:
@@ -231,13 +230,13 @@ class SpaceSampler:
 
     def _filled(self, values: Config) -> Config:
         """Return values with those of branches that were taken just now."""
-        found = dict(values)
+        filled = dict(values)
         for name, domain in self._space.items():
-            if name not in found and self._space.active(name, found):
+            if name not in filled and self._space.active(name, filled):
                 axis = self._axes.get(name)
-                anew = {} if axis is None else {name: drawn(axis, self._chance.random())}
-                found[name] = self._value(name, domain, anew)
-        return found
+                new = {} if axis is None else {name: drawn(axis, self._chance.random())}
+                filled[name] = self._value(name, domain, new)
+        return filled
 
     def _begun(self, config: Mapping[str, object]) -> Trial:
         trial = Trial(f"t{self._given:0{self._digits}d}", config)
@@ -257,5 +256,4 @@ class SpaceSampler:
 
 
 def _only(domain: Domain) -> object:
-    """Return the one value that a domain has."""
     return domain.low if hasattr(domain, "low") else domain.values[0]  # type: ignore[union-attr]

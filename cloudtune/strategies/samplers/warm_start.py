@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 DRAWN = 8
 """The model of this run names the best of this many candidates."""
 FEWEST = 6
-"""Fewer trials than this tell nothing of a model's skill."""
-_ANEW = 1.1
+"""Fewer trials than this say nothing of a model's skill."""
+_GROWTH = 1.1
 """The trust is worked out again once there are this many times as many results."""
 
 
@@ -54,7 +54,7 @@ class Candidates(Protocol):
         ...
 
     def more(self, trials: int) -> int:
-        """Let there be so many more; returns how many that brings."""
+        """Add trials; returns how many more there are."""
         ...
 
     @property
@@ -82,9 +82,9 @@ class _Earlier:
         self, past: PastRun, axes: Axes, candidates: Sequence[Config], at_first: float
     ) -> None:
         self.run, self._at_first = past.run, at_first
-        self._ranking = Ranking(past, shared_axes(axes, [each.config for each in past.trials]))
-        found = self._ranking.of(candidates)
-        self._order = (-found).argsort(kind="stable").tolist()
+        self._ranking = Ranking(past, shared_axes(axes, [trial.config for trial in past.trials]))
+        ranks = self._ranking.of(candidates)
+        self._order = (-ranks).argsort(kind="stable").tolist()
         self._order.reverse()  # the best last, to be popped
         self._predicted: dict[TrialId, float] = {}
         self.trust = at_first
@@ -97,13 +97,13 @@ class _Earlier:
                 return candidate
         return None
 
-    def measure(self, trials: Sequence[Trial], found: Sequence[Score]) -> None:
+    def measure(self, trials: Sequence[Trial], results: Sequence[Score]) -> None:
         """Work out the trust again: by how well it predicted the scores of these trials."""
         for trial in trials:
             if trial.id not in self._predicted:
                 self._predicted[trial.id] = float(self._ranking.of([trial.config])[0])
         predicted = [self._predicted[trial.id] for trial in trials]
-        correlation = rank_correlation(predicted, [score.value for score in found])
+        correlation = rank_correlation(predicted, [score.value for score in results])
         self.trust = trust_of(len(trials), correlation, self._at_first)
 
 
@@ -133,23 +133,23 @@ class _ThisRun:
         predicted = self._ranking.of([self._candidates[candidate] for candidate in free])
         return int(free[int(np.argmax(predicted))])
 
-    def measure(self, trials: Sequence[Trial], found: Sequence[Score]) -> None:
+    def measure(self, trials: Sequence[Trial], results: Sequence[Score]) -> None:
         """Learn from the scores of these trials, and work out the trust again."""
         if len(trials) < FEWEST:
             return
-        pairs = zip(trials, found, strict=True)
-        known = tuple(PastTrial(trial.config, *score) for trial, score in pairs)
-        self._ranking = Ranking(PastRun("", known), self._axes)
-        values = [score.value for score in found]
+        pairs = zip(trials, results, strict=True)
+        tried = tuple(PastTrial(trial.config, *score) for trial, score in pairs)
+        self._ranking = Ranking(PastRun("", tried), self._axes)
+        values = [score.value for score in results]
         correlation = rank_correlation(self._ranking.left_out().tolist(), values)
-        certainty = fmean(score.weight for score in found)
+        certainty = fmean(score.weight for score in results)
         self.trust = trust_of(len(trials), correlation * certainty, 0.0)
 
 
 class Experienced:
     """A sampler some of whose newcomers are those that earlier runs rank first.
 
-    What it is told it passes on, so that a sampler that learns does so from all trials. The first
+    It passes results on, so that a sampler that learns does so from all trials. The first
     `initial` trials are the sampler's own.
     """
 
@@ -168,7 +168,7 @@ class Experienced:
         self._initial = initial
         self._candidates = sampler.candidates()
         self._sources: list[_Earlier | _ThisRun] = [
-            _Earlier(each, sampler.axes, self._candidates, at_first) for each in past
+            _Earlier(run, sampler.axes, self._candidates, at_first) for run in past
         ]
         self._has_past = bool(past)
         if learns:
@@ -177,7 +177,7 @@ class Experienced:
         self._trials: dict[TrialId, Trial] = {}
         self._histories: dict[TrialId, dict[int, float]] = {}
         self._due = 0.0
-        self._told = self._reckoned = 0
+        self._results = self._measured = 0
         if hasattr(sampler, "explore"):
             self.explore = sampler.explore
 
@@ -186,8 +186,8 @@ class Experienced:
         if self._initial:
             self._initial -= 1
             return self._sampler.ask()
-        self._reckon()
-        source = max(self._sources, key=lambda each: each.trust)
+        self._measure()
+        source = max(self._sources, key=lambda candidate: candidate.trust)
         trial = None
         self._due += source.trust
         if self._due >= 0.5:
@@ -203,7 +203,7 @@ class Experienced:
         return replace(trial, origin=NamedBy(run, round(source.trust, 3)))
 
     def more(self, trials: int) -> int:
-        """Let there be so many more; returns how many that brings."""
+        """Add trials; returns how many more there are."""
         return self._sampler.more(trials)
 
     def _recommended(self, source: _Earlier | _ThisRun) -> Trial | None:
@@ -219,20 +219,20 @@ class Experienced:
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Learn the metric of a trial after an epoch; None where it failed."""
-        self._told += 1
+        self._results += 1
         history = self._histories.setdefault(trial.id, {})
         if value is not None:
             history[epoch] = value
         self._trials.setdefault(trial.id, trial)
         self._sampler.tell(trial, epoch, value)
 
-    def _reckon(self) -> None:
-        """Correlate what the past foretold with what came of it, whenever there is more."""
+    def _measure(self) -> None:
+        """Correlate the predictions of the past with the results, whenever there are more."""
         heard = len(self._histories)
-        if heard < 2 or self._told <= self._reckoned * _ANEW:
+        if heard < 2 or self._results <= self._measured * _GROWTH:
             return
-        self._reckoned = self._told
-        found = scores(list(self._histories.values()), self._mode)
+        self._measured = self._results
+        results = scores(list(self._histories.values()), self._mode)
         trials = [self._trials[name] for name in self._histories]
         for source in self._sources:
-            source.measure(trials, found)
+            source.measure(trials, results)

@@ -449,7 +449,7 @@ def test_where_nothing_can_be_planned_the_planner_says_why() -> None:
 
 
 def test_a_confidence_is_a_probability() -> None:
-    with pytest.raises(UsageError, match="95 is no probability"):
+    with pytest.raises(UsageError, match=r"0\.95, not 95"):
         quantile_plan(ExactPlanner(), uncertain(), 95)
 
 

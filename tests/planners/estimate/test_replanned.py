@@ -7,7 +7,7 @@ from dataclasses import replace
 from cloudtune.model.plans import Group, Limits, Rentable, Stage
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.estimate.local_search import neighbours
-from cloudtune.planners.estimate.replanned import _planned_anew
+from cloudtune.planners.estimate.replanned import _replanned
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import offer, profile
 
@@ -26,7 +26,7 @@ def test_instances_that_have_paid_their_minimum_by_the_first_rung_are_given_back
     request = replace(request, limits=Limits(2.1 * fast, 1.95 * cheap))
     plan = ExactPlanner().plan(request)
     assert [way[0].instances for way in plan.choices] == [4, 3], "what is paid for is kept"
-    anew = _planned_anew(request, plan, 1.2)
+    anew = _replanned(request, plan, 1.2)
     assert anew is not None
     assert [way[0].instances for way in anew.choices] == [4, 1]
 

@@ -288,7 +288,9 @@ def test_a_space_of_labels_and_a_line_of_one() -> None:
 
 
 def test_an_unknown_sampler_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"no sampler 'cmaes'; there are random.*'cma-es'"):
+    with pytest.raises(
+        UsageError, match=r"unknown sampler 'cmaes'; choose one of random.*'cma-es'"
+    ):
         SpaceSampler(FLAT, "cmaes")
 
 
